@@ -1,0 +1,116 @@
+"""The optimiser axis: a spec that turns a model into a `torch.optim.Optimizer`.
+
+A new optimiser is a class with `kind` and `make`; which parameters decay is decided here, once for all kinds.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.spec import Spec
+
+DECAYS = ("matrices", "hidden", "all")
+
+
+class Optimiser(Spec):
+    """What every optimiser has.
+
+    lr: the peak learning rate; the schedule multiplies it.
+    weight_decay: pulled towards zero by this share of lr at each step.
+    decay: which parameters decay. "matrices": all but biases, gains and other vectors (GPT-2, BERT);
+        "hidden": matrices, but not embeddings; "all": everything.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    decay: str = "matrices"
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise SpecError(f"lr must be above 0, got {self.lr}")
+        if self.weight_decay < 0:
+            raise SpecError(f"weight_decay must not be negative, got {self.weight_decay}")
+        if self.decay not in DECAYS:
+            raise SpecError(f"decay: unknown choice {self.decay!r}{suggest(self.decay, DECAYS)}")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimiser of a model's trainable parameters, in groups with and without decay."""
+        return self.make(named_groups(model, self.decay, self.weight_decay))
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make the optimiser of ready groups (each has `params`, `names` and `weight_decay`)."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is made")
+
+
+class AdamW(Optimiser, kind="adamw"):
+    """Adam with decay taken out of the gradient (Loshchilov and Hutter 2019, algorithm 2), one fused kernel.
+
+    betas: how much of the running mean of the gradient and of its square is kept.
+    eps: added to the root of the mean square.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make it."""
+        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+
+class Adam(Optimiser, kind="adam"):
+    """Adam (Kingma and Ba 2015) with the numbers of Vaswani et al. 2017, section 5.3.
+
+    `weight_decay` is here the L2 term of the loss, as in the paper of Adam; `AdamW` separates the two.
+    The learning rate is 1 because the schedule of that section, `InverseSqrt`, is the whole rate.
+    """
+
+    lr: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self.betas)
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make it."""
+        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+
+def named_groups(model: nn.Module, decay: str, weight_decay: float) -> list[dict[str, Any]]:
+    """Split a model's trainable parameters into those that decay and those that do not.
+
+    A parameter shared by two modules appears once. `names` travels with the group so that a checkpoint can
+    store the optimiser's memory by parameter name instead of by position.
+    """
+    embeddings = {id(p) for m in model.modules() if _embeds(m) for p in m.parameters(recurse=False)}
+    groups: dict[bool, dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = decay == "all" or (parameter.ndim >= 2 and not (decay == "hidden" and id(parameter) in embeddings))
+        empty = {"params": [], "names": [], "weight_decay": weight_decay if decays else 0.0}
+        group = groups.setdefault(decays, empty)
+        group["params"].append(parameter)
+        group["names"].append(name)
+    if not groups:
+        raise SpecError(f"{type(model).__name__} has no trainable parameter")
+    return [groups[key] for key in sorted(groups, reverse=True)]
+
+
+def _embeds(module: nn.Module) -> bool:
+    return isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__
+
+
+def _check_betas(betas: tuple[float, float]) -> None:
+    for beta in betas:
+        if not 0 <= beta < 1:
+            raise SpecError(f"betas must lie in [0, 1), got {betas}")

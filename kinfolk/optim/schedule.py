@@ -1,0 +1,93 @@
+"""The schedule axis: the learning rate as a pure function of (step, total), so that resuming needs no state.
+
+Steps count from 1, as in the papers: `scale(1, total)` is the multiplier of the first update and
+`scale(total, total)` that of the last.
+"""
+
+import math
+
+from kinfolk.core.errors import SpecError
+from kinfolk.core.spec import Spec
+
+
+class Schedule(Spec):
+    """What every schedule has.
+
+    warmup: how long the rate rises from 0: a number of steps, or below 1 a share of all steps.
+    """
+
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup < 0:
+            raise SpecError(f"warmup must not be negative, got {self.warmup}")
+
+    def warmup_steps(self, total: int) -> float:
+        """Return the length of the warm-up in steps."""
+        return self.warmup * total if self.warmup < 1 else self.warmup
+
+    def scale(self, step: int, total: int) -> float:
+        """Return what the learning rate is multiplied by at this update: rise, then `decay`."""
+        warmup = self.warmup_steps(total)
+        if step <= warmup:
+            return step / warmup
+        return self.decay(_progress(step, total, warmup))
+
+    def decay(self, progress: float) -> float:
+        """Return the multiplier after the warm-up; `progress` is the share of the rest already done."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it decays")
+
+
+class Constant(Schedule, kind="constant"):
+    """Stay at the peak."""
+
+    def decay(self, progress: float) -> float:
+        """Return 1."""
+        return 1.0
+
+
+class Linear(Schedule, kind="linear"):
+    """Fall in a straight line to `floor`, a share of the peak (BERT)."""
+
+    floor: float = 0.0
+
+    def decay(self, progress: float) -> float:
+        """Return the height of the line."""
+        return self.floor + (1 - self.floor) * (1 - progress)
+
+
+class Cosine(Schedule, kind="cosine"):
+    """Fall along half a cosine to `floor`, a share of the peak (Loshchilov and Hutter 2017, equation 5)."""
+
+    floor: float = 0.1
+
+    def decay(self, progress: float) -> float:
+        """Return the height of the cosine."""
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+class InverseSqrt(Schedule, kind="inverse-sqrt"):
+    r"""The schedule of Vaswani et al. 2017, equation 3: $d^{-0.5} \min(s^{-0.5}, s\,w^{-1.5})$.
+
+    It is the whole learning rate, so it goes with `lr = 1`. `d_model` is the width of the model.
+    """
+
+    warmup: float = 4000.0
+    d_model: int = 512
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model < 1:
+            raise SpecError(f"d_model must be at least 1, got {self.d_model}")
+
+    def scale(self, step: int, total: int) -> float:
+        """Return the multiplier of this update."""
+        # a short run with a fractional warm-up may round to none: then the rate falls from the first step
+        warmup = max(self.warmup_steps(total), 1.0)
+        return float(self.d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
+
+
+def _progress(step: int, total: int, warmup: float) -> float:
+    """Return the share of the steps after the warm-up that lie behind this update, so the last one still moves."""
+    rest = total - warmup
+    return min(max((step - 1 - warmup) / rest, 0.0), 1.0) if rest > 0 else 1.0

@@ -1,0 +1,60 @@
+"""The numbers of a training run that belong to a recipe; where, when and on how many processes do not."""
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.spec import Spec
+from kinfolk.optim.optimiser import AdamW, Optimiser
+from kinfolk.optim.schedule import Cosine, Schedule
+
+_CHOICES = {
+    "precision": ("auto", "fp32", "bf16", "fp16"),
+    "compile": ("auto", "on", "off"),
+    "recompute": ("none", "blocks"),
+}
+
+
+class Training(Spec):
+    """How a recipe is trained.
+
+    steps: updates of the weights.
+    batch_size: examples per update, over all processes and micro-batches.
+    length: positions per example of running text, or the most that an example of a pair may have.
+    accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
+    clip: largest global norm of the gradient; 0 leaves it alone.
+    eval_every, save_every: steps between two validations and two checkpoints; 0: only at the end.
+    eval_batches: validation batches per validation; 0: all.
+    keep_last: newest checkpoints kept, besides the best.
+    patience: validations without improvement after which training stops; 0: never.
+    precision, compile: "auto" measures a few steps on this device and takes what is fastest.
+    recompute: "blocks" stores only the input of each block and computes it again in the backward pass.
+    """
+
+    steps: int = 1000
+    batch_size: int = 16
+    length: int = 256
+    accumulate: int = 1
+    clip: float = 1.0
+    optimiser: Optimiser = AdamW()
+    schedule: Schedule = Cosine(warmup=0.05)
+    eval_every: int = 100
+    eval_batches: int = 16
+    save_every: int = 100
+    keep_last: int = 2
+    patience: int = 0
+    precision: str = "auto"
+    compile: str = "auto"
+    recompute: str = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "length", "accumulate", "keep_last"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("clip", "eval_every", "eval_batches", "save_every", "patience"):
+            if getattr(self, name) < 0:
+                raise SpecError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise SpecError(f"{name}: unknown choice {getattr(self, name)!r}{suggest(getattr(self, name), known)}")
+        if self.batch_size % self.accumulate:
+            raise SpecError(
+                f"batch_size {self.batch_size} cannot be cut into accumulate = {self.accumulate} equal parts"
+            )
