@@ -1,0 +1,1 @@
+"""What the rest stands on. Nothing here knows what a Transformer is."""

@@ -1,0 +1,45 @@
+"""What a step of training or evaluation eats: token ids and what must be known about them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Self
+
+from torch import Tensor
+
+IGNORE = -100
+"""A target that is not scored."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Tensors of one batch. Shapes: B examples, L positions, M source positions. Padding is on the right.
+
+    A batch as read has `index`, `tokens` (and `source` for pairs) and their masks; an objective turns it into
+    one with `targets`. `index` is the number of each example in the run, so that anything random about an
+    example is a pure function of (seed, index), whatever the number of processes.
+    """
+
+    index: Tensor
+    tokens: Tensor
+    keep: Tensor | None = None  # [B, L] true where a token is real; None: all are
+    source: Tensor | None = None  # [B, M] the encoder's side of a pair
+    source_keep: Tensor | None = None
+    targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
+    positions: Tensor | None = None  # [B, L] where packing restarts them
+    document: Tensor | None = None  # [B, L] which packed document a token belongs to
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def replace(self, **changes: Tensor | None) -> Self:
+        """Return a copy with some tensors changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a copy with a function applied to every tensor."""
+        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return dataclasses.replace(self, **{name: change(x) for name, x in fields if x is not None})
+
+    def rows(self, which: slice) -> Self:
+        """Return some of the examples."""
+        return self.map(lambda x: x[which])

@@ -1,0 +1,43 @@
+"""The errors a user can see. Each message says where, what was found, what is allowed, and the nearest match."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class KinfolkError(Exception):
+    """Base of every error that Kinfolk raises on purpose."""
+
+
+class SpecError(KinfolkError):
+    """A description of a model or a run is not valid."""
+
+
+class ShapeError(KinfolkError):
+    """A tensor does not have the shape its name promises."""
+
+
+class DataError(KinfolkError):
+    """An input file, row or prepared folder cannot be used."""
+
+
+class CheckpointError(KinfolkError):
+    """A checkpoint or a run folder is missing, damaged, or does not fit the model."""
+
+
+class TrainingError(KinfolkError):
+    """Training cannot go on: the loss is not finite, the disk is full, the processes disagree."""
+
+
+class MissingExtraError(KinfolkError):
+    """A verb needs an optional part of the installation."""
+
+    def __init__(self, extra: str, why: str) -> None:
+        super().__init__(f"{why} needs an extra that is not installed: pip install 'kinfolk[{extra}]'")
+
+
+def suggest(found: object, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'? (known: …)", the ending every refusal of a name shares."""
+    names = sorted(map(str, known))
+    close = difflib.get_close_matches(str(found), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{hint} (known: {', '.join(names) or 'nothing'})"

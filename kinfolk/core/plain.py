@@ -1,0 +1,135 @@
+"""Specs to plain data and back: nested dicts, lists and scalars, and so TOML and JSON.
+
+cattrs does the work. What is ours: `kind` picks the class on an axis, numbers are not coerced (an int is
+an int, "3" is refused), unknown keys are refused, and an error names the dotted path and the nearest match.
+"""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import cattrs
+import tomli_w
+from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.spec import Spec, choices, is_axis
+
+S = TypeVar("S", bound=Spec)
+
+
+def to_plain(spec: Spec) -> dict[str, Any]:
+    """Turn a spec into nested dicts, lists and scalars; `from_plain` is its inverse."""
+    result: dict[str, Any] = _plain(spec)
+    return result
+
+
+def from_plain(cls: type[S], data: Any, path: str = "spec") -> S:
+    """Build a spec from plain data, or raise a `SpecError` that names the path of everything wrong."""
+    try:
+        return _converter.structure(data, cls)
+    except Exception as error:
+        problems = list(_problems(error, path))
+        if not problems:
+            raise
+        raise SpecError("\n".join(problems)) from None
+
+
+def dumps(spec: Spec) -> str:
+    """Write a spec as TOML. `None` is written by leaving the key out."""
+    return tomli_w.dumps(to_plain(spec))
+
+
+def loads(cls: type[S], text: str, path: str = "spec") -> S:
+    """Read a spec from TOML."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path}: not valid TOML: {error}") from None
+    return from_plain(cls, data, path)
+
+
+def load(cls: type[S], file: str | Path) -> S:
+    """Read a spec from a TOML file."""
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{file}: cannot be read: {error}") from None
+    return loads(cls, text, str(file))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Spec):
+        body = {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        head = {"kind": value.kind} if value.kind else {}
+        return head | {name: item for name, item in body.items() if item is not None}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _structure_spec(data: Any, cls: type[Spec]) -> Spec:
+    if isinstance(data, Spec) and isinstance(data, cls):
+        return data
+    if not isinstance(data, dict):
+        raise SpecError(f"expected a table for {cls.__name__}, got {data!r}")
+    data = dict(data)
+    kind = data.pop("kind", None)
+    if is_axis(cls):
+        known = choices(cls)
+        if kind not in known:
+            what = "kind is missing" if kind is None else f"unknown kind {kind!r}"
+            raise SpecError(f"{what}{suggest(kind, known)}")
+        cls = known[kind]
+    elif kind not in (None, cls.kind):
+        raise SpecError(f"expected kind {cls.kind!r}, got {kind!r}")
+    built: Spec = _structure_fn(cls)(data, cls)
+    return built
+
+
+def _structure_fn(cls: type[Spec]) -> Any:
+    if cls not in _structure_fns:
+        _structure_fns[cls] = make_dict_structure_fn(cls, _converter, _cattrs_forbid_extra_keys=True)
+    return _structure_fns[cls]
+
+
+def _scalar(data: Any, cls: type) -> Any:
+    if cls is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, cls) or (cls is int and isinstance(data, bool)):
+        raise SpecError(f"expected {cls.__name__}, got {data!r}")
+    return data
+
+
+def _problems(error: BaseException, path: str) -> Any:
+    """Flatten cattrs' tree of errors into one line per problem, each with its dotted path."""
+    if isinstance(error, BaseValidationError):
+        for child in error.exceptions:
+            note = next((n for n in getattr(child, "__notes__", []) if hasattr(n, "name") or hasattr(n, "index")), None)
+            where = path
+            if note is not None:
+                where = f"{path}.{note.name}" if hasattr(note, "name") else f"{path}[{note.index}]"
+            yield from _problems(child, where)
+    elif isinstance(error, ForbiddenExtraKeysError):
+        names = [f.name for f in dataclasses.fields(error.cl)]
+        for key in sorted(error.extra_fields):
+            yield f"{path}.{key}: unknown key{suggest(key, names)}"
+    elif isinstance(error, KeyError):
+        yield f"{path}: missing (a value is required)"
+    elif isinstance(error, SpecError | TypeError | ValueError):
+        yield f"{path}: {error}"
+
+
+_structure_fns: dict[type[Spec], Any] = {}
+_converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
+for _type in (int, float, bool, str):
+    _converter.register_structure_hook(_type, _scalar)
+_converter.register_structure_hook_func(lambda cls: isinstance(cls, type) and issubclass(cls, Spec), _structure_spec)
+
+
+def field_types(cls: type[Spec]) -> dict[str, Any]:
+    """Return the declared type of every field of a spec class."""
+    hints = get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}

@@ -1,0 +1,65 @@
+"""Specs: frozen descriptions of components, and their registry.
+
+A spec holds plain data only, so it can be hashed, compared, printed, diffed, replaced and saved. A subclass
+without `kind` is an axis; a subclass with `kind` is a choice on it and registers itself by being defined:
+
+    class Norm(Spec): ...                                an axis
+    class RMSNorm(Norm, kind="rms-norm"): eps: float = 1e-6        a choice on it
+
+Nothing else has to be edited to add a variant, so a user's own file can add one.
+Reading and writing plain data (TOML, JSON) is `kinfolk.core.plain`; dotted paths are `kinfolk.core.paths`.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self, dataclass_transform
+
+from kinfolk.core.errors import SpecError, suggest
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Spec:
+    """Base of all specs: a keyword-only frozen dataclass."""
+
+    kind: ClassVar[str] = ""
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        if kind:
+            for axis in axes_of(cls):
+                twin = choices(axis).get(kind)
+                if twin is not None and twin.__qualname__ != cls.__qualname__:
+                    raise SpecError(f"{cls.__name__}: kind {kind!r} of {axis.__name__} is already {twin.__name__}")
+        cls.kind = kind
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed; an unknown field is named."""
+        names = [f.name for f in dataclasses.fields(self)]
+        for name in changes:
+            if name not in names:
+                raise SpecError(f"{type(self).__name__}.{name}: unknown field{suggest(name, names)}")
+        return dataclasses.replace(self, **changes)
+
+
+def axes_of(cls: type[Spec]) -> Iterator[type[Spec]]:
+    """Yield the axes a choice stands on, nearest first (`Attention` -> `Mixer`, `Part`)."""
+    for base in cls.__mro__[1:]:
+        if issubclass(base, Spec) and base is not Spec and not base.kind:
+            yield base
+
+
+def choices(axis: type[Spec]) -> dict[str, type[Spec]]:
+    """Return every kind defined below an axis, by name. The newest definition of a kind wins."""
+    found: dict[str, type[Spec]] = {}
+    for cls in axis.__subclasses__():
+        if cls.kind:
+            found[cls.kind] = cls
+        found.update(choices(cls))
+    return found
+
+
+def is_axis(cls: type[Spec]) -> bool:
+    """Tell whether a value of this type must name its kind."""
+    return not cls.kind and bool(choices(cls))
