@@ -1,0 +1,263 @@
+"""Dotted paths on specs: read one value, set it, parse `--set path=value`, and compare two specs.
+
+    model.decoder.blocks[0].parts[0].n_heads        one value
+    model.decoder.blocks[*].parts[*].n_heads        every element that has it
+    model.decoder.blocks[-1]                        the last one
+
+The text of a value is TOML (`3`, `1e-4`, `true`, `[0, 0, 1]`, `{kind = "window", left = 64}`). A bare word is a
+string; where a spec is expected it is the name of a kind, and `none` empties what may be empty.
+"""
+
+import dataclasses
+import difflib
+import re
+import tomllib
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.plain import field_types, from_plain
+from kinfolk.core.spec import Spec, choices
+
+S = TypeVar("S", bound=Spec)
+Steps = tuple[str | int, ...]
+
+STAR = "*"
+_STEP = re.compile(r"(?:^|\.)(?P<name>[A-Za-z_]\w*)|\[(?P<index>-?\d+|\*)\]")
+
+
+class Difference(NamedTuple):
+    """One place where two specs differ. A value is None where one side has nothing."""
+
+    path: str
+    a: Any
+    b: Any
+
+
+def get(spec: Spec, path: str) -> Any:
+    """Return the value at a path; with `[*]`, a tuple of the values of all elements that have it."""
+    steps = _parse(path)
+    values = tuple(_walk(spec, found) for found in _expand(spec, steps, ()))
+    return values if STAR in steps else values[0]
+
+
+def set_path(spec: S, path: str, value: Any) -> S:
+    """Return a copy with the value at a path changed. Plain data becomes what the field declares."""
+    for steps in list(_expand(spec, _parse(path), ())):
+        where, hint = _text(steps), _hint(spec, steps)
+        typed: Any = from_plain(hint, _meant(value, hint, where), where)
+        try:
+            spec = _rebuild(spec, steps, typed)
+        except (SpecError, ValueError) as error:
+            raise SpecError(f"{where}: {error}") from None
+    return spec
+
+
+def assign(spec: S, assignments: Iterable[str]) -> S:
+    """Apply `path=value` texts in the order given."""
+    for assignment in assignments:
+        path, text = split(assignment)
+        spec = set_path(spec, path, Written(text))
+    return spec
+
+
+def split(assignment: str) -> tuple[str, str]:
+    """Take `path=value` apart."""
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip() or not text.strip():
+        raise SpecError(f"--set {assignment}: expected path=value, for example training.optimiser.lr=3e-4")
+    return path.strip(), text.strip()
+
+
+class Written(str):
+    """The text of a value as typed on a command line: TOML, or a bare word."""
+
+    def read(self) -> Any:
+        """Return what the text says: a TOML value, or the text itself where it is no TOML."""
+        try:
+            read = tomllib.loads(f"value = {self}")
+        except tomllib.TOMLDecodeError:
+            return str(self)
+        return read["value"] if len(read) == 1 else str(self)
+
+
+def diff(a: Spec, b: Spec) -> list[Difference]:
+    """List where two specs differ, in the order of their fields; equal changes of neighbours are one entry."""
+    return list(_differences("", a, b))
+
+
+def show(value: Any) -> str:
+    """Write a value in the fewest words: a spec is its kind and the fields that are not at their default."""
+    if value is None:
+        return "none"
+    if isinstance(value, Spec):
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        said = ", ".join(f"{f.name}={show(item)}" for f, item in fields if item != f.default)
+        return f"{value.kind or type(value).__name__}({said})" if said else value.kind or type(value).__name__
+    if isinstance(value, tuple):
+        runs: list[tuple[Any, int]] = []
+        for item in value:
+            same = bool(runs) and runs[-1][0] == item
+            runs[-1:] = [(item, runs[-1][1] + 1)] if same else [*runs[-1:], (item, 1)]
+        return "(" + ", ".join(show(item) if n == 1 else f"{n} × {show(item)}" for item, n in runs) + ")"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _parse(path: str) -> Steps:
+    """Take a path apart into names, numbers and stars."""
+    steps: list[str | int] = []
+    end = 0
+    while end < len(path):
+        match = _STEP.match(path, end)
+        if match is None or (not steps and match["name"] is None):
+            raise SpecError(f"{path!r}: not a path at {path[end:]!r} (expected name.name[0].name or name[*].name)")
+        index = match["index"]
+        steps.append(match["name"] or (STAR if index == STAR else int(index)))
+        end = match.end()
+    if not steps:
+        raise SpecError("a path is empty (expected name.name[0].name)")
+    return tuple(steps)
+
+
+def _text(steps: Steps) -> str:
+    return "".join(f"[{s}]" if isinstance(s, int) or s == STAR else f".{s}" for s in steps).removeprefix(".")
+
+
+def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
+    """Yield the concrete paths below a value. Under a star, elements without the rest of it are passed over."""
+    if not steps:
+        yield done
+    elif steps[0] == STAR:
+        found: list[Steps] = []
+        refused: list[SpecError] = []
+        for i, item in enumerate(_tuple(value, done)):
+            try:
+                found += _expand(item, steps[1:], (*done, i))
+            except SpecError as error:
+                refused.append(error)
+        if not found:
+            raise refused[0] if refused else SpecError(f"{_text(done)}: is empty")
+        yield from found
+    else:
+        yield from _expand(_child(value, steps[0], done), steps[1:], (*done, steps[0]))
+
+
+def _child(value: Any, step: str | int, done: Steps) -> Any:
+    """Return one field or element, or say what is there instead."""
+    if isinstance(step, int):
+        items = _tuple(value, done)
+        if not -len(items) <= step < len(items):
+            raise SpecError(f"{_text((*done, step))}: out of range, there are {len(items)}")
+        return items[step]
+    where = _text((*done, step))
+    if isinstance(value, tuple):
+        raise SpecError(
+            f"{where}: {_text(done)} is a list of {len(value)}; say which: [0] … [{len(value) - 1}], or [*]"
+        )
+    if not isinstance(value, Spec):
+        raise SpecError(f"{where}: {_text(done)} is {show(value)}, which has no fields")
+    names = [f.name for f in dataclasses.fields(value)]
+    if step not in names:
+        raise SpecError(f"{where}: {value.kind or type(value).__name__} has no such field{suggest(step, names)}")
+    return getattr(value, step)
+
+
+def _tuple(value: Any, done: Steps) -> tuple[Any, ...]:
+    if not isinstance(value, tuple):
+        raise SpecError(f"{_text(done)}: is {show(value)}, not a list")
+    return value
+
+
+def _walk(value: Any, steps: Steps) -> Any:
+    for i, step in enumerate(steps):
+        value = _child(value, step, steps[:i])
+    return value
+
+
+def _hint(spec: Spec, steps: Steps) -> Any:
+    """Return the declared type of what stands at a concrete path."""
+    last = max(i for i, step in enumerate(steps) if isinstance(step, str))
+    hint = field_types(type(_walk(spec, steps[:last])))[str(steps[last])]
+    for _ in steps[last + 1 :]:
+        hint = next(get_args(option)[0] for option in _options(hint) if get_origin(option) is tuple)
+    return hint
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _meant(value: Any, hint: Any, where: str) -> Any:
+    """Read a bare word by what the field holds: a kind where a spec is expected, `none` where that is allowed."""
+    options = _options(hint)
+    specs = [option for option in options if isinstance(option, type) and issubclass(option, Spec)]
+    read = value.read() if isinstance(value, Written) else value
+    if not isinstance(read, str):
+        return str(value) if isinstance(value, Written) and str in options and type(read) not in options else read
+    known = {kind: cls for axis in specs for kind, cls in {**choices(axis), axis.kind: axis}.items() if kind}
+    if read in known:
+        return {"kind": read}
+    if read == "none" and type(None) in options:
+        return None
+    if specs and str not in options:
+        raise SpecError(f"{where}: unknown kind {read!r}{suggest(read, known)}")
+    return read
+
+
+def _rebuild(value: Any, steps: Steps, new: Any) -> Any:
+    """Copy the specs and tuples along a path with one value changed."""
+    if not steps:
+        return new
+    head, rest = steps[0], steps[1:]
+    if isinstance(head, int):
+        items = list(value)
+        items[head] = _rebuild(items[head], rest, new)
+        return tuple(items)
+    return value.replace(**{head: _rebuild(getattr(value, head), rest, new)})
+
+
+def _differences(path: str, a: Any, b: Any) -> Iterator[Difference]:
+    if a == b:
+        return
+    if isinstance(a, Spec) and type(a) is type(b):
+        for f in dataclasses.fields(a):
+            yield from _differences(f"{path}.{f.name}".removeprefix("."), getattr(a, f.name), getattr(b, f.name))
+    elif _are_specs(a) and _are_specs(b):
+        yield from _grouped(path, list(_elements(a, b)), len(a) if len(a) == len(b) else None)
+    else:
+        yield Difference(path, a, b)
+
+
+def _are_specs(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and all(isinstance(item, Spec) for item in value)
+
+
+def _elements(a: tuple[Spec, ...], b: tuple[Spec, ...]) -> Iterator[tuple[int, list[Difference]]]:
+    """Yield the differences of each element. Unequal lengths are lined up: one inserted element is one difference."""
+    if len(a) == len(b):
+        yield from ((i, found) for i in range(len(a)) if (found := list(_differences("", a[i], b[i]))))
+        return
+    for tag, a0, a1, b0, b1 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        both = min(a1 - a0, b1 - b0) if tag == "replace" else 0
+        for i in range(both):
+            yield a0 + i, list(_differences("", a[a0 + i], b[b0 + i]))
+        if tag != "equal":
+            yield from ((i, [Difference("", a[i], None)]) for i in range(a0 + both, a1))
+            yield from ((i, [Difference("", None, b[i])]) for i in range(b0 + both, b1))
+
+
+def _grouped(path: str, found: list[tuple[int, list[Difference]]], length: int | None) -> Iterator[Difference]:
+    """Say the same change of neighbouring elements once: `[*]` if all have it, else `[2:5]`."""
+    while found:
+        first, changes = found[0]
+        n = 1
+        while n < len(found) and found[n] == (first + n, changes):
+            n += 1
+        found = found[n:]
+        span = f"[{first}]" if n == 1 else "[*]" if n == length else f"[{first}:{first + n}]"
+        for change in changes:
+            inner = f"{path}{span}.{change.path}" if change.path[:1] not in ("", "[") else f"{path}{span}{change.path}"
+            yield change._replace(path=inner)
