@@ -1,0 +1,1 @@
+"""One training loop, and what it needs: steps, checkpoints, metrics, precision, several processes."""
