@@ -1,0 +1,86 @@
+"""What is known of a trial when it is over, however it ended: the content of its `result.json`."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from kinfolk.train import durable
+
+DONE, DIVERGED, CRASHED, OUT_OF_MEMORY, TIMED_OUT = "done", "diverged", "crashed", "out of memory", "timed out"
+
+KEPT = (DONE, DIVERGED)
+"""Endings that the same command would reach again, so they are not tried again; the others may be bad luck."""
+
+FILE = "result.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """One validation: how much had been used by then, and the mean loss in nats of every measure."""
+
+    step: int
+    tokens: int
+    seconds: float
+    flops: float
+    valid: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a trial ended and what it used.
+
+    status, reason: one of the endings above, and why, for those that are not "done".
+    planned_steps, steps: what the budget allowed and what was done (fewer where the clock stopped it).
+    tokens, seconds, flops: what training used; validation and start-up do not count.
+    start_bytes, peak_bytes: resident memory before the model was built, and the most there ever was.
+    neighbours: trials that ran beside this one, on average over its life.
+    bytes_per_token: of the validation text, to turn nats per token into bits per byte; 0 when unknown.
+    curve: validations, the last one after the last step.
+    """
+
+    name: str
+    seed: int
+    status: str
+    reason: str = ""
+    key: str = ""
+    params: int = 0
+    planned_steps: int = 0
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+    tokens_per_second: float = 0.0
+    start_bytes: int = 0
+    peak_bytes: int = 0
+    threads: int = 0
+    neighbours: float = 0.0
+    bytes_per_token: float = 0.0
+    curve: tuple[Point, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has a score that can be ranked."""
+        return self.status == DONE and bool(self.curve)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def write(self, folder: Path) -> None:
+        """Write `result.json` in one stroke: it is there and whole, or it is not there."""
+        write_json(folder / FILE, dataclasses.asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Read what `write` wrote; None when there is nothing, or something that cannot be read."""
+        try:
+            data = json.loads((folder / FILE).read_text(encoding="utf-8"))
+            return cls(**{**data, "curve": tuple(Point(**point) for point in data["curve"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+def write_json(file: Path, data: Any) -> None:
+    """Write JSON atomically."""
+    durable.write(file, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

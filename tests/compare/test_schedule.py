@@ -1,0 +1,179 @@
+"""Children are run side by side, watched, stopped and explained; none ends the others."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kinfolk.compare import schedule
+from kinfolk.compare.outcome import CRASHED, DONE, OUT_OF_MEMORY, TIMED_OUT, Outcome
+from kinfolk.compare.process import explain, last_lines
+from kinfolk.compare.schedule import Job, lock, run_all
+from kinfolk.compare.screen import Screen
+from kinfolk.core.errors import KinfolkError
+
+FINISH = """
+import json, pathlib, sys
+fields = dict(name="x", seed=0, status="done", steps=3, curve=[], peak_bytes=1)
+pathlib.Path(sys.argv[1], "result.json").write_text(json.dumps(fields))
+"""
+HANG = "import time; time.sleep(60)"
+LISTEN = f"""
+import pathlib, sys, time
+sys.path.insert(0, {str(Path(schedule.__file__).parents[2])!r})
+from kinfolk.compare.process import interrupt_with_parent
+interrupt_with_parent()
+here = pathlib.Path(sys.argv[1])
+(here / "ready").touch()
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    (here / "saved").touch()
+    sys.exit(130)
+"""
+
+
+def job(folder: Path, code: str, name: str = "x", **fields: object) -> Job:
+    here = folder / name
+    return Job(
+        name=name,
+        seed=0,
+        key="k",
+        folder=here,
+        command=[sys.executable, "-c", code, str(here)],
+        threads=1,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture
+def screen() -> Iterator[Screen]:
+    with Screen(3, console=Console(quiet=True)) as screen:
+        yield screen
+
+
+def test_a_crash_and_a_kill_are_outcomes_beside_the_finished(tmp_path: Path, screen: Screen) -> None:
+    jobs = [
+        job(tmp_path, "raise ValueError('bad \\x1b[31mspan\\x1b[0m')", "crash"),
+        job(tmp_path, "import os; os.kill(os.getpid(), 9)", "kill"),
+        job(tmp_path, FINISH, "fine"),
+    ]
+    outcomes = {outcome.name: outcome for outcome in run_all(jobs, 2, screen)}
+    assert outcomes["crash"].status == CRASHED
+    assert "exit code 1" in outcomes["crash"].reason
+    assert outcomes["crash"].reason.endswith("ValueError: bad span")
+    assert outcomes["kill"].status == OUT_OF_MEMORY
+    assert outcomes["x"].status == DONE
+    assert Outcome.read(tmp_path / "crash") == outcomes["crash"]
+
+
+def test_an_account_of_an_earlier_attempt_is_not_taken_for_this_one(tmp_path: Path, screen: Screen) -> None:
+    crash = job(tmp_path, "raise SystemExit(7)")
+    crash.folder.mkdir()
+    Outcome(name="x", seed=0, status=DONE).write(crash.folder)
+    (outcome,) = run_all([crash], 1, screen)
+    assert (outcome.status, outcome.reason) == (CRASHED, "exit code 7")
+
+
+def test_side_by_side_and_neighbours(tmp_path: Path, screen: Screen) -> None:
+    # each waits until the other has begun, so this ends only if both run at once
+    meet = """
+import pathlib, sys, time
+here = pathlib.Path(sys.argv[1])
+(here / "here").touch()
+while len(list(here.parent.glob("*/here"))) < 2: time.sleep(0.01)
+time.sleep(0.5)
+""" + FINISH.replace('"x"', "sys.argv[1][-1]")
+    outcomes = run_all([job(tmp_path, meet, "a"), job(tmp_path, meet, "b")], 2, screen)
+    assert sorted(outcome.name for outcome in outcomes) == ["a", "b"]
+    assert all(outcome.status == DONE and outcome.neighbours > 0.4 for outcome in outcomes)
+    # measured from outside: more than the one byte that the child itself said
+    assert all(outcome.peak_bytes > 1e6 for outcome in outcomes)
+
+
+def test_threads_and_order(tmp_path: Path, screen: Screen) -> None:
+    note = "import os; open({file!r}, 'a').write({name!r} + os.environ['OMP_NUM_THREADS'] + ' ')"
+    file = str(tmp_path / "order")
+    run_all([job(tmp_path, note.format(file=file, name=name), name) for name in "cab"], 1, screen)
+    assert Path(file).read_text() == "c1 a1 b1 "
+
+
+def test_a_trial_that_takes_too_long_is_stopped(
+    tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "SAVING", 0.2)
+    # deaf to the polite request as well
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    (outcome,) = run_all([job(tmp_path, deaf, limit=1.0)], 1, screen)
+    assert outcome.status == TIMED_OUT
+    assert "not finished after 1 s" in outcome.reason
+
+
+def test_an_interruption_lets_every_child_save(tmp_path: Path, screen: Screen) -> None:
+    jobs = [job(tmp_path, LISTEN, "a"), job(tmp_path, LISTEN, "b"), job(tmp_path, FINISH, "never")]
+
+    def interrupt() -> None:
+        while len(list(tmp_path.glob("*/ready"))) < 2:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_all(jobs, 2, screen)
+    assert sorted(file.parent.name for file in tmp_path.glob("*/saved")) == ["a", "b"]
+    # what was interrupted is not an outcome: it goes on next time
+    assert not list(tmp_path.glob("*/result.json"))
+
+
+def test_a_child_stops_when_its_parent_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    child = schedule.Child(job(tmp_path, LISTEN).command, tmp_path / "x")
+    while not (tmp_path / "x" / "ready").exists():
+        time.sleep(0.02)
+    # the pipe closes by itself when the process at its other end dies
+    child.close()
+    assert child.process.wait(10) == 130
+    assert (tmp_path / "x" / "saved").exists()
+
+
+def test_a_folder_belongs_to_one_comparison_at_a_time(tmp_path: Path) -> None:
+    with lock(tmp_path) as held:
+        assert len(held) == 1
+        with pytest.raises(KinfolkError, match="another comparison"), lock(tmp_path):
+            pass
+    with lock(tmp_path) as held:
+        child = schedule.Child([sys.executable, "-c", HANG], tmp_path, held=held)
+    # the parent has let go, but its child still lives
+    with pytest.raises(KinfolkError, match="another comparison"), lock(tmp_path):
+        pass
+    child.end(0)
+    with lock(tmp_path) as held:
+        assert held
+
+
+def test_last_lines_of_a_long_file(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("x" * 200_000 + "\n\nlast but one\n  last  \n\n")
+    assert last_lines(tmp_path / "log", 2) == "last but one\n  last"
+    assert last_lines(tmp_path / "nothing", 2) == ""
+
+
+def test_exit_codes_in_words() -> None:
+    assert explain(3) == "exit code 3"
+    assert explain(-11) == "killed by SIGSEGV"
+    assert explain(-300) == "killed by signal 300"
+
+
+def test_lines_instead_of_bars_where_nobody_watches(tmp_path: Path) -> None:
+    import io
+
+    text = io.StringIO()
+    with Screen(1, console=Console(file=text, width=200)) as screen:
+        run_all([job(tmp_path, "raise KeyError('k')", "odd[1]")], 1, screen)
+    assert "[0/1] odd[1] · seed 0 begins" in text.getvalue()
+    assert "[1/1] odd[1] · seed 0: crashed: KeyError: 'k'" in text.getvalue()
