@@ -1,0 +1,260 @@
+"""Tasks made on the fly: copy, reverse, sort and addition, as pairs of a source and a target.
+
+An example is a pure function of (seed, split, its number), so there is nothing to store and no end. Which split a
+question may appear in is decided by a hash of the question itself, so train and valid are disjoint by
+construction. Numbers are set after the name, e.g. `copy:length=16,symbols=20`.
+"""
+
+import dataclasses
+import hashlib
+import json
+import string
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfolk.core.errors import DataError, suggest
+from kinfolk.core.rng import derive
+from kinfolk.data.mixing import mix
+from kinfolk.data.split import Data, Indices, Split
+from kinfolk.data.tokenizer import N_SPECIALS, Tokenizer
+
+LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
+DIGITS = string.digits + "+"
+
+# one question in this many belongs to valid
+_HELD_OUT = 10
+_MOST_TRIES = 10_000
+_COUNTED = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """Sequences of symbols, left-aligned in a matrix; what is behind the length means nothing."""
+
+    symbols: Indices
+    lengths: Indices
+
+    def row(self, i: int) -> Indices:
+        """Return one sequence."""
+        return self.symbols[i, : self.lengths[i]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequences:
+    """Copy, reverse or sort a sequence of up to `length` symbols."""
+
+    task: str
+    length: int = 16
+    symbols: int = 20
+
+    @property
+    def alphabet(self) -> str:
+        """The symbols in their order."""
+        return LETTERS[: self.symbols]
+
+    def check(self) -> None:
+        """Refuse numbers that make no task."""
+        _within("length", self.length, 1, 4096)
+        _within("symbols", self.symbols, 2, len(LETTERS))
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw one question for each number."""
+        lengths = 1 + (mix(seed, numbers, tries, 0) % np.uint64(self.length)).astype(np.int64)
+        places = np.arange(1, self.length + 1)
+        symbols = mix(seed, numbers[:, None], tries[:, None], places) % np.uint64(self.symbols)
+        return Symbols(symbols.astype(np.int64), lengths)
+
+    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+        """Return a hash of what is asked."""
+        return _content(question.symbols, question.lengths)
+
+    def answer(self, question: Symbols) -> Symbols:
+        """Return what is right."""
+        symbols, lengths = question.symbols, question.lengths
+        places = np.arange(symbols.shape[1])
+        if self.task == "reverse":
+            turned = np.clip(lengths[:, None] - 1 - places, 0, None)
+            symbols = np.take_along_axis(symbols, turned, axis=1)
+        elif self.task == "sort":
+            symbols = np.sort(np.where(places < lengths[:, None], symbols, self.symbols), axis=1)
+        return Symbols(symbols, lengths)
+
+
+@dataclasses.dataclass(frozen=True)
+class Addition:
+    """Add two whole numbers of up to `digits` digits, written in base ten, the first digit first."""
+
+    digits: int = 4
+
+    alphabet = DIGITS
+
+    def check(self) -> None:
+        """Refuse numbers that make no task."""
+        _within("digits", self.digits, 1, 17)
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw one question for each number: how many digits first, so that short sums are as frequent as long ones."""
+        a, b = (self._operand(seed, numbers, tries, side) for side in (0, 1))
+        return _concatenate(_decimal(a), Symbols(np.full((len(a), 1), 10), np.ones(len(a), np.int64)), _decimal(b))
+
+    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+        """Return a hash of what is asked; 1+2 and 2+1 are the same question."""
+        a, b = self._operands(question)
+        return mix(0, np.minimum(a, b), np.maximum(a, b))
+
+    def answer(self, question: Symbols) -> Symbols:
+        """Return what is right."""
+        a, b = self._operands(question)
+        return _decimal(a + b)
+
+    def _operand(self, seed: int, numbers: Indices, tries: Indices, side: int) -> Indices:
+        digits = 1 + (mix(seed, numbers, tries, 2 * side) % np.uint64(self.digits)).astype(np.int64)
+        low = np.where(digits == 1, 0, 10 ** (digits - 1))
+        span = (10**digits - low).astype(np.uint64)
+        return low + (mix(seed, numbers, tries, 2 * side + 1) % span).astype(np.int64)
+
+    def _operands(self, question: Symbols) -> tuple[Indices, Indices]:
+        plus = (question.symbols == 10).argmax(axis=1)
+        return _value(question.symbols, np.zeros_like(plus), plus), _value(question.symbols, plus + 1, question.lengths)
+
+
+Task = Sequences | Addition
+
+TASKS: dict[str, Task] = {
+    "copy": Sequences("copy"),
+    "reverse": Sequences("reverse"),
+    "sort": Sequences("sort"),
+    "addition": Addition(),
+}
+SIZES = {"examples": 100_000, "valid": 1_000}
+
+
+class GeneratedSplit:
+    """One part of a generated task."""
+
+    kind = "pairs"
+
+    def __init__(self, name: str, task: Task, tokenizer: Tokenizer, n: int, seed: int) -> None:
+        self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
+        self.seed = derive(seed, "generated", name)
+
+    def __len__(self) -> int:
+        return self.n
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Bytes of all targets: counted for the first 65,536 examples, the rest in proportion."""
+        counted = min(self.n, _COUNTED)
+        return int(self.lengths(np.arange(counted))[1].sum()) * self.n // counted
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all targets, each with its end."""
+        return self.n_bytes + self.n
+
+    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the lengths of the sources and of the targets."""
+        question = self._questions(indices)
+        return question.lengths, self.task.answer(question).lengths
+
+    def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the token ids of sources and targets."""
+        question = self._questions(indices)
+        answer = self.task.answer(question)
+        return [(question.row(i) + N_SPECIALS, answer.row(i) + N_SPECIALS) for i in range(len(indices))]
+
+    def _questions(self, indices: Indices) -> Symbols:
+        """Draw until the hash of every question says that it belongs to this split."""
+        tries = np.zeros_like(indices)
+        while True:
+            question = self.task.draw(self.seed, indices, tries)
+            wrong = (self.task.identity(question) % np.uint64(_HELD_OUT) == 0) != (self.name == "valid")
+            if not wrong.any():
+                return question
+            tries[wrong] += 1
+            if tries.max() > _MOST_TRIES:
+                raise DataError(
+                    f"{self.task}: there are too few questions to hold some out for {self.name}; allow longer ones"
+                )
+
+
+def is_task(name: str) -> bool:
+    """Tell whether a name, with or without numbers, is one of the generated tasks."""
+    return name.partition(":")[0] in TASKS
+
+
+def open_task(name: str, seed: int = 0) -> Data:
+    """Return a generated task, e.g. `copy` or `sort:length=8,symbols=10,examples=5000`."""
+    base, _, numbers = name.partition(":")
+    known = {field.name for field in dataclasses.fields(TASKS[base])} - {"task"} | SIZES.keys()
+    given = _numbers(name, numbers, known)
+    sizes = {key: given.pop(key, default) for key, default in SIZES.items()}
+    task: Task = dataclasses.replace(TASKS[base], **given)  # type: ignore[arg-type]
+    task.check()
+    tokenizer = Tokenizer.characters(task.alphabet)
+    splits: dict[str, Split] = {}
+    for split, size in zip(("train", "valid"), sizes.values(), strict=True):
+        _within("examples" if split == "train" else "valid", size, 1, 1 << 60)
+        splits[split] = GeneratedSplit(split, task, tokenizer, size, seed)
+    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
+    return Data(name, "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+
+
+def _numbers(name: str, text: str, known: set[str]) -> dict[str, int]:
+    given: dict[str, int] = {}
+    for item in filter(None, text.split(",")):
+        key, _, value = item.partition("=")
+        if key not in known:
+            raise DataError(f"{name}: unknown setting {key!r}{suggest(key, known)}")
+        if not value.isdecimal():
+            raise DataError(f"{name}: {key} must be a whole number, not {value!r}")
+        given[key] = int(value)
+    return given
+
+
+def _within(what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise DataError(f"{what} must be from {low} to {high}, not {value}")
+
+
+def _content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
+    """Hash the symbols of each row up to its length."""
+    places = np.arange(symbols.shape[1])
+    words = np.where(places < lengths[:, None], mix(1, places, symbols), np.uint64(0))
+    return mix(2, np.bitwise_xor.reduce(words, axis=1), lengths)
+
+
+def _decimal(values: Indices) -> Symbols:
+    """Write whole numbers as rows of digits, the first digit first."""
+    width = len(str(int(values.max()))) if len(values) else 1
+    lengths = np.ones(len(values), np.int64)
+    for power in range(1, width):
+        lengths += values >= 10**power
+    power = np.clip(lengths[:, None] - 1 - np.arange(width), 0, None)
+    return Symbols(values[:, None] // 10**power % 10, lengths)
+
+
+def _value(symbols: Indices, start: Indices, stop: Indices) -> Indices:
+    """Read the number written in each row from `start` to `stop`."""
+    value = np.zeros(len(symbols), np.int64)
+    for place in range(symbols.shape[1]):
+        inside = (place >= start) & (place < stop)
+        value = np.where(inside, 10 * value + symbols[:, place], value)
+    return value
+
+
+def _concatenate(*parts: Symbols) -> Symbols:
+    total = sum(part.lengths for part in parts)
+    width = int(np.max(total, initial=1))
+    out = np.zeros((len(parts[0].lengths), width + 1), np.int64)
+    start = np.zeros(len(out), np.int64)
+    for part in parts:
+        places = np.arange(part.symbols.shape[1])
+        inside = places < part.lengths[:, None]
+        # what is behind the length goes to a column that is thrown away
+        np.put_along_axis(out, np.where(inside, start[:, None] + places, width), part.symbols, axis=1)
+        start = start + part.lengths
+    return Symbols(out[:, :width], start)
