@@ -1,7 +1,7 @@
 """Shape suffixes as contracts: `q_BHLK` is a 4-d tensor, and every letter has one size per call.
 
-B batch, L queries, M keys, D model width, H heads, K head width, F feed-forward width, E experts,
-V vocabulary, R rank or random features. Lower case letters are tile sizes (n blocks of b positions), and the
+B batch, L queries, M keys, D model width, H heads, G heads of keys and values, K head width, F feed-forward width,
+E experts, V vocabulary, R rank or random features. Lower case letters are tile sizes (n blocks of b positions), and the
 digit 1 is an axis of size one that broadcasts (`bias_1HLM`).
 
 The names are checked when `KINFOLK_CHECK_SHAPES=1` is set before the import, as the tests do. Otherwise
@@ -28,6 +28,7 @@ LEGEND = {
     "M": "keys",
     "D": "model width",
     "H": "heads",
+    "G": "heads of keys and values",
     "K": "head width",
     "F": "feed-forward width",
     "E": "experts",

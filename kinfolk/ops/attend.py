@@ -1,0 +1,195 @@
+"""The one attention executor: the only place where softmax attention happens.
+
+`attend` sends the famous cases to PyTorch's fused kernel, patterns that leave most pairs out to gathered blocks
+(`ops/blocks.py`; on CUDA, FlexAttention under the same predicate), and everything else to one masked product.
+What is computed is always the same: a softmax over the pairs that the pattern and the view allow.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kinfolk.core.shapes import shaped
+from kinfolk.ops.pattern import Causal, Full, Pattern
+from kinfolk.ops.plan import density, extent
+
+BLOCK = 128
+"""Side of the tiles of the gathered path: large enough for the kernel, small enough to follow a pattern."""
+DENSE_PAIRS = 1 << 20
+"""Below this many pairs a mask is cheaper than a plan."""
+DENSE_SHARE = 0.4
+"""Above this share of touched tiles one masked product is cheaper than gathering."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """Where queries and keys stand and what else hides a key. A query i stands at `start + i`, a key j at j."""
+
+    start: int = 0
+    q_pos_BL: Tensor | None = None  # instead of start + i, for each example
+    k_pos_BM: Tensor | None = None  # instead of j; negative: nothing is there
+    keep_BM: Tensor | None = None  # false: padding
+    q_group_BL: Tensor | None = None  # a query sees only keys of its own group (packed documents)
+    k_group_BM: Tensor | None = None
+    visible_BLM: Tensor | None = None  # any further per-example rule
+
+    @property
+    def plain(self) -> bool:
+        """True if nothing but the pattern hides a key."""
+        return all(getattr(self, f.name) is None for f in dataclasses.fields(self) if f.name != "start")
+
+
+Hook = Callable[[Tensor, Tensor, Tensor, Tensor, slice], Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scoring:
+    """How a pair is scored and what is reported.
+
+    `bias(q, k, q_pos, k_pos, heads)` is added to the scaled scores, `value(weights, v, q_pos, k_pos, heads)` to the
+    output; both work on tiles: any axes may stand between the head axis and the last two. `tap` receives the weights.
+    """
+
+    scale: float | None = None  # None: 1 / sqrt(K)
+    dropout: float = 0.0
+    bias: Hook | None = None
+    value: Hook | None = None
+    tap: Callable[[Tensor], None] | None = None
+    heads: slice = dataclasses.field(default_factory=lambda: slice(None))  # which of the layer's heads these are
+
+    @property
+    def plain(self) -> bool:
+        """True if a fused kernel can do it."""
+        return self.bias is None and self.value is None and self.tap is None and self.dropout == 0.0
+
+
+PLAIN_VIEW, PLAIN_SCORING = View(), Scoring()
+
+
+@shaped(out="BHLK")
+def attend(
+    q_BHLK: Tensor,
+    k_BGMK: Tensor,
+    v_BGMK: Tensor,
+    pattern: Pattern,
+    view: View = PLAIN_VIEW,
+    scoring: Scoring = PLAIN_SCORING,
+) -> Tensor:
+    r"""Attend within `pattern`.
+
+    $o_i = \sum_{j \in S_i} \mathrm{softmax}_{j \in S_i}(s\, q_i \cdot k_j + b_{ij})\, v_j$ with $S_i$ the keys that the
+    pattern and the view allow; Vaswani et al. 2017, equation 1, restricted to $S_i$ as in Child et al. 2019,
+    equations 2 and 3. $s = 1/\sqrt{K}$ unless `scoring.scale` says otherwise. A query with an empty $S_i$ gets 0.
+    G heads of keys and values are shared by H / G heads of queries each (Ainslie et al. 2023).
+
+    Cost: L M for dense patterns, (touched blocks) x block^2 for sparse ones, without an L x M tensor in the forward
+    pass, the backward pass or the planning. Reference: `kinfolk.ops.naive.attend`.
+    """
+    runs = pattern.by_head(q_BHLK.shape[1])
+    if len(runs) == 1:
+        return _attend(q_BHLK, k_BGMK, v_BGMK, runs[0][0], view, scoring)
+    k_BHMK, v_BHMK = (share_heads(x, q_BHLK.shape[1]) for x in (k_BGMK, v_BGMK))
+    return _attend_by_head(q_BHLK, k_BHMK, v_BHMK, runs, view, scoring)
+
+
+def share_heads(x_BGMK: Tensor, n_heads: int) -> Tensor:
+    """Repeat each of G heads for the H / G heads that share it."""
+    n_groups = x_BGMK.shape[1]
+    return x_BGMK if n_groups == n_heads else x_BGMK.repeat_interleave(n_heads // n_groups, dim=1)
+
+
+def allowed(pattern: Pattern, view: View, q_at: Tensor, k_at: Tensor) -> Tensor:
+    """Evaluate pattern and view on tiles of indices `q_at` [..., q] and `k_at` [..., k]: [B or 1, ..., q, k].
+
+    An index of -1 in `k_at` is a filler and is never allowed.
+    """
+    q_pos, k_pos = positions(view, q_at, k_at)
+    here = k_at.clamp(min=0)
+    ok = pattern.allows(q_pos.unsqueeze(-1), k_pos.unsqueeze(-2)) & ((k_at >= 0) & (k_pos >= 0)).unsqueeze(-2)
+    if view.keep_BM is not None:
+        ok = ok & view.keep_BM[:, here].unsqueeze(-2)
+    if view.q_group_BL is not None and view.k_group_BM is not None:
+        ok = ok & (view.q_group_BL[:, q_at].unsqueeze(-1) == view.k_group_BM[:, here].unsqueeze(-2))
+    if view.visible_BLM is not None:
+        ok = ok & view.visible_BLM[:, q_at.unsqueeze(-1), here.unsqueeze(-2)]
+    return ok
+
+
+def positions(view: View, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the absolute positions of indices: [B or 1, ..., q] and [B or 1, ..., k]."""
+    q_pos = (q_at + view.start)[None] if view.q_pos_BL is None else view.q_pos_BL[:, q_at]
+    k_pos = k_at[None] if view.k_pos_BM is None else view.k_pos_BM[:, k_at.clamp(min=0)]
+    return q_pos, k_pos
+
+
+def softmax_product(
+    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, ok_BLM: Tensor | None, pos: tuple[Tensor, Tensor], scoring: Scoring
+) -> Tensor:
+    """Attend explicitly: for hooks, dropout and taps, which a fused kernel does not have. Any axes may follow H."""
+    scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    scores_BHLM = (q_BHLK * scale) @ k_BHMK.mT
+    if scoring.bias is not None:
+        scores_BHLM = scores_BHLM + scoring.bias(q_BHLK, k_BHMK, *pos, scoring.heads)
+    if ok_BLM is not None:
+        scores_BHLM = scores_BHLM.masked_fill(~ok_BLM.unsqueeze(1), -torch.inf)
+    # a row that sees nothing would be 0 / 0: give it any finite scores and clear its weights
+    empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
+    weights_BHLM = scores_BHLM.masked_fill(empty_BHL1, 0.0).softmax(-1).masked_fill(empty_BHL1, 0.0)
+    if scoring.tap is not None:
+        scoring.tap(weights_BHLM)
+    weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
+    out_BHLK = weights_BHLM @ v_BHMK
+    return out_BHLK if scoring.value is None else out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
+    n_q, n_k = q.shape[2], k.shape[2]
+    if view.plain and scoring.plain and isinstance(pattern, Causal | Full):
+        sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
+        if sees_all or (view.start == 0 and n_q == n_k):
+            return _fused(q, k, v, None, not sees_all, scoring.scale)
+    if scoring.tap is None and _worth_gathering(pattern, view, n_q, n_k):
+        from kinfolk.ops.blocks import attend_blocks
+
+        return attend_blocks(q, share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), pattern, view, scoring)
+    return _masked(q, k, v, pattern, view, scoring)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, causal: bool, scale: float | None) -> Tensor:
+    shared = k.shape[1] != q.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, ok, is_causal=causal, scale=scale, enable_gqa=shared)
+
+
+def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
+    q_at, k_at = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+    everything = isinstance(pattern, Full) and view.plain
+    ok_BLM = None if everything else allowed(pattern, view, q_at, k_at)
+    if scoring.plain:
+        return _fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
+    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    return softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)
+
+
+def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:
+    """Gather blocks if that leaves out most of a large score matrix; rows of their own positions cannot be planned."""
+    if n_q * n_k < DENSE_PAIRS or view.q_pos_BL is not None or view.k_pos_BM is not None:
+        return False
+    return density(pattern, extent(pattern, n_q, n_k, view.start, BLOCK)) < DENSE_SHARE
+
+
+def _attend_by_head(
+    q: Tensor, k: Tensor, v: Tensor, runs: tuple[tuple[Pattern, slice], ...], view: View, scoring: Scoring
+) -> Tensor:
+    """Run each pattern over its heads; the taps come together as one set of weights over all heads."""
+    seen: list[Tensor] = []
+    tap = None if scoring.tap is None else seen.append
+    out = []
+    for pattern, heads in runs:
+        mine = dataclasses.replace(scoring, tap=tap, heads=heads)
+        out.append(_attend(q[:, heads], k[:, heads], v[:, heads], pattern, view, mine))
+    if scoring.tap is not None:
+        scoring.tap(torch.cat(seen, dim=1))
+    return torch.cat(out, dim=1)

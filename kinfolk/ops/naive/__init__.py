@@ -1,0 +1,1 @@
+"""The operators as plain loops, written from the definition: what the tests believe."""

@@ -1,0 +1,418 @@
+"""Attention patterns as data: who may look at whom, as an expression over absolute positions.
+
+    Causal() & (SameBlock(size=128) | Summary(block=128, width=8))
+
+A pattern answers two questions. `allows(q, k)`: may position q look at position k? It is the definition.
+`touches(box)`: could any pair of a box of positions be allowed? It is interval arithmetic, may err only towards
+yes, and lets the executor plan 65,536 positions without ever making a matrix of that side.
+Positions are absolute, so the same expression serves training, a cache, a ring buffer and packed examples.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.errors import SpecError
+from kinfolk.core.spec import Spec
+
+
+class Box(NamedTuple):
+    """Closed intervals of query and key positions; the four tensors broadcast."""
+
+    q_low: Tensor
+    q_high: Tensor
+    k_low: Tensor
+    k_high: Tensor
+
+
+class Pattern(Spec):
+    """Axis: a set of allowed (query, key) pairs, closed under `&` and `|`."""
+
+    @property
+    def causal(self) -> bool:
+        """True if no query ever sees a later key."""
+        return False
+
+    @property
+    def stationary(self) -> bool:
+        """True if only the distance `q - k` matters."""
+        return False
+
+    @property
+    def span(self) -> int | None:
+        """How many positions back, the query's own included, can ever be seen; None without a bound."""
+        return None
+
+    @property
+    def grain(self) -> int:
+        """How many neighbouring keys tend to be allowed together; the executor gathers keys in blocks no larger."""
+        return 1 << 20
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        """Return a boolean tensor of the broadcast shape of `q` and `k`."""
+        raise NotImplementedError
+
+    def touches(self, box: Box) -> Tensor:
+        """Return false only where no pair of the box is allowed."""
+        return torch.ones_like(box.q_low + box.k_low, dtype=torch.bool)
+
+    def by_head(self, n_heads: int) -> tuple[tuple["Pattern", slice], ...]:
+        """Return which pattern each run of heads uses: one for all, unless the pattern says otherwise."""
+        return ((self, slice(0, n_heads)),)
+
+    def __and__(self, other: "Pattern") -> "Pattern":
+        return Both(a=self, b=other)
+
+    def __or__(self, other: "Pattern") -> "Pattern":
+        return Either(a=self, b=other)
+
+
+class Both(Pattern, kind="and"):
+    """Pairs allowed by both patterns."""
+
+    a: Pattern
+    b: Pattern
+
+    @property
+    def causal(self) -> bool:
+        return self.a.causal or self.b.causal
+
+    @property
+    def stationary(self) -> bool:
+        return self.a.stationary and self.b.stationary
+
+    @property
+    def span(self) -> int | None:
+        return min((s for s in (self.a.span, self.b.span) if s is not None), default=None)
+
+    @property
+    def grain(self) -> int:
+        return min(self.a.grain, self.b.grain)
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.a.allows(q, k) & self.b.allows(q, k)
+
+    def touches(self, box: Box) -> Tensor:
+        return self.a.touches(box) & self.b.touches(box)
+
+
+class Either(Pattern, kind="or"):
+    """Pairs allowed by either pattern. The softmax runs once over the union."""
+
+    a: Pattern
+    b: Pattern
+
+    @property
+    def causal(self) -> bool:
+        return self.a.causal and self.b.causal
+
+    @property
+    def stationary(self) -> bool:
+        return self.a.stationary and self.b.stationary
+
+    @property
+    def span(self) -> int | None:
+        spans = (self.a.span, self.b.span)
+        return None if None in spans else max(s for s in spans if s is not None)
+
+    @property
+    def grain(self) -> int:
+        return min(self.a.grain, self.b.grain)
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.a.allows(q, k) | self.b.allows(q, k)
+
+    def touches(self, box: Box) -> Tensor:
+        return self.a.touches(box) | self.b.touches(box)
+
+
+class PerHead(Pattern, kind="per-head"):
+    """Another pattern for each head, or for each equal run of heads (Child et al. 2019, section 5.1)."""
+
+    patterns: tuple[Pattern, ...]
+
+    @property
+    def causal(self) -> bool:
+        return all(p.causal for p in self.patterns)
+
+    @property
+    def span(self) -> int | None:
+        spans = [p.span for p in self.patterns]
+        return None if None in spans else max(s for s in spans if s is not None)
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        raise SpecError("per-head: one pattern per head, so it cannot stand inside another pattern")
+
+    def by_head(self, n_heads: int) -> tuple[tuple[Pattern, slice], ...]:
+        if not self.patterns or n_heads % len(self.patterns):
+            raise SpecError(f"per-head: {len(self.patterns)} patterns do not divide {n_heads} heads")
+        run = n_heads // len(self.patterns)
+        return tuple((p, slice(i * run, (i + 1) * run)) for i, p in enumerate(self.patterns))
+
+
+class Full(Pattern, kind="full"):
+    """Every pair."""
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return torch.ones_like(q + k, dtype=torch.bool)
+
+
+class Causal(Pattern, kind="causal"):
+    """A query sees itself and the past (the diagonal included: inputs are already shifted)."""
+
+    @property
+    def causal(self) -> bool:
+        return True
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return k <= q
+
+    def touches(self, box: Box) -> Tensor:
+        return box.k_low <= box.q_high
+
+
+class Window(Pattern, kind="window"):
+    """Keys at most `left` before and `right` after the query, every `step`-th of them (dilated if above 1)."""
+
+    left: int
+    right: int = 0
+    step: int = 1
+
+    @property
+    def causal(self) -> bool:
+        return self.right == 0
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    @property
+    def span(self) -> int | None:
+        return self.left + 1
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        near = (k >= q - self.left) & (k <= q + self.right)
+        return near if self.step == 1 else near & ((q - k) % self.step == 0)
+
+    def touches(self, box: Box) -> Tensor:
+        near = (box.k_high >= box.q_low - self.left) & (box.k_low <= box.q_high + self.right)
+        return near & _multiple_between(box.q_low - box.k_high, box.q_high - box.k_low, self.step)
+
+
+class Strided(Pattern, kind="strided"):
+    """Every `stride`-th key counted from the query (Child et al. 2019, section 4.3, strided A2; a column)."""
+
+    stride: int
+
+    @property
+    def stationary(self) -> bool:
+        return True
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q - k) % self.stride == 0
+
+    def touches(self, box: Box) -> Tensor:
+        return _multiple_between(box.q_low - box.k_high, box.q_high - box.k_low, self.stride)
+
+
+class SameBlock(Pattern, kind="same-block"):
+    """Keys in the query's own block (Child et al. 2019, section 4.3, fixed A1; a row)."""
+
+    size: int
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return q // self.size == k // self.size
+
+    def touches(self, box: Box) -> Tensor:
+        return _overlap(
+            box.q_low // self.size, box.q_high // self.size, box.k_low // self.size, box.k_high // self.size
+        )
+
+
+class Summary(Pattern, kind="summary"):
+    """`width` keys of every block, ending `before` short of its end (Child et al. 2019, section 4.3, fixed A2)."""
+
+    block: int
+    width: int
+    before: int = 0
+
+    @property
+    def grain(self) -> int:
+        return self.width
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        place = k % self.block
+        high = self.block - self.before
+        return ((place >= high - self.width) & (place < high)).expand_as(q + k)
+
+    def touches(self, box: Box) -> Tensor:
+        # slide so that the summary is [0, width) of each block, then ask whether the interval meets one
+        first = self.block - self.before - self.width
+        low, high = box.k_low - first, box.k_high - first
+        meets = (low % self.block < self.width) | (low // self.block != high // self.block)
+        return meets.expand_as(box.q_low + box.k_low)
+
+
+class Global(Pattern, kind="global"):
+    """The first `n` positions see, and are seen by, everyone (Zaheer et al. 2020, section 2)."""
+
+    n: int
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q < self.n) | (k < self.n)
+
+    def touches(self, box: Box) -> Tensor:
+        return (box.q_low < self.n) | (box.k_low < self.n)
+
+
+class Prefix(Pattern, kind="prefix"):
+    """Everyone sees the first `n` positions; with `Causal() |` it is the prefix language model's mask."""
+
+    n: int
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return (k < self.n).expand_as(q + k)
+
+    def touches(self, box: Box) -> Tensor:
+        return (box.k_low < self.n).expand_as(box.q_low + box.k_low)
+
+
+class Axial(Pattern, kind="axial"):
+    """The query's own row or own column of a grid `width` wide (Ho et al. 2019)."""
+
+    width: int
+
+    def _parts(self) -> Pattern:
+        return SameBlock(size=self.width) | Strided(stride=self.width)
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._parts().allows(q, k)
+
+    def touches(self, box: Box) -> Tensor:
+        return self._parts().touches(box)
+
+
+class RandomBlocks(Pattern, kind="random"):
+    """Each block of queries sees `n` blocks of keys, drawn by a pure hash of (seed, query block) (Zaheer et al. 2020).
+
+    Drawn without replacement, one from each of `n` equal strata of the `among` first key blocks. With `among=0`
+    they come from the blocks before the query's own, which is causal and does not depend on the length.
+    """
+
+    block: int
+    n: int
+    among: int = 0
+    seed: int = 0
+
+    @property
+    def causal(self) -> bool:
+        return self.among == 0
+
+    @property
+    def grain(self) -> int:
+        return self.block
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._block_allows(q // self.block, k // self.block)
+
+    def touches(self, box: Box) -> Tensor:
+        q_low, q_high, k_low, k_high = (x // self.block for x in box)
+        hit = torch.zeros_like(q_low + k_low, dtype=torch.bool)
+        for dq in range(int((q_high - q_low).max()) + 1):
+            for dk in range(int((k_high - k_low).max()) + 1):
+                inside = (q_low + dq <= q_high) & (k_low + dk <= k_high)
+                hit |= inside & self._block_allows(q_low + dq, k_low + dk)
+        return hit
+
+    def _block_allows(self, q_block: Tensor, k_block: Tensor) -> Tensor:
+        n_blocks = torch.full_like(q_block, self.among) if self.among else q_block
+        at_least_one = n_blocks.clamp(min=1)
+        stratum = (k_block * self.n).div(at_least_one, rounding_mode="floor")
+        low = -(-(stratum * at_least_one) // self.n)
+        high = -(-((stratum + 1) * at_least_one) // self.n)
+        pick = low + _hash(q_block, stratum, self.seed) % (high - low).clamp(min=1)
+        return (pick == k_block) & (k_block < n_blocks) & (k_block >= 0)
+
+
+class Local1D(Pattern, kind="local-1d"):
+    """Blocks of queries see themselves and the `memory` positions before them (Parmar et al. 2018, section 4.2)."""
+
+    block: int
+    memory: int
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        first = q // self.block * self.block
+        return (k >= first - self.memory) & (k < first + self.block)
+
+    def touches(self, box: Box) -> Tensor:
+        first, last = box.q_low // self.block * self.block, box.q_high // self.block * self.block
+        return (box.k_high >= first - self.memory) & (box.k_low < last + self.block)
+
+
+class Local2D(Pattern, kind="local-2d"):
+    """Blocks of a picture see themselves and what lies `above` and `beside` them (Parmar et al. 2018, section 4.2).
+
+    Positions run in block-raster order: blocks row by row, pixels row by row inside a block. A query sees its own
+    block up to itself, `beside` columns to the left in its block's rows, and the `above` rows over its block from
+    `beside` columns left of the block to `beside` columns right of it. Every key precedes its query in that order.
+    """
+
+    width: int
+    block_height: int
+    block_width: int
+    above: int
+    beside: int
+
+    @property
+    def causal(self) -> bool:
+        return True
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        top, left, _, _ = self._place(q)
+        k_top, k_left, k_row, k_column = self._place(k)
+        own = (top == k_top) & (left == k_left) & (k <= q)
+        near_left = (k_row >= top) & (k_row < top + self.block_height) & (k_column < left)
+        near_left &= k_column >= left - self.beside
+        over = (k_row < top) & (k_row >= top - self.above)
+        over &= (k_column >= left - self.beside) & (k_column < left + self.block_width + self.beside)
+        return own | near_left | over
+
+    def touches(self, box: Box) -> Tensor:
+        # whole rows of blocks: every key lies at most ceil(above / block_height) of them back
+        strip = self.width * self.block_height
+        back = -(-self.above // self.block_height)
+        return (box.k_low <= box.q_high) & (box.k_high // strip >= box.q_low // strip - back)
+
+    def _place(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the top and left of a position's block, and its own row and column."""
+        area = self.block_height * self.block_width
+        block, inside = position // area, position % area
+        across = -(-self.width // self.block_width)
+        top, left = block // across * self.block_height, block % across * self.block_width
+        return top, left, top + inside // self.block_width, left + inside % self.block_width
+
+
+def _overlap(a_low: Tensor, a_high: Tensor, b_low: Tensor, b_high: Tensor) -> Tensor:
+    return (a_low <= b_high) & (b_low <= a_high)
+
+
+def _multiple_between(low: Tensor, high: Tensor, step: int) -> Tensor:
+    """Tell whether a multiple of `step` lies in [low, high]."""
+    return high // step * step >= low
+
+
+def _hash(a: Tensor, b: Tensor, seed: int) -> Tensor:
+    """Mix two integers and a seed into a non-negative one; constants below 2**63 keep int64 arithmetic exact."""
+    x = a * 0x9E3779B97F4A7C1 + b * 0x3C6EF372FE94F82 + (seed * 0x2545F4914F6CDD1) % (1 << 61)
+    for shift, factor in ((29, 0x3F58476D1CE4E5B9), (32, 0x14D049BB133111EB)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return (x ^ (x >> 31)) & ((1 << 62) - 1)
