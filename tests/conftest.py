@@ -1,5 +1,51 @@
-"""What every test runs under."""
+"""What every test runs under: names of tensors checked, one thread, no leftovers, nothing uninitialised by luck."""
 
+import functools
 import os
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ["KINFOLK_CHECK_SHAPES"] = "1"
+# two test processes share two cores; more threads in each would only wait for one another
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# a busy machine is slow, which says nothing about the code: no deadlines
+settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("ci", settings.get_profile("here"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep cached data out of the user's own cache; the workers of one run share what the first of them made."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="kinfolk-tests-")
+        os.environ["KINFOLK_CACHE"] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fill what `torch.empty` returns with NaN, so that reading it before writing it is seen."""
+    if torch := sys.modules.get("torch"):
+        for name in ("empty", "empty_like"):
+            setattr(torch, name, poisoned(getattr(torch, name)))
+
+
+def poisoned(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function that returns uninitialised memory."""
+    if hasattr(make, "__wrapped__"):
+        return make
+
+    @functools.wraps(make)
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        tensor = make(*args, **kwargs)
+        if tensor.is_floating_point():
+            tensor.detach().fill_(float("nan"))
+        return tensor
+
+    return filled

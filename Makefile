@@ -1,0 +1,45 @@
+# `make demo` and `make test` need Python 3.11+ and make, nothing else: the first call sets everything up in .venv.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# every candidate is tried by running it: a name on the path may be too old, or a shim with nothing behind it
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,\
+  $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+EXTRAS := data,report,eval,log,bench,dev
+# one thread per test process: two processes use two cores better than two threads do
+TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.PHONY: demo test quick check clean
+
+demo: $(STAMP)  ## compare the first relatives on the source of Python's own standard library
+	$(BIN)/kin compare --budget $(DEMO_BUDGET) --out runs/demo
+
+test: check  ## everything: format, lint, types, all tests
+	$(TEST)
+
+quick: check  ## the tests that take less than five seconds each
+	$(TEST) -m "not slow"
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:  ## remove the environment and everything that was generated
+	rm -rf $(VENV) build dist runs/demo .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Kinfolk needs Python 3.11 or newer; none was found (set PYTHON=/path/to/python)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments (ensurepip is missing)." >&2; \
+	  echo "On Debian or Ubuntu: sudo apt install python3-venv. Elsewhere: set PYTHON=/path/to/a/full/python" >&2; exit 1; }
+	@echo "Setting up $(VENV) with $$($(PYTHON) -V), once; this downloads PyTorch and takes some minutes"
+	@$(PYTHON) -m venv $(VENV)
+# torch first, at its exact version: resolved together with the rest it may come with gigabytes of CUDA packages
+	$(PIP) install torch==2.13.0
+	$(PIP) install -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $(STAMP)
+
+DEMO_BUDGET := 150s
