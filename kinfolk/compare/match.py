@@ -1,8 +1,8 @@
 """Make contestants comparable: scale a width until parameters (or operations per token) come nearest to a target.
 
-Only the model's width moves, and with it what the relative derives from it; depth, heads and everything a paper is about
-stay. A width is a multiple of the heads and of 8, the lanes of a vector unit, so a match is near and not exact;
-what remains is said.
+Only the model's width moves, and with it what the relative derives from it; depth, heads and everything that a paper
+is about stay. A width is a multiple of the heads and of 8, the lanes of a vector unit, so a match is near and not
+exact; what remains is said.
 """
 
 import dataclasses
