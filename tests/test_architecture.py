@@ -1,0 +1,222 @@
+"""The rules of the house, as tests."""
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parents[1]
+PACKAGE = HOUSE / "kinfolk"
+FILES = sorted(PACKAGE.rglob("*.py"))
+TESTS = sorted((HOUSE / "tests").rglob("test_*.py"))
+
+# imports point down; what is not named here may not be imported
+MAY_IMPORT: dict[str, set[str]] = {"core": set()}
+MAY_IMPORT["ops"] = {"core"}
+MAY_IMPORT["optim"] = {"core"}
+MAY_IMPORT["data"] = {"core"}
+MAY_IMPORT["layers"] = {"core", "ops"}
+MAY_IMPORT["models"] = {"core", "ops", "layers"}
+MAY_IMPORT["objectives"] = {"core", "ops", "layers", "models"}
+MAY_IMPORT["family"] = {"core", "ops", "optim", "layers", "models", "objectives"}
+MAY_IMPORT["train"] = {*MAY_IMPORT["family"], "family", "data"}
+MAY_IMPORT["generate"] = {*MAY_IMPORT["train"], "train"}
+MAY_IMPORT["compare"] = {*MAY_IMPORT["generate"], "generate"}
+MAY_IMPORT["bench"] = {*MAY_IMPORT["generate"], "generate"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "bench", "compare", "kinfolk"}
+
+# operators are held to a naive reference of the same name; these are no operators of their own
+NO_REFERENCE = {
+    "pattern": "data: each pattern is held to a picture",
+    "plan": "which blocks the executor visits; held by the reference of attend",
+    "blocks": "a path of the executor; held by the reference of attend",
+    "flex": "a path of the executor; its mask is held to the pattern's predicate",
+}
+
+SPINE = [
+    "core/spec.py",
+    "ops/pattern.py",
+    "ops/attend.py",
+    "layers/attention.py",
+    "layers/residual.py",
+    "models/*.py",
+    "train/loop.py",
+]
+EXTRAS = {"pyarrow", "plotly", "scipy", "tensorboard", "transformers", "x_transformers", "matplotlib", "pandas"}
+CHECKS = {"raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(HOUSE))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
+    """Yield every call with its dotted name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+def imported(path: Path) -> set[str]:
+    """Return which packages of the house a file imports; `kinfolk` itself stands for the public surface."""
+    packages = {p.name for p in PACKAGE.iterdir() if p.is_dir()}
+    found = set()
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: relative import"
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for parts in (module.split(".") for module in modules):
+            if parts[0] == "kinfolk":
+                found.add(parts[1] if len(parts) > 1 and parts[1] in packages else "kinfolk")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_down(path):
+    layer = path.relative_to(PACKAGE).parts[0]
+    if path.parent == PACKAGE:
+        return
+    assert layer in MAY_IMPORT, f"{layer} has no place in the order of imports"
+    upward = imported(path) - MAY_IMPORT[layer] - {layer}
+    assert not upward, f"{name_of(path)} may not import {', '.join(sorted(upward))}"
+
+
+def test_the_order_of_imports_has_no_ring():
+    for layer, below in MAY_IMPORT.items():
+        for lower in below & set(MAY_IMPORT):
+            assert layer not in MAY_IMPORT[lower], f"{layer} and {lower} import each other"
+
+
+@pytest.mark.parametrize("path", [*FILES, *sorted((HOUSE / "tests").rglob("*.py"))], ids=name_of)
+def test_files_are_short_and_named_after_an_idea(path):
+    length = len(path.read_text(encoding="utf-8").splitlines())
+    assert length <= 500, f"{name_of(path)} has {length} lines: split it by idea"
+    assert path.stem not in {"utils", "util", "helpers", "helper", "common", "misc"}, name_of(path)
+
+
+def test_every_operator_has_a_reference_and_a_test():
+    for path in sorted((PACKAGE / "ops").glob("*.py")):
+        if path.stem == "__init__":
+            continue
+        if path.stem not in NO_REFERENCE:
+            assert (PACKAGE / "ops" / "naive" / path.name).exists(), f"ops/{path.name} has no naive reference"
+        mentions = [test for test in TESTS if re.search(rf"\b{path.stem}\b", test.read_text(encoding="utf-8"))]
+        assert [test for test in mentions if test.parent.name == "ops"], f"ops/{path.name} has no test"
+    assert [name for name in NO_REFERENCE if not (PACKAGE / "ops" / f"{name}.py").exists()] == []
+
+
+def asserting(tree: ast.Module) -> set[str]:
+    """Return the functions of a test file that check something, themselves or through one that does."""
+    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    found: set[str] = set()
+    while True:
+        more = {
+            name
+            for name, node in functions.items()
+            if name not in found
+            and (
+                any(isinstance(part, ast.Assert) for part in ast.walk(node))
+                or any(called.split(".")[-1] in CHECKS | found for _, called in calls(node))
+            )
+        }
+        if not more:
+            return found
+        found |= more
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_every_test_can_fail(path):
+    tree = parse(path)
+    tests = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    assert tests, f"{name_of(path)} has no test"
+    assert sorted(tests - asserting(tree)) == [], f"{name_of(path)}: tests that assert nothing"
+
+
+def test_a_context_stays_small():
+    from kinfolk.core.context import Context
+
+    assert len(dataclasses.fields(Context)) <= 10
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_is_pickled_and_only_the_command_line_prints(path):
+    tree = parse(path)
+    modules = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    modules |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert not modules & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}, name_of(path)
+    for call, called in calls(tree):
+        where = f"{name_of(path)}:{call.lineno}"
+        assert called not in {"torch.load", "torch.save", "eval", "exec"}, f"{where}: {called}"
+        assert all(k.arg != "allow_pickle" or ast.unparse(k.value) == "False" for k in call.keywords), where
+        if path.relative_to(PACKAGE).parts[0] != "cli":
+            assert called != "print", f"{where}: only the command line prints"
+
+
+def test_importing_the_package_imports_no_extra():
+    code = f"import sys, kinfolk as kf; kf.relatives(); print(sorted({EXTRAS!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_spine_is_read_in_an_afternoon():
+    parts = {pattern: sorted(PACKAGE.glob(pattern)) for pattern in SPINE}
+    assert [pattern for pattern, files in parts.items() if not files] == []
+    lines = {name_of(f): len(f.read_text(encoding="utf-8").splitlines()) for files in parts.values() for f in files}
+    assert sum(lines.values()) <= 2200, lines
+
+
+def test_what_may_be_none_is_none_by_default():
+    """None is written by leaving a key out, so a reader must find None where the key is missing."""
+    from kinfolk.core.plain import field_types
+    from kinfolk.core.spec import Spec
+    from kinfolk.family import registry
+
+    def below(cls: type[Spec]) -> Iterator[type[Spec]]:
+        for sub in cls.__subclasses__():
+            yield sub
+            yield from below(sub)
+
+    registry.load()
+    specs = [cls for cls in below(Spec) if cls.__module__.startswith("kinfolk.")]
+    assert len(specs) > 20
+    for cls in specs:
+        types = field_types(cls)
+        for field in dataclasses.fields(cls):
+            if type(None) in getattr(types[field.name], "__args__", ()):
+                assert field.default in (None, dataclasses.MISSING), f"{cls.__name__}.{field.name}"
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=HOUSE, capture_output=True, text=True)
+    if listed.returncode:
+        return [p for p in HOUSE.rglob("*") if p.is_file() and not any(q.startswith(".") for q in p.parts)]
+    return [path for name in listed.stdout.split("\0") if name and (path := HOUSE / name).is_file()]
+
+
+def test_no_file_names_one_machine():
+    places = "|".join(["work", "farm", "root", "home", "Users"])
+    # split, so that this line is not what it looks for
+    wrong = re.compile(rf"/({places})/[a-z.]|index" + r"[-_]url|\bpy" + r"pi\b", re.IGNORECASE)
+    found = []
+    for path in tracked():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{name_of(path)}:{n}: {line.strip()}" for n, line in enumerate(text.splitlines(), 1) if wrong.search(line)
+        ]
+    assert found == []
