@@ -58,7 +58,7 @@ class _FusedBlocks(torch.autograd.Function):
     """The fused CPU kernel over gathered tiles. Saves inputs, output and one number per query, nothing gathered."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Plan, pattern: Pattern, view: View, scale: float | None
     ) -> Tensor:
         out = torch.zeros_like(q)
@@ -77,7 +77,7 @@ class _FusedBlocks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         q, k, v, out, *norms = ctx.saved_tensors
         tiling, pattern, view, scale = ctx.how
         dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kinfolk.ops.pattern import Box, Pattern
+from kinfolk.ops.pattern import Box, Pattern, PerHead
 
 
 class Extent(NamedTuple):
@@ -115,3 +115,16 @@ def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent) -> Group:
     )
     adjacent = bool((cols >= 0).all()) and bool((cols[:, 1:] == cols[:, :-1] + 1).all())
     return Group(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary)
+
+
+@functools.lru_cache(maxsize=1024)
+def pairs(pattern: Pattern, n_q: int, n_k: int) -> int:
+    """Count the allowed pairs, a strip of queries at a time; of a pattern per head, the mean over heads."""
+    k_pos, strip = torch.arange(n_k)[None, :], max(1, (1 << 22) // max(1, n_k))
+    runs = pattern.by_head(len(pattern.patterns)) if isinstance(pattern, PerHead) else ((pattern, slice(None)),)
+    total = 0
+    for one, _ in runs:
+        for first in range(0, n_q, strip):
+            q_pos = torch.arange(first, min(first + strip, n_q))[:, None]
+            total += int(one.allows(q_pos, k_pos).sum())
+    return total // len(runs)

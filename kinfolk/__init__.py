@@ -1,0 +1,66 @@
+"""Kinfolk: the whole Transformer family in one grammar.
+
+    import kinfolk as kf
+    recipe = kf.relative("gpt2", size="tiny")
+    model = kf.build(recipe, seed=0)
+    logits = model(tokens).logits
+
+Names are looked up when they are asked for, so that `import kinfolk` is instant and imports no tensor library.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "relatives": ("kinfolk.family.registry", "relatives"),
+    "relative": ("kinfolk.family.making", "make"),
+    "about": ("kinfolk.family.registry", "about"),
+    "build": ("kinfolk.family.building", "build"),
+    "save": ("kinfolk.family.building", "save"),
+    "load": ("kinfolk.family.building", "load"),
+    "attend": ("kinfolk.ops.attend", "attend"),
+    "patterns": ("kinfolk.ops.pattern", ""),
+    "generate": ("kinfolk.generate", "generate"),
+    "compare": ("kinfolk.compare", "compare"),
+    "KinfolkError": ("kinfolk.core.errors", "KinfolkError"),
+}
+
+if TYPE_CHECKING:
+    from kinfolk.compare import compare
+    from kinfolk.core.errors import KinfolkError
+    from kinfolk.family.building import build, load, save
+    from kinfolk.family.making import make as relative
+    from kinfolk.family.registry import about, relatives
+    from kinfolk.generate import generate
+    from kinfolk.ops import pattern as patterns
+    from kinfolk.ops.attend import attend
+
+__all__ = [
+    "KinfolkError",
+    "about",
+    "attend",
+    "build",
+    "compare",
+    "generate",
+    "load",
+    "patterns",
+    "relative",
+    "relatives",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'kinfolk' has no attribute {name!r}")
+    module, attribute = _PUBLIC[name]
+    found = importlib.import_module(module)
+    value = getattr(found, attribute) if attribute else found
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,104 @@
+"""What a layer may know besides its input: one small frozen object, handed down unchanged.
+
+A module records what it sees with `ctx.tap("weights", w)`, which costs nothing when nobody listens.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padding:
+    """Which tokens are real. `right` is true if the others all stand at the end, where a causal pattern hides them."""
+
+    keep_BL: Tensor
+    right: bool
+
+    @classmethod
+    def of(cls, keep_BL: Tensor) -> "Padding":
+        """Look whether a mask pads on the right only."""
+        return cls(keep_BL, right=not bool((keep_BL[:, 1:] & ~keep_BL[:, :-1]).any()))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Memory:
+    """What a decoder looks at: the encoder's states and which of them are real."""
+
+    states_BMD: Tensor
+    keep_BM: Tensor | None = None
+
+
+class Taps:
+    """A listener: collects tensors by the path of the module that reported them."""
+
+    def __init__(self, names: frozenset[str] | None = None) -> None:
+        self.names = names
+        self.found: dict[str, Tensor] = {}
+        self._path: list[str] = []
+
+    def record(self, name: str, value: Tensor) -> None:
+        """Keep a tensor if its name is wanted."""
+        if self.hears(name):
+            self.found[".".join([*self._path, name])] = value
+
+    def hears(self, name: str) -> bool:
+        """Tell whether anybody wants this name."""
+        return self.names is None or name in self.names
+
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Put a name in front of everything recorded inside."""
+        self._path.append(name)
+        try:
+            yield
+        finally:
+            self._path.pop()
+
+
+_NOWHERE = contextlib.nullcontext()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Context:
+    """Positions, padding, visibility, the encoder's memory, listeners and side losses of one pass."""
+
+    start: int = 0  # position of the first token, where all examples agree
+    pos_BL: Tensor | None = None  # positions of every token, where they do not
+    padding: Padding | None = None
+    group_BL: Tensor | None = None  # packed documents: a token sees its own only
+    visible_BLM: Tensor | None = None  # any further rule about who sees whom
+    relation_BLM: Tensor | None = None  # what replaces the distance j - i, e.g. in a parse tree
+    memory: Memory | None = None
+    taps: Taps | None = None
+    side_losses: dict[str, Tensor] | None = None
+    step: int = 0  # of training, for what changes with it
+
+    def replace(self, **changes: object) -> "Context":
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def tap(self, name: str, value: Tensor) -> None:
+        """Report a tensor to whoever listens."""
+        if self.taps is not None:
+            self.taps.record(name, value)
+
+    def hears(self, name: str) -> bool:
+        """Tell whether reporting `name` is of any use, for what costs something to make."""
+        return self.taps is not None and self.taps.hears(name)
+
+    def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Name the part of the model that reports inside."""
+        return _NOWHERE if self.taps is None else self.taps.scope(name)
+
+    def add_loss(self, name: str, value: Tensor) -> None:
+        """Add a weighted side loss; several parts may add to one name."""
+        if self.side_losses is not None:
+            self.side_losses[name] = self.side_losses[name] + value if name in self.side_losses else value
+
+    def positions(self, n: int, device: torch.device) -> Tensor:
+        """Return the positions of `n` tokens: [L], or [B, L] where examples differ."""
+        return torch.arange(self.start, self.start + n, device=device) if self.pos_BL is None else self.pos_BL

@@ -1,0 +1,55 @@
+"""From a name and a few numbers to a recipe."""
+
+import inspect
+from typing import Any
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.paths import set_path
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import entry
+from kinfolk.family.sizes import SIZES, fit
+
+
+def make(name: str, size: str = "base", **overrides: Any) -> Recipe:
+    """Return the recipe of a relative.
+
+    An override is a number of the relative's own function (`n_layers=4`) or a dotted path into the recipe
+    (`**{"model.dropout": 0.1}`), applied in that order.
+    """
+    function = entry(name).function
+    if size not in SIZES:
+        raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
+    known = numbers_of(function)
+    dotted = {key: value for key, value in overrides.items() if "." in key or "[" in key}
+    own = {key: value for key, value in overrides.items() if key not in dotted}
+    for key in own:
+        if key not in known:
+            raise SpecError(f"{name}: unknown number {key!r}{suggest(key, known)}")
+    numbers = {key: value for key, value in SIZES[size].numbers.items() if key in known}
+    recipe: Recipe = function(**(numbers | own))
+    recipe = recipe.replace(training=fit(recipe.training, SIZES[size]))
+    for path, value in dotted.items():
+        recipe = set_path(recipe, path, value)
+    return recipe
+
+
+def numbers_of(function: Any) -> dict[str, Any]:
+    """Return the numbers a relative takes and their defaults; one that passes `**numbers` on takes its parent's."""
+    found: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for name, default in numbers_of(_passes_on_to(function)).items():
+                found.setdefault(name, default)
+        else:
+            found[parameter.name] = parameter.default
+    return found
+
+
+def _passes_on_to(function: Any) -> Any:
+    """Return the function of the parent relative, which is where `**numbers` goes."""
+    from kinfolk.family.registry import entries
+
+    mine = next(e.about for e in entries().values() if e.function is function)
+    if mine.parent is None:
+        raise SpecError(f"{mine.name} passes numbers on, but has no parent to pass them to")
+    return entry(mine.parent).function

@@ -1,0 +1,1 @@
+"""The axes of the grammar: each spec stands directly above the module it builds."""

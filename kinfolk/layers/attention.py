@@ -1,0 +1,173 @@
+"""Mixers that look: softmax attention of a sequence to itself, and of a decoder to its encoder.
+
+They project, hand queries, keys and values to `ops.attend`, and project back. What is seen is the pattern's business,
+where things stand is the position's, what is remembered while decoding is the cache's.
+"""
+
+import dataclasses
+
+from torch import Tensor
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost, Shape, linear
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.layers.cache import MemorySlots, Ring, Slots
+from kinfolk.layers.module import Dims, Linear
+from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.position import NoPosition, Position
+from kinfolk.ops.attend import Scoring, View, attend
+from kinfolk.ops.pattern import Full, Pattern
+from kinfolk.ops.plan import pairs
+
+
+class Attention(Mixer, kind="attention"):
+    """Multi-head attention of a sequence to itself (Vaswani et al. 2017, section 3.2).
+
+    `n_kv_heads` heads of keys and values are shared by the heads of queries: 0 means as many, 1 is multi-query (Shazeer
+    2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads. `dropout` on weights.
+    """
+
+    n_heads: int
+    n_kv_heads: int = 0
+    d_head: int = 0
+    pattern: Pattern = Full()
+    position: Position = NoPosition()
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self, dims: Dims) -> PartModule:
+        return _SelfAttention(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        d_head, n_kv = _widths(self, dims)
+        d_q, d_kv = self.n_heads * d_head, n_kv * d_head
+        maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
+        seen = pairs(self.pattern, shape.length, shape.length) / shape.length
+        return maps + _score_cost(d_q, d_kv, self, seen) + self.position.cost(dims)
+
+
+class CrossAttention(Mixer, kind="cross-attention"):
+    """Multi-head attention of a decoder to the encoder's states (Vaswani et al. 2017, section 3.2.3)."""
+
+    n_heads: int
+    n_kv_heads: int = 0
+    d_head: int = 0
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self, dims: Dims) -> PartModule:
+        return _CrossAttention(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        d_head, n_kv = _widths(self, dims)
+        d_q, d_kv = self.n_heads * d_head, n_kv * d_head
+        per_query = linear(dims.d_model, d_q, self.bias) + linear(d_q, dims.d_model, self.bias)
+        # the memory is projected once for the whole sequence of queries; its states are kept by the encoder
+        per_key = linear(dims.d_model, 2 * d_kv, self.bias, kept=False).scaled(shape.memory / shape.length)
+        scores = _score_cost(d_q, 0, self, shape.memory)
+        return per_query + per_key + scores + Cost(kept=2 * d_kv * shape.memory / shape.length)
+
+
+class _SelfAttention(PartModule):
+    def __init__(self, spec: Attention, dims: Dims) -> None:
+        super().__init__()
+        self.spec = spec
+        self.d_head, self.n_kv = _widths(spec, dims)
+        self.sizes = [spec.n_heads * self.d_head, self.n_kv * self.d_head, self.n_kv * self.d_head]
+        packs = 3 if self.n_kv == spec.n_heads else 1
+        self.qkv = Linear(dims.d_model, sum(self.sizes), bias=spec.bias, packs=packs)
+        self.out = Linear(self.sizes[0], dims.d_model, bias=spec.bias, ends_branch=True)
+        self.position = spec.position.build(dims)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
+        q_BHLK, k_BGLK, v_BGLK = (_split(x, self.d_head) for x in self.qkv(x_BLD).split(self.sizes, dim=-1))
+        q_BHLK, k_BGLK = self.position.turn(q_BHLK, k_BGLK, ctx)
+        if state is None:
+            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, self.spec.pattern)
+        else:
+            k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
+        scoring = _scoring(self, ctx)
+        scoring = dataclasses.replace(scoring, bias=self.position.bias, value=self.position.value)
+        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, self.spec.pattern, view, scoring)
+        return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+
+    def new_state(self, batch_size: int, max_len: int) -> Slots:
+        """Return empty slots, as a ring if the pattern never looks further back than fits."""
+        pattern = self.spec.pattern
+        if not pattern.causal:
+            raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")
+        ring = pattern.span is not None and pattern.span < max_len
+        size = pattern.span if ring and pattern.span is not None else max_len
+        new = [self.qkv.weight.new_zeros(batch_size, self.n_kv, size, self.d_head) for _ in range(2)]
+        return (Ring if ring else Slots)(*new)
+
+
+class _CrossAttention(PartModule):
+    def __init__(self, spec: CrossAttention, dims: Dims) -> None:
+        super().__init__()
+        self.spec = spec
+        self.d_head, n_kv = _widths(spec, dims)
+        self.q = Linear(dims.d_model, spec.n_heads * self.d_head, bias=spec.bias)
+        self.kv = Linear(dims.d_model, 2 * n_kv * self.d_head, bias=spec.bias, packs=2)
+        self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, state: MemorySlots | None) -> tuple[Tensor, MemorySlots | None]:
+        if ctx.memory is None:
+            raise ShapeError("cross-attention needs the states of an encoder: call model(source, target)")
+        k_BGMK, v_BGMK = self._memory(ctx, state)
+        view = View(keep_BM=ctx.memory.keep_BM)
+        y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, _scoring(self, ctx))
+        return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+
+    def new_state(self, batch_size: int, max_len: int) -> MemorySlots:
+        return MemorySlots()
+
+    def _memory(self, ctx: Context, state: MemorySlots | None) -> tuple[Tensor, Tensor]:
+        if state is not None and state.k_BGMK is not None and state.v_BGMK is not None:
+            return state.k_BGMK, state.v_BGMK
+        assert ctx.memory is not None
+        k, v = (_split(x, self.d_head) for x in self.kv(ctx.memory.states_BMD).chunk(2, dim=-1))
+        if state is not None:
+            state.k_BGMK, state.v_BGMK = k, v
+        return k, v
+
+
+def _widths(spec: Attention | CrossAttention, dims: Dims) -> tuple[int, int]:
+    """Return the width of a head and the number of key heads, or say why they cannot be."""
+    n_kv = spec.n_kv_heads or spec.n_heads
+    if spec.n_heads < 1 or spec.n_heads % n_kv:
+        raise SpecError(f"attention: {n_kv} key heads cannot be shared by {spec.n_heads} heads")
+    if not spec.d_head and dims.d_model % spec.n_heads:
+        raise SpecError(f"attention: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}; give d_head")
+    return spec.d_head or dims.d_model // spec.n_heads, n_kv
+
+
+def _split(x_BLD: Tensor, d_head: int) -> Tensor:
+    """Cut the last axis into heads: [B, H, L, K]."""
+    return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
+
+
+def _view(ctx: Context, pattern: Pattern) -> View:
+    """Say what hides keys while training. What a causal pattern hides anyway needs no mask."""
+    padding, pos = ctx.padding, None if pattern.stationary else ctx.pos_BL
+    hidden = padding is None or (padding.right and pattern.causal)
+    return View(
+        start=0,
+        q_pos_BL=pos,
+        k_pos_BM=pos,
+        keep_BM=None if hidden or padding is None else padding.keep_BL,
+        q_group_BL=ctx.group_BL,
+        k_group_BM=ctx.group_BL,
+        visible_BLM=ctx.visible_BLM,
+    )
+
+
+def _scoring(module: "_SelfAttention | _CrossAttention", ctx: Context) -> Scoring:
+    tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
+    return Scoring(dropout=module.spec.dropout if module.training else 0.0, tap=tap)
+
+
+def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float) -> Cost:
+    """Scores and weighted values: two products per seen key; queries, keys, values, output and norms are kept."""
+    explicit = 3 * spec.n_heads * seen if spec.dropout else 0.0
+    return Cost(flops=4.0 * d_q * seen, kept=2 * d_q + 2 * d_kv + spec.n_heads + explicit - d_q)

@@ -1,0 +1,96 @@
+"""What attention remembers while decoding: keys and values at their positions, in memory allocated once.
+
+A slot is a position, so nothing has to be shifted, examples may stand at different positions, and the junk that right
+padding leaves behind lies in the future of every real query until a real token overwrites it. Where a pattern looks
+back no further than `span`, the slots are a ring and a token costs the same at any position.
+"""
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.context import Context
+from kinfolk.core.errors import ShapeError
+from kinfolk.ops.attend import View
+
+
+class Slots:
+    """Keys and values of every position up to `size`."""
+
+    def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor) -> None:
+        self.k_BGMK, self.v_BGMK = k_BGMK, v_BGMK
+
+    def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
+        """Write new keys and values and return all that may be looked at, and where the queries stand."""
+        stop = ctx.start + k_BGLK.shape[2]
+        if stop > self.k_BGMK.shape[2]:
+            raise ShapeError(f"position {stop - 1} does not fit a state made for {self.k_BGMK.shape[2]} positions")
+        if ctx.pos_BL is None:
+            self.k_BGMK[:, :, ctx.start : stop] = k_BGLK
+            self.v_BGMK[:, :, ctx.start : stop] = v_BGLK
+            view = View(start=ctx.start)
+        else:
+            rows_B1 = torch.arange(len(k_BGLK), device=k_BGLK.device)[:, None]
+            self.k_BGMK[rows_B1, :, ctx.pos_BL] = k_BGLK.transpose(1, 2)
+            self.v_BGMK[rows_B1, :, ctx.pos_BL] = v_BGLK.transpose(1, 2)
+            view = View(q_pos_BL=ctx.pos_BL)
+        return self.k_BGMK[:, :, :stop], self.v_BGMK[:, :, :stop], view
+
+    def select(self, rows_B: Tensor) -> None:
+        """Make example i a copy of example `rows[i]`: what beam search needs."""
+        self.k_BGMK, self.v_BGMK = self.k_BGMK[rows_B], self.v_BGMK[rows_B]
+
+
+class Ring(Slots):
+    """Keys and values of the last `span` positions: position p stands in slot p mod span."""
+
+    def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor) -> None:
+        super().__init__(k_BGMK, v_BGMK)
+        # the position each slot holds; negative: nothing yet
+        self.pos_BM = torch.full((len(k_BGMK), k_BGMK.shape[2]), -1, device=k_BGMK.device)
+
+    def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
+        """Return old and new keys and values; then keep the newest of each slot."""
+        n_new = k_BGLK.shape[2]
+        pos_BL = ctx.positions(n_new, k_BGLK.device).expand(len(k_BGLK), n_new)
+        if ctx.start == 0 and ctx.pos_BL is None:
+            self._store(k_BGLK, v_BGLK, pos_BL, ctx)
+            return k_BGLK, v_BGLK, View()
+        if n_new == 1:
+            self._store(k_BGLK, v_BGLK, pos_BL, ctx)
+            return self.k_BGMK, self.v_BGMK, View(q_pos_BL=pos_BL, k_pos_BM=self.pos_BM)
+        # copies: storing below changes the ring in place
+        k, v = torch.cat([self.k_BGMK, k_BGLK], dim=2), torch.cat([self.v_BGMK, v_BGLK], dim=2)
+        view = View(q_pos_BL=pos_BL, k_pos_BM=torch.cat([self.pos_BM, pos_BL], dim=1))
+        self._store(k_BGLK, v_BGLK, pos_BL, ctx)
+        return k, v, view
+
+    def select(self, rows_B: Tensor) -> None:
+        super().select(rows_B)
+        self.pos_BM = self.pos_BM[rows_B]
+
+    def _store(self, k_BGLK: Tensor, v_BGLK: Tensor, pos_BL: Tensor, ctx: Context) -> None:
+        size, first_B1 = self.k_BGMK.shape[2], pos_BL[:, :1]
+        n_real = pos_BL.shape[1] if ctx.padding is None else ctx.padding.keep_BL.sum(1, keepdim=True)
+        last_B1 = first_B1 + n_real - 1
+        slot_M = torch.arange(size, device=pos_BL.device)
+        # the newest real position that belongs in each slot, if it is a new one
+        newest_BM = last_B1 - (last_B1 - slot_M) % size
+        fresh_BM = newest_BM >= first_B1
+        at_BGMK = (newest_BM - first_B1).clamp(min=0)[:, None, :, None].expand_as(self.k_BGMK)
+        fresh_B1M1 = fresh_BM[:, None, :, None]
+        self.k_BGMK = torch.where(fresh_B1M1, k_BGLK.gather(2, at_BGMK), self.k_BGMK)
+        self.v_BGMK = torch.where(fresh_B1M1, v_BGLK.gather(2, at_BGMK), self.v_BGMK)
+        self.pos_BM = torch.where(fresh_BM, newest_BM, self.pos_BM)
+
+
+class MemorySlots:
+    """Keys and values of the encoder's memory: projected once, looked at by every step."""
+
+    def __init__(self) -> None:
+        self.k_BGMK: Tensor | None = None
+        self.v_BGMK: Tensor | None = None
+
+    def select(self, rows_B: Tensor) -> None:
+        """Make example i a copy of example `rows[i]`."""
+        if self.k_BGMK is not None and self.v_BGMK is not None:
+            self.k_BGMK, self.v_BGMK = self.k_BGMK[rows_B], self.v_BGMK[rows_B]

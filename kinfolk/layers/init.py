@@ -1,0 +1,64 @@
+"""Axis Init: the weights a model starts from."""
+
+import math
+
+import torch
+from torch import nn
+
+from kinfolk.core.spec import Spec
+from kinfolk.layers.module import Dims, Linear
+
+
+class Init(Spec):
+    """Axis: how weights are drawn. Norms start as the identity and biases at zero, whatever the kind."""
+
+    def apply(self, model: nn.Module, dims: Dims) -> None:
+        """Draw every weight of a model, in the order of its modules."""
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                self.linear(module, dims)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                self.embedding(module, dims)
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        """Draw the matrix of a linear map."""
+        raise NotImplementedError
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        """Draw a table of vectors."""
+        raise NotImplementedError
+
+
+class Xavier(Init, kind="xavier"):
+    r"""Uniform in $\pm\sqrt{6 / (in + out)}$ for each map (Glorot and Bengio 2010); embeddings $N(0, 1/D)$."""
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        packs = module.packs if isinstance(module, Linear) else 1
+        for matrix in module.weight.chunk(packs):
+            nn.init.xavier_uniform_(matrix)
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        nn.init.normal_(module.weight, std=dims.d_model**-0.5)
+
+
+class Normal(Init, kind="normal"):
+    r"""$N(0, std)$; with `branches` "scaled", maps that end one of n branches have $std / \sqrt{n}$ (GPT-2)."""
+
+    std: float = 0.02
+    branches: str = "plain"
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        ends = self.branches == "scaled" and isinstance(module, Linear) and module.ends_branch
+        nn.init.normal_(module.weight, std=self.std / math.sqrt(dims.n_sublayers) if ends else self.std)
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        nn.init.normal_(module.weight, std=self.std)
+
+
+def seeded(init: Init, model: nn.Module, dims: Dims, seed: int) -> None:
+    """Draw all weights from a seed without touching the caller's random state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        init.apply(model, dims)

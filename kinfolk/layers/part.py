@@ -1,0 +1,39 @@
+"""The contract that mixers and feed-forwards share, so that a block is simply a tuple of parts."""
+
+from typing import Any
+
+from kinfolk.core.cost import Cost, Shape
+from kinfolk.core.spec import Spec
+from kinfolk.layers.module import Dims, Module
+
+
+class Part(Spec):
+    """Axis: what happens between two residual additions. The module is `(x_BLD, ctx, state) -> (x_BLD, state)`.
+
+    `state` is what the part must remember to go on decoding where it stopped: None while training, what
+    `new_state` of the module returned while decoding.
+    """
+
+    def build(self, dims: Dims) -> Module:
+        """Return the module."""
+        raise NotImplementedError
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        """Return parameters, FLOPs per token, and numbers kept per token."""
+        raise NotImplementedError
+
+
+class PartModule(Module):
+    """A part without memory: it decodes as it trains."""
+
+    def new_state(self, batch_size: int, max_len: int) -> Any:
+        """Return an empty state for decoding up to `max_len` positions."""
+        return None
+
+
+class Mixer(Part):
+    """Axis: how positions exchange information."""
+
+
+class FeedForward(Part):
+    """Axis: what happens at each position alone."""

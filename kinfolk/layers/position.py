@@ -1,0 +1,119 @@
+"""Axis Position: how a model is told where tokens stand.
+
+Four hooks, the identity by default. `add` changes the embedding, `turn` the queries and keys, `bias` the scores, and
+`value` the output of attention. An embedding calls the first, attention the others.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost
+from kinfolk.core.errors import ShapeError
+from kinfolk.core.spec import Spec
+from kinfolk.layers.module import Dims, Module
+from kinfolk.ops.attend import Hook
+
+
+class PositionModule(Module):
+    """The identity in every hook."""
+
+    bias: Hook | None = None
+    value: Hook | None = None
+
+    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+        """Change the embedding of tokens at the context's positions."""
+        return x_BLD
+
+    def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        """Change queries and keys that stand at the context's positions."""
+        return q_BHLK, k_BGMK
+
+
+class Position(Spec):
+    """Axis: where tokens stand."""
+
+    def build(self, dims: Dims) -> PositionModule:
+        """Return the module."""
+        raise NotImplementedError
+
+    def cost(self, dims: Dims) -> Cost:
+        """Return its cost per token."""
+        return Cost()
+
+
+class NoPosition(Position, kind="none"):
+    """Nothing: order is known only from the pattern, if at all."""
+
+    def build(self, dims: Dims) -> PositionModule:
+        return PositionModule()
+
+
+class Sinusoid(Position, kind="sinusoid"):
+    r"""$P_{p,2i} = \sin(p / 10000^{2i/D}),\ P_{p,2i+1} = \cos(p / 10000^{2i/D})$ (Vaswani et al. 2017, section 3.5).
+
+    `layout` "interleaved" is the paper's; "halves" puts all sines first (Marian, Transformer-XL).
+    """
+
+    layout: str = "interleaved"
+
+    def build(self, dims: Dims) -> PositionModule:
+        return _Sinusoid(self, dims)
+
+    def cost(self, dims: Dims) -> Cost:
+        return Cost(flops=dims.d_model)
+
+
+def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Tensor:
+    """Return the sinusoids of any positions in float64: [..., width]."""
+    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) * (-math.log(1e4) / width))
+    angle = positions.double().unsqueeze(-1) * rate
+    pair = torch.stack([angle.sin(), angle.cos()], dim=-1 if layout == "interleaved" else -2)
+    return pair.flatten(-2)[..., :width]
+
+
+class _Sinusoid(PositionModule):
+    def __init__(self, spec: Sinusoid, dims: Dims) -> None:
+        super().__init__()
+        self.layout, self.width = spec.layout, dims.d_model
+        self.table_LD: Tensor
+        self.register_buffer("table_LD", self._rows(dims.max_len), persistent=False)
+
+    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+        n = x_BLD.shape[1]
+        if ctx.pos_BL is not None:
+            return x_BLD + sinusoids(ctx.pos_BL, self.width, self.layout).to(x_BLD.dtype)
+        if ctx.start + n > len(self.table_LD):
+            self.table_LD = self._rows(2 * (ctx.start + n)).to(self.table_LD)
+        return x_BLD + self.table_LD[ctx.start : ctx.start + n].to(x_BLD.dtype)
+
+    def _rows(self, n: int) -> Tensor:
+        return sinusoids(torch.arange(n), self.width, self.layout).to(torch.get_default_dtype())
+
+
+class Learned(Position, kind="learned"):
+    """A table of `max_len` vectors (Gehring et al. 2017); positions beyond it are refused."""
+
+    def build(self, dims: Dims) -> PositionModule:
+        return _Learned(dims)
+
+    def cost(self, dims: Dims) -> Cost:
+        return Cost(params=dims.max_len * dims.d_model, flops=dims.d_model)
+
+
+class _Learned(PositionModule):
+    def __init__(self, dims: Dims) -> None:
+        super().__init__()
+        self.table = nn.Embedding(dims.max_len, dims.d_model)
+
+    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+        if ctx.pos_BL is not None:
+            return x_BLD + self.table(ctx.pos_BL)
+        stop = ctx.start + x_BLD.shape[1]
+        if stop > self.table.num_embeddings:
+            raise ShapeError(
+                f"position {stop - 1} is beyond the {self.table.num_embeddings} learned ones: use a larger max_len"
+            )
+        return x_BLD + self.table.weight[ctx.start : stop]

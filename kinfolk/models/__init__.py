@@ -1,0 +1,1 @@
+"""Assembly only: blocks of parts, stacks of blocks, models of stacks."""

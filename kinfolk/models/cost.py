@@ -1,0 +1,43 @@
+"""The cost of a whole model from its spec alone: parameters, FLOPs and activation memory, in closed form."""
+
+import dataclasses
+
+from kinfolk.core.cost import Cost, Shape
+from kinfolk.models.model import Model
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCost:
+    """What a model costs at one length. FLOPs count a multiplication and an addition as two."""
+
+    params: int
+    flops_per_token: float  # forward pass
+    activation_bytes: float  # kept for the backward pass, per token of the batch, in float32
+
+    @property
+    def train_flops_per_token(self) -> float:
+        """Forward and backward: the backward pass multiplies twice for each product of the forward pass."""
+        return 3 * self.flops_per_token
+
+
+def cost(model: Model, length: int, source_length: int | None = None, scored: float = 1.0) -> ModelCost:
+    """Add up the parts of a model over sequences of `length` tokens.
+
+    A token is one of the scored sequence; an encoder-decoder's encoder runs on `source_length` (default: as many) more.
+    `scored` is the share of positions that reach the output layer.
+    """
+    dims = model.dims
+    n_source = length if source_length is None else source_length
+    total = model.embedding.cost(dims)
+    if model.decoder is None:
+        assert model.encoder is not None
+        total += model.encoder.cost(dims, Shape(length))
+    else:
+        total += model.decoder.cost(dims, Shape(length, n_source))
+        if model.encoder is not None:
+            ratio = n_source / length
+            total += model.encoder.cost(dims, Shape(n_source)).scaled(ratio)
+            total += Cost(flops=model.embedding.cost(dims).flops * ratio, kept=model.embedding.cost(dims).kept * ratio)
+    head = model.head.cost(dims)
+    total += Cost(head.params, head.flops * scored, head.kept * scored)
+    return ModelCost(total.params, total.flops, 4.0 * total.kept)

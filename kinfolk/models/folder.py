@@ -1,0 +1,69 @@
+"""A model as a folder: `spec.toml`, `model.safetensors`, and `tokenizer.json` if it has one. Nothing is pickled."""
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.plain import dumps, load
+from kinfolk.models.model import Model, Transformer
+
+SPEC, WEIGHTS, TOKENIZER = "spec.toml", "model.safetensors", "tokenizer.json"
+
+
+def save_model(model: Transformer, folder: str | Path, tokenizer: str | Path | None = None) -> Path:
+    """Write a model; each file is complete or not there."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{WEIGHTS}.part"
+    save_file({name: x.detach().contiguous() for name, x in model.state_dict().items()}, aside)
+    _into_place(aside, folder / WEIGHTS)
+    aside = folder / f".{SPEC}.part"
+    aside.write_text(dumps(model.spec), encoding="utf-8")
+    _into_place(aside, folder / SPEC)
+    if tokenizer is not None and Path(tokenizer) != folder / TOKENIZER:
+        shutil.copyfile(tokenizer, folder / TOKENIZER)
+    return folder
+
+
+def load_weights(model: Transformer, file: str | Path) -> None:
+    """Fill a model from a safetensors file. If any tensor is missing, unknown or misshapen, nothing is loaded."""
+    own = model.state_dict()
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            names = set(tensors.keys())
+            problems = [f"missing {name}" for name in sorted(own.keys() - names)]
+            problems += [f"unknown {name}{suggest(name, own)}" for name in sorted(names - own.keys())]
+            for name in sorted(own.keys() & names):
+                shape = tuple(tensors.get_slice(name).get_shape())
+                if shape != tuple(own[name].shape):
+                    problems.append(f"{name} has shape {shape}, the spec says {tuple(own[name].shape)}")
+            if problems:
+                raise CheckpointError(f"{file} does not fit the model: " + "; ".join(problems[:8]))
+            with torch.no_grad():
+                for name, x in own.items():
+                    x.copy_(tensors.get_tensor(name))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None
+
+
+def load_model(folder: str | Path) -> Transformer:
+    """Read a model that `save_model` wrote."""
+    folder = Path(folder)
+    for name in (SPEC, WEIGHTS):
+        if not (folder / name).is_file():
+            raise CheckpointError(f"{folder}: no {name} here, so this is not a saved model")
+    model = Transformer(load(Model, folder / SPEC))
+    load_weights(model, folder / WEIGHTS)
+    return model
+
+
+def _into_place(aside: Path, place: Path) -> None:
+    """Make a written file durable, then let it appear under its name at once."""
+    with aside.open("rb") as file:
+        os.fsync(file.fileno())
+    aside.replace(place)

@@ -1,0 +1,208 @@
+"""The model: an embedding, an encoder, a decoder or both, and a head, described by one spec."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.core.spec import Spec
+from kinfolk.layers.embedding import Embedding
+from kinfolk.layers.head import Head, HeadModule
+from kinfolk.layers.init import Init, seeded
+from kinfolk.layers.module import Dims, Module
+from kinfolk.models.bridge import Bridge, LastLayer
+from kinfolk.models.stack import Depth
+
+
+class Model(Spec):
+    """A network: the widths that its parts share, and the parts."""
+
+    d_model: int
+    vocab_size: int
+    max_len: int
+    dropout: float = 0.0
+    embedding: Embedding
+    encoder: Depth | None = None
+    decoder: Depth | None = None
+    bridge: Bridge = LastLayer()
+    head: Head
+    init: Init
+
+    def __post_init__(self) -> None:
+        if self.encoder is None and self.decoder is None:
+            raise SpecError("a model needs an encoder, a decoder, or both")
+
+    @property
+    def topology(self) -> str:
+        """ "encoder", "decoder" or "encoder-decoder"."""
+        if self.encoder is None:
+            return "decoder"
+        return "encoder" if self.decoder is None else "encoder-decoder"
+
+    @property
+    def dims(self) -> Dims:
+        """What children are told when they are built."""
+        n_sublayers = max(stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None)
+        return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, n_sublayers)
+
+
+@dataclasses.dataclass
+class State:
+    """How far decoding has come: the state of every layer, and where the next token stands."""
+
+    layers: list[list[Any]]
+    next_pos: int = 0  # of every example, or of the furthest where they differ
+    next_pos_B: Tensor | None = None  # of each example, where they differ
+    memory: Memory | None = None
+
+    def select(self, rows_B: Tensor) -> None:
+        """Make example i a copy of example `rows[i]`."""
+        for part in (part for layer in self.layers for part in layer if part is not None):
+            part.select(rows_B)
+        if self.next_pos_B is not None:
+            self.next_pos_B = self.next_pos_B[rows_B]
+        if self.memory is not None:
+            keep = self.memory.keep_BM
+            self.memory = Memory(self.memory.states_BMD[rows_B], None if keep is None else keep[rows_B])
+
+
+@dataclasses.dataclass(eq=False)
+class Output:
+    """What a pass returns. Logits are made when somebody asks for them: a loss does not need them all at once."""
+
+    hidden: Tensor
+    head: HeadModule
+    taps: dict[str, Tensor]
+    side_losses: dict[str, Tensor]
+    state: State | None = None
+
+    @functools.cached_property
+    def logits(self) -> Tensor:
+        """Scores over the vocabulary: [B, L, V]."""
+        return self.head.logits(self.hidden)
+
+
+class Transformer(Module):
+    """The network a `Model` describes."""
+
+    def __init__(self, spec: Model) -> None:
+        super().__init__()
+        self.spec, dims = spec, spec.dims
+        self.embedding = spec.embedding.build(dims)
+        self.encoder = None if spec.encoder is None else spec.encoder.build(dims)
+        self.bridge = spec.bridge.build()
+        self.decoder = None if spec.decoder is None else spec.decoder.build(dims)
+        self.head = spec.head.build(dims, self.embedding)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        target: Tensor | None = None,
+        *,
+        keep: Tensor | None = None,
+        state: State | None = None,
+        taps: bool | Iterable[str] = False,
+    ) -> Output:
+        """Run on token ids [B, L]; an encoder-decoder takes `(source, target)`. `keep` is false at padding of `tokens`.
+
+        With `state` (see `new_state`), tokens go on where the last call stopped, and an encoder-decoder whose source is
+        already in the state takes the target alone.
+        """
+        index = torch.empty(0, dtype=torch.long)
+        if self.spec.topology != "encoder-decoder":
+            if target is not None:
+                raise ShapeError(f"a model of topology {self.spec.topology!r} takes one sequence, got two")
+            return self.run(Batch(index=index, tokens=tokens, keep=keep), state, taps)
+        if target is None:
+            if state is None or state.memory is None:
+                raise ShapeError("an encoder-decoder takes two sequences: model(source, target)")
+            return self.run(Batch(index=index, tokens=tokens, keep=keep), state, taps)
+        return self.run(Batch(index=index, tokens=target, source=tokens, source_keep=keep), state, taps)
+
+    def run(self, batch: Batch, state: State | None = None, taps: bool | Iterable[str] = False) -> Output:
+        """Run on a batch. The one path: training, evaluation, decoding and inspection all come through here."""
+        listener = Taps(None if taps is True else frozenset(taps)) if taps else None
+        ctx = self._context(batch, state, listener)
+        if self.decoder is None:
+            assert self.encoder is not None
+            x_BLD = self._through(self.encoder, "encoder", batch.tokens, ctx, None)
+        else:
+            if self.encoder is not None:
+                ctx = ctx.replace(memory=self._memory(batch, state, ctx))
+            x_BLD = self._through(self.decoder, "decoder", batch.tokens, ctx, state)
+        if state is not None:
+            _advance(state, batch)
+        found = {} if listener is None else listener.found
+        return Output(x_BLD, self.head, found, ctx.side_losses or {}, state)
+
+    def new_state(self, batch_size: int, max_len: int) -> State:
+        """Return an empty state for decoding `batch_size` examples up to `max_len` positions."""
+        if self.decoder is None:
+            raise SpecError("an encoder does not decode: it has no causal stack")
+        return State(self.decoder.new_state(batch_size, max_len))
+
+    def set_recompute(self, mode: str) -> None:
+        """Choose what the backward pass makes again instead of remembering: "none" or "blocks"."""
+        for stack in (self.encoder, self.decoder):
+            if stack is not None:
+                stack.recompute = mode
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters, shared ones once."""
+        return sum(p.numel() for p in self.parameters())
+
+    def _context(self, batch: Batch, state: State | None, taps: Taps | None) -> Context:
+        padding = None if batch.keep is None else Padding.of(batch.keep)
+        start, pos_BL = 0, batch.positions
+        if state is not None:
+            start = state.next_pos
+            if state.next_pos_B is not None:
+                pos_BL = state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+        return Context(start=start, pos_BL=pos_BL, padding=padding, group_BL=batch.document, taps=taps, side_losses={})
+
+    def _memory(self, batch: Batch, state: State | None, ctx: Context) -> Memory:
+        if state is not None and state.memory is not None:
+            return state.memory
+        assert self.encoder is not None
+        if batch.source is None:
+            raise ShapeError("an encoder-decoder needs a source: model(source, target)")
+        padding = None if batch.source_keep is None else Padding.of(batch.source_keep)
+        own = Context(padding=padding, taps=ctx.taps, side_losses=ctx.side_losses)
+        states_BMD = self.bridge(self._through(self.encoder, "encoder", batch.source, own, None))
+        memory = Memory(states_BMD, batch.source_keep)
+        if state is not None:
+            state.memory = memory
+        return memory
+
+    def _through(self, stack: nn.Module, name: str, tokens: Tensor, ctx: Context, state: State | None) -> Tensor:
+        with ctx.scope(name):
+            x_BLD: Tensor = stack(self.embedding(tokens, ctx), ctx, None if state is None else state.layers)
+        return x_BLD
+
+
+def _advance(state: State, batch: Batch) -> None:
+    """Move each example on by the number of its real tokens."""
+    n = batch.tokens.shape[1]
+    if batch.keep is None:
+        state.next_pos += n
+        if state.next_pos_B is not None:
+            state.next_pos_B = state.next_pos_B + n
+    else:
+        lengths_B = batch.keep.sum(1)
+        state.next_pos_B = lengths_B + (state.next_pos if state.next_pos_B is None else state.next_pos_B)
+        state.next_pos += n
+
+
+def build_model(spec: Model, seed: int = 0) -> Transformer:
+    """Build a model with weights drawn from a seed; the caller's random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        model = Transformer(spec)
+    seeded(spec.init, model, spec.dims, seed)
+    return model

@@ -1,0 +1,98 @@
+"""Axis Depth: blocks own weights, and depth says how they run.
+
+`Stack(blocks, order)` runs block `order[0]`, then `order[1]`, …: twelve layers that share their weights are one block
+with `order=(0,) * 12`, two interleaved kinds of layer are `(0, 1) * 6`.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost, Shape
+from kinfolk.core.errors import SpecError
+from kinfolk.core.spec import Spec
+from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.norm import NoNorm, Norm
+from kinfolk.models.block import Block
+
+
+class Depth(Spec):
+    """Axis: `(x_BLD, ctx, states) -> x_BLD`."""
+
+    def build(self, dims: Dims) -> "DepthModule":
+        """Return the module."""
+        raise NotImplementedError
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        """Return the cost of one pass."""
+        raise NotImplementedError
+
+    @property
+    def n_sublayers(self) -> int:
+        """How many residual branches one pass adds up."""
+        raise NotImplementedError
+
+
+class DepthModule(Module):
+    """What a model may ask of its depth."""
+
+    recompute: str = "none"
+
+    def new_state(self, batch_size: int, max_len: int) -> list[Any]:
+        """Return an empty state for every run of a block."""
+        raise NotImplementedError
+
+
+class Stack(Depth, kind="stack"):
+    """Blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none)."""
+
+    blocks: tuple[Block, ...]
+    order: tuple[int, ...]
+    norm: Norm = NoNorm()
+
+    def __post_init__(self) -> None:
+        wrong = [i for i in self.order if not 0 <= i < len(self.blocks)]
+        if wrong or not self.order:
+            raise SpecError(f"order: {wrong or 'nothing'} does not name any of {len(self.blocks)} blocks")
+
+    def build(self, dims: Dims) -> DepthModule:
+        return _Stack(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        total, seen = self.norm.cost(dims.d_model), set()
+        for i in self.order:
+            cost = self.blocks[i].cost(dims, shape)
+            total += cost.again() if i in seen else cost
+            seen.add(i)
+        return total
+
+    @property
+    def n_sublayers(self) -> int:
+        return sum(len(self.blocks[i].parts) for i in self.order)
+
+
+class _Stack(DepthModule):
+    def __init__(self, spec: Stack, dims: Dims) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(block.build(dims) for block in spec.blocks)
+        self.order = spec.order
+        self.norm = spec.norm.build(dims.d_model)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        again = self.recompute == "blocks" and self.training and states is None
+        for n, i in enumerate(self.order):
+            block = self.blocks[i]
+            with ctx.scope(str(n)):
+                if again:
+                    x_BLD = checkpoint(block, x_BLD, ctx, None, use_reentrant=False)
+                else:
+                    x_BLD = block(x_BLD, ctx, None if states is None else states[n])
+                ctx.tap("hidden", x_BLD)
+        out: Tensor = self.norm(x_BLD)
+        return out
+
+    def new_state(self, batch_size: int, max_len: int) -> list[Any]:
+        blocks: list[Any] = list(self.blocks)
+        return [blocks[i].new_state(batch_size, max_len) for i in self.order]

@@ -1,0 +1,1 @@
+"""What a model learns from: corrupt a batch, score an output."""

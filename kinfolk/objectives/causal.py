@@ -1,0 +1,36 @@
+"""Predict every next token (Bengio et al. 2003; Radford et al. 2018)."""
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.rng import Rng
+from kinfolk.models.model import Output
+from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+
+
+class CausalLM(Objective, kind="causal"):
+    """The next token, at every position of a text; of a pair, the target's tokens after the source and a separator."""
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        if batch.source is None:
+            tokens, targets = batch.tokens[:, :-1], batch.tokens[:, 1:]
+            keep = None if batch.keep is None else batch.keep[:, :-1]
+            if batch.keep is not None:
+                targets = targets.masked_fill(~batch.keep[:, 1:], IGNORE)
+            document, positions = (None if x is None else x[:, :-1] for x in (batch.document, batch.positions))
+            if batch.document is not None:
+                targets = targets.masked_fill(batch.document[:, 1:] != batch.document[:, :-1], IGNORE)
+            return batch.replace(tokens=tokens, targets=targets, keep=keep, document=document, positions=positions)
+        tokens, keep, is_target = joined(batch, vocabulary.sep, vocabulary.pad)
+        targets = torch.where(is_target, tokens, IGNORE)[:, 1:]
+        return Batch(index=batch.index, tokens=tokens[:, :-1], keep=keep[:, :-1], targets=targets)
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Text: all positions, and the second half given the first, which an encoder-decoder can be asked for too."""
+        assert batch.targets is not None
+        losses, real = output.head.losses(output.hidden, batch.targets), batch.targets != IGNORE
+        if batch.keep is not None:
+            return {"target-token": summed(losses, real)}
+        late = torch.arange(losses.shape[1], device=losses.device) >= losses.shape[1] // 2
+        return {"next-token": summed(losses, real), "continuation": summed(losses, real & late)}

@@ -1,0 +1,82 @@
+"""Axis Objective: `prepare(batch, rng) -> batch` makes inputs and targets, `loss(output, batch) -> Loss` scores."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.rng import Rng
+from kinfolk.core.spec import Spec
+from kinfolk.models.model import Output
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loss:
+    """Sums, not means: whoever adds up micro-batches or processes divides once, by all targets."""
+
+    total: Tensor  # nats over all scored targets
+    count: Tensor  # how many those were
+    side: Tensor  # side losses, already weighted; a mean
+    measures: dict[str, tuple[Tensor, Tensor]] = dataclasses.field(default_factory=dict)  # sum and count, by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabulary:
+    """The ids that objectives need to know."""
+
+    size: int
+    pad: int = 0
+    bos: int = 1
+    eos: int = 2
+    sep: int = 4
+    mask: int = 6
+    n_special: int = 7
+
+
+class Objective(Spec):
+    """Axis: what is predicted from what."""
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        """Turn a batch as read into inputs and targets. Random choices depend on (seed, example) only."""
+        raise NotImplementedError
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        """Score the targets of a prepared batch, for learning."""
+        assert batch.targets is not None
+        total = output.head.loss(output.hidden, batch.targets)
+        return Loss(total, (batch.targets != IGNORE).sum(), side_loss(output))
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return sums and counts of what evaluation reports, by name; equal names are comparable across models."""
+        raise NotImplementedError
+
+
+def side_loss(output: Output) -> Tensor:
+    """Add up what the layers reported on the side."""
+    return sum(output.side_losses.values(), output.hidden.new_zeros(()))
+
+
+def summed(losses_BL: Tensor, where_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum and the number of the losses at some positions."""
+    return losses_BL[where_BL].double().sum(), where_BL.sum()
+
+
+def joined(source: Batch, separator: int, pad: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Write `source separator target` in one row: tokens, which are real, and which belong to the target.
+
+    The target keeps its closing token; its opening one becomes the separator.
+    """
+    assert source.source is not None
+    s_keep = torch.ones_like(source.source, dtype=torch.bool) if source.source_keep is None else source.source_keep
+    t_keep = torch.ones_like(source.tokens, dtype=torch.bool) if source.keep is None else source.keep
+    target = source.tokens.clone()
+    target[:, 0] = separator
+    tokens, keep = torch.cat([source.source, target], 1), torch.cat([s_keep, t_keep], 1)
+    is_target = torch.cat([torch.zeros_like(s_keep), t_keep], 1)
+    is_target[:, s_keep.shape[1]] = False
+    # a stable sort moves the padding between the two to the end
+    order = (~keep).to(torch.uint8).sort(dim=1, stable=True).indices
+    n = int(keep.sum(1).max())
+    tokens, keep, is_target = (x.gather(1, order)[:, :n] for x in (tokens, keep, is_target))
+    return tokens.masked_fill(~keep, pad), keep, is_target

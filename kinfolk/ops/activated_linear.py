@@ -1,0 +1,59 @@
+"""An activation and the linear map after it, remembering only what went into the activation."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kinfolk.core.shapes import shaped
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda u: F.gelu(u, approximate="tanh"),
+    "swish": F.silu,
+    "elu": F.elu,
+    "selu": F.selu,
+    "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
+    "tanh": torch.tanh,
+    "identity": lambda u: u,
+}
+"""Elementwise functions by the names that papers give them."""
+
+
+@shaped(out="BLD")
+def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: str) -> Tensor:
+    r"""Return $W\,\phi(u) + b$ (Vaswani et al. 2017, equation 2, the second half).
+
+    Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is made again in the
+    backward pass, which costs one elementwise pass. Reference: `kinfolk.ops.naive.activated_linear`.
+    """
+    out: Tensor = _ActivatedLinear.apply(u_BLF, w_DF, b_D, activation)
+    return out
+
+
+class _ActivatedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+        ctx.save_for_backward(u, w)
+        ctx.activation, ctx.has_bias = activation, b is not None
+        return F.linear(ACTIVATIONS[activation](u), w.to(u.dtype), None if b is None else b.to(u.dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        u, w = ctx.saved_tensors
+        with torch.enable_grad():
+            leaf = u.detach().requires_grad_()
+            a = ACTIVATIONS[ctx.activation](leaf)
+        dy_flat = dy.flatten(0, -2)
+        dw = dy_flat.mT @ a.detach().flatten(0, -2)
+        (du,) = torch.autograd.grad(a, leaf, dy @ w.to(dy.dtype))
+        db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
+        return du, dw.to(w.dtype), db, None

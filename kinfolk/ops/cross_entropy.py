@@ -1,0 +1,98 @@
+"""Output layer and cross-entropy in one, without ever holding the logits of more than a few tokens.
+
+The logits of a batch are the largest tensor of a small language model, and autograd would keep three of them. Here each
+chunk of tokens makes its logits, its loss and its gradients at once and forgets them.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kinfolk.core.shapes import shaped
+
+CHUNK_BYTES = 16 << 20
+"""The logits of one chunk stay below this."""
+
+
+@shaped()
+def cross_entropy(
+    h_LD: Tensor, w_VD: Tensor, b_V: Tensor | None, target_L: Tensor, gold: float, uniform: float
+) -> Tensor:
+    r"""Return the summed cross-entropy of tokens whose logits are $x = W h + b$.
+
+    $\sum_t \big(\log\sum_v e^{x_{tv}} - g\, x_{t y_t} - u \sum_v x_{tv}\big)$ with gold weight $g$ and weight $u$ on
+    every class, $g + V u = 1$. Without smoothing $g = 1, u = 0$. `smoothing` makes the two for either convention
+    (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4). No tokens: 0. Cost: three products of L x D x V, memory of one chunk.
+    Reference: `kinfolk.ops.naive.cross_entropy`.
+    """
+    if torch.is_grad_enabled() and (h_LD.requires_grad or w_VD.requires_grad):
+        loss: Tensor = _CrossEntropy.apply(h_LD, w_VD, b_V, target_L, gold, uniform)
+        return loss
+    return token_losses(h_LD, w_VD, b_V, target_L, gold, uniform).sum()
+
+
+def smoothing(epsilon: float, n_classes: int, over: str) -> tuple[float, float]:
+    """Return (gold, uniform): epsilon spread over "all" classes, or over the "others" only (Tensor2Tensor, fairseq)."""
+    uniform = epsilon / (n_classes if over == "all" else n_classes - 1)
+    return 1.0 - n_classes * uniform, uniform
+
+
+@torch.no_grad()
+def token_losses(
+    h_LD: Tensor, w_VD: Tensor, b_V: Tensor | None, target_L: Tensor, gold: float = 1.0, uniform: float = 0.0
+) -> Tensor:
+    """Return the loss of each token, without a gradient."""
+    losses = []
+    for some in _chunks(len(h_LD), len(w_VD), h_LD.element_size()):
+        logits_LV = _logits(h_LD[some], w_VD, b_V)
+        losses.append(_losses(logits_LV, logits_LV.logsumexp(-1), target_L[some], gold, uniform))
+    return torch.cat(losses) if losses else h_LD.new_zeros(0)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Gradients are made in the forward pass, when the logits are there, and scaled in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, gold: float, uniform: float
+    ) -> Tensor:
+        dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=h.dtype)
+        db = None if b is None else torch.zeros_like(b, dtype=h.dtype)
+        total = h.new_zeros(())
+        for some in _chunks(len(h), len(w), h.element_size()):
+            logits = _logits(h[some], w, b)
+            norm = logits.logsumexp(-1)
+            total += _losses(logits, norm, target[some], gold, uniform).sum()
+            d_logits = logits.sub_(norm[:, None]).exp_()
+            if uniform:
+                d_logits -= uniform
+            d_logits[torch.arange(len(norm), device=h.device), target[some]] -= gold
+            torch.mm(d_logits, w.to(h.dtype), out=dh[some])
+            dw.addmm_(d_logits.mT, h[some])
+            if db is not None:
+                db += d_logits.sum(0)
+        ctx.save_for_backward(dh, dw.to(w.dtype), db if db is None or b is None else db.to(b.dtype))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
+        dh, dw, db = ctx.saved_tensors
+        # the gradients are ours alone: scale them where they are
+        return dh.mul_(scale), dw.mul_(scale), None if db is None else db.mul_(scale), None, None, None
+
+
+def _chunks(n_tokens: int, n_classes: int, size: int) -> list[slice]:
+    step = max(64, CHUNK_BYTES // (n_classes * size))
+    return [slice(first, min(first + step, n_tokens)) for first in range(0, n_tokens, step)]
+
+
+def _logits(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    return torch.nn.functional.linear(h, w.to(h.dtype), None if b is None else b.to(h.dtype))
+
+
+def _losses(logits: Tensor, norm: Tensor, target: Tensor, gold: float, uniform: float) -> Tensor:
+    losses = norm - gold * logits.gather(-1, target[:, None])[:, 0]
+    return losses - uniform * logits.sum(-1) if uniform else losses
