@@ -5,9 +5,13 @@ The tree is read from source text and imports no tensor library. Explaining one 
 
 import argparse
 import dataclasses
+import inspect
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
+from kinfolk.core.errors import SpecError
 from kinfolk.family import catalogue
 from kinfolk.family.about import About
 
@@ -30,6 +34,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw the tree, or explain one relative."""
+    if args.name:
+        return _source(args.name, args.json) if args.source else _explain(args.name, args.size, args.json)
+    if args.source:
+        raise SpecError("--source needs the NAME of a relative")
     family = known()
     if args.json:
         print(json.dumps([dataclasses.asdict(about) for about in family.values()], indent=2))
@@ -62,6 +70,108 @@ def tree(family: dict[str, About]) -> list[str]:
         return lines
 
     return [line for root in below.get(None, []) for line in draw(root, "", "")]
+
+
+def explain(name: str, size: str) -> dict[str, Any]:
+    """Return all that is known of one relative at one size."""
+    from kinfolk.cli.diff import between
+    from kinfolk.compare.reading import Reading, cost_of
+    from kinfolk.core.plain import to_plain
+    from kinfolk.family.making import make
+    from kinfolk.family.picture import patterns, picture
+    from kinfolk.family.registry import about
+    from kinfolk.family.sizes import SIZES
+
+    me = about(name)
+    recipe = make(name, size=size)
+    batch_size, length = recipe.training.batch_size, recipe.training.length
+    # the same reading of a window of text as in a comparison, so that the figures are the same
+    cost = cost_of(recipe, Reading(batch_size * length, 0, length))
+    drawn: dict[Any, list[str]] = {}
+    for path, pattern in patterns(recipe.model, "model"):
+        drawn.setdefault(pattern, []).append(path)
+    return {
+        **dataclasses.asdict(me),
+        "lineage": [step.name for step in catalogue.lineage(name, known())],
+        "size": size,
+        "differences": [] if me.parent is None else between(make(me.parent, size=size), recipe),
+        "params": cost.params,
+        "flops_per_token": cost.flops_per_token,
+        "batch_size": batch_size,
+        "length": length,
+        # weights, gradients and the optimiser's two moments, in float32
+        "state_bytes": 16 * cost.params,
+        "activation_bytes": cost.activation_bytes * batch_size * length,
+        "patterns": [
+            {"pattern": to_plain(pattern), "paths": paths, "picture": picture(pattern)}
+            for pattern, paths in drawn.items()
+        ],
+        "sizes": {each: cost_of(make(name, size=each), Reading(1, 0, 2)).params for each in SIZES},
+    }
+
+
+def _explain(name: str, size: str, as_json: bool) -> int:
+    from kinfolk.cli.diff import lines, plain
+
+    found = explain(name, size)
+    if as_json:
+        print(json.dumps(found | {"differences": plain(found["differences"])}, indent=2))
+        return 0
+    family = known()
+    print(f"{name} ({found['year']})  {found['changes']}\n")
+    steps = [f"{family[step].name} ({family[step].year})" for step in found["lineage"]]
+    sizes = ", ".join(f"{each} {_short(params)}" for each, params in found["sizes"].items())
+    window = f"{found['batch_size']} × {found['length']} tokens"
+    facts = {
+        "paper": found["paper"],
+        "lineage": " → ".join(steps),
+        "topology": f"{found['topology']}{', causal' if found['causal'] else ''}; reads {found['input']}",
+        "parameters": f"{sizes}",
+        f"at {size}": f"{found['params']:,} parameters, {_short(found['flops_per_token'])}FLOPs per token (forward)",
+        "memory": f"{_bytes(found['state_bytes'])} weights, gradients and moments; "
+        f"{_bytes(found['activation_bytes'])} activations for a batch of {window}",
+    }
+    width = max(map(len, facts))
+    print("\n".join(f"{label:{width}}  {fact}" for label, fact in facts.items()))
+    if found["parent"]:
+        changes = "\n".join(f"  {line}" for line in lines(found["differences"])) or "  nothing"
+        print(f"\nwhat differs from {found['parent']} at {size}\n{changes}")
+    for drawing in found["patterns"]:
+        where = drawing["paths"][0] + (f" and {len(drawing['paths']) - 1} more" if drawing["paths"][1:] else "")
+        print(f"\nwho looks at whom (rows: queries, columns: keys), {where}")
+        # twice as wide, because characters are about twice as high as wide
+        print("\n".join("  " + "".join(2 * cell for cell in line) for line in drawing["picture"]))
+    return 0
+
+
+def _source(name: str, as_json: bool) -> int:
+    """Print the function of a relative, as it stands in its file."""
+    listed = catalogue.read()
+    if name not in listed:
+        # not ours: a plugin's, or nobody's
+        from kinfolk.family.registry import entry
+
+        file = Path(inspect.getfile(entry(name).function))
+        listed = catalogue.read([file])
+    here = listed[name]
+    if as_json:
+        print(json.dumps({"file": str(here.file), "line": here.line, "source": here.source}, indent=2))
+    else:
+        print(f"# {here.file}:{here.line}\n{here.source}")
+    return 0
+
+
+def _short(x: float) -> str:
+    """Write a number with three digits and a unit."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(x) < 999.5:
+            return f"{x:.3g} {unit}" if unit else f"{x:.3g}"
+        x /= 1000
+    return f"{x:.3g} P"
+
+
+def _bytes(x: float) -> str:
+    return f"{_short(x)}B" if x >= 1000 else f"{x:.0f} B"
 
 
 def _draw_in_colour(family: dict[str, About]) -> None:

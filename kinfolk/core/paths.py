@@ -96,6 +96,8 @@ def show(value: Any) -> str:
         said = ", ".join(f"{f.name}={show(item)}" for f, item in fields if item != f.default)
         return f"{value.kind or type(value).__name__}({said})" if said else value.kind or type(value).__name__
     if isinstance(value, tuple):
+        if len(value) > 3 and all(type(x) is int for x in value) and value == tuple(range(value[0], value[-1] + 1)):
+            return f"({value[0]} … {value[-1]})"
         runs: list[tuple[Any, int]] = []
         for item in value:
             same = bool(runs) and runs[-1][0] == item
@@ -236,17 +238,28 @@ def _are_specs(value: Any) -> bool:
 
 
 def _elements(a: tuple[Spec, ...], b: tuple[Spec, ...]) -> Iterator[tuple[int, list[Difference]]]:
-    """Yield the differences of each element. Unequal lengths are lined up: one inserted element is one difference."""
-    if len(a) == len(b):
-        yield from ((i, found) for i in range(len(a)) if (found := list(_differences("", a[i], b[i]))))
-        return
-    for tag, a0, a1, b0, b1 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        both = min(a1 - a0, b1 - b0) if tag == "replace" else 0
-        for i in range(both):
-            yield a0 + i, list(_differences("", a[a0 + i], b[b0 + i]))
-        if tag != "equal":
-            yield from ((i, [Difference("", a[i], None)]) for i in range(a0 + both, a1))
-            yield from ((i, [Difference("", None, b[i])]) for i in range(b0 + both, b1))
+    """Yield the differences of each element. Unequal lengths are lined up by type, so that what was put in shows."""
+    same = [(i, i) for i in range(len(a))]
+    pairs, more = _lined_up(a, b) if len(a) != len(b) else (same, [])
+    for i, j in pairs:
+        if found := list(_differences("", a[i], b[j])):
+            yield i, found
+    yield from more
+
+
+def _lined_up(
+    a: tuple[Spec, ...], b: tuple[Spec, ...]
+) -> tuple[list[tuple[int, int]], list[tuple[int, list[Difference]]]]:
+    """Return which elements of two tuples answer one another, and what stands in one of them only."""
+    pairs: list[tuple[int, int]] = []
+    more: list[tuple[int, list[Difference]]] = []
+    matcher = difflib.SequenceMatcher(None, [type(x) for x in a], [type(x) for x in b], autojunk=False)
+    for _, a0, a1, b0, b1 in matcher.get_opcodes():
+        both = min(a1 - a0, b1 - b0)
+        pairs += zip(range(a0, a0 + both), range(b0, b0 + both), strict=True)
+        more += [(i, [Difference("", a[i], None)]) for i in range(a0 + both, a1)]
+        more += [(j, [Difference("", None, b[j])]) for j in range(b0 + both, b1)]
+    return pairs, more
 
 
 def _grouped(path: str, found: list[tuple[int, list[Difference]]], length: int | None) -> Iterator[Difference]:

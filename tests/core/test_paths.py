@@ -181,6 +181,12 @@ def test_diff_says_a_change_of_neighbours_once():
     assert diff(a.replace(wheels=(Spoked(), Rim(width=1), Spoked())), a.replace(wheels=(Spoked(),) * 2)) == [
         ("wheels[1]", Rim(width=1), None)
     ]
+    assert diff(
+        a.replace(wheels=(Rim(width=1), Solid(), Spoked())), a.replace(wheels=(Rim(width=1), Spoked(spokes=1)))
+    ) == [
+        ("wheels[2].spokes", 32, 1),
+        ("wheels[1]", Solid(), None),
+    ]
 
 
 @given(st.lists(st.sampled_from([Spoked(), Spoked(spokes=1), Solid(), Rim(width=1)]), min_size=2, max_size=5))
@@ -205,3 +211,5 @@ def test_show_is_short():
     assert show(Bell(loud=True)) == "Bell(loud=true)"
     assert show((Solid(), Solid(), Rim(width=2))) == "(2 × solid, rim(width=2))"
     assert show((0.0001, None, "x")) == "(0.0001, none, x)"
+    assert show((0, 1, 2, 3)) == "(0 … 3)"
+    assert show((0, 0, 0, 1)) == "(3 × 0, 1)"

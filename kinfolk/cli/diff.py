@@ -1,0 +1,93 @@
+"""`kin diff A B`: what differs between two relatives, spec files or runs."""
+
+import argparse
+import contextlib
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import SpecError
+
+EPILOG = """\
+examples:
+  kin diff gpt gpt2                      two relatives
+  kin diff gpt2 gpt2.toml --size base    a relative and a spec file of your own
+  kin diff runs/a runs/b                 two runs"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    for name in ("a", "b"):
+        parser.add_argument(name, metavar=name.upper(), help="a relative, a spec file or a run folder")
+    parser.add_argument(
+        "--size", default="tiny", help="of relatives given by name: tiny, small or base (default: tiny)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one line per difference."""
+    differences = between(read(args.a, args.size), read(args.b, args.size))
+    if args.json:
+        print(json.dumps(plain(differences), indent=2))
+    elif not differences:
+        print(f"{args.a} and {args.b} are the same")
+    else:
+        print("\n".join([f"{args.a} → {args.b}", *lines(differences)]))
+    return 0
+
+
+def read(what: str, size: str) -> Any:
+    """Return the spec of a relative, a spec file or a run folder."""
+    from kinfolk.core.plain import load
+    from kinfolk.family.making import make
+    from kinfolk.family.recipe import Recipe
+    from kinfolk.family.registry import relatives
+    from kinfolk.models.model import Model
+
+    path = Path(what)
+    if what in relatives():
+        return make(what, size=size)
+    if path.is_dir():
+        path = path / "spec.toml"
+    if path.suffix != ".toml" and not path.exists():
+        # refused by the registry, which knows the nearest name
+        return make(what, size=size)
+    if not path.exists():
+        raise SpecError(f"{what}: there is no such file")
+    # a run holds a recipe, a saved model the model alone; a file that is no TOML at all is explained by `load`
+    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
+        if "model" not in tomllib.loads(path.read_text(encoding="utf-8")):
+            return load(Model, path)
+    return load(Recipe, path)
+
+
+def between(a: Any, b: Any) -> list[Any]:
+    """List what differs, names apart; of a recipe and a model, the models are compared."""
+    from kinfolk.core.paths import diff
+
+    if type(a) is not type(b):
+        a, b = getattr(a, "model", a), getattr(b, "model", b)
+    return [found for found in diff(a, b) if found.path != "name"]
+
+
+def plain(differences: list[Any]) -> list[dict[str, Any]]:
+    """Return differences as data."""
+    from kinfolk.core.plain import to_plain
+    from kinfolk.core.spec import Spec
+
+    def value(x: Any) -> Any:
+        if isinstance(x, tuple):
+            return [value(item) for item in x]
+        return to_plain(x) if isinstance(x, Spec) else x
+
+    return [{"path": found.path, "a": value(found.a), "b": value(found.b)} for found in differences]
+
+
+def lines(differences: list[Any]) -> list[str]:
+    """Return one line per difference: where, what stands in the first, what stands in the second."""
+    from kinfolk.core.paths import show
+
+    width = max((len(found.path) for found in differences), default=0)
+    return [f"{found.path:{width}}  {show(found.a)} → {show(found.b)}" for found in differences]
