@@ -41,6 +41,16 @@ def write(path: Path, text: str) -> None:
         sync(path.parent)
 
 
+def copy(source: Path, path: Path) -> None:
+    """Copy a file atomically."""
+    aside = path.with_name(path.name + ASIDE)
+    with refusal(path):
+        shutil.copyfile(source, aside)
+        sync(aside)
+        aside.replace(path)
+        sync(path.parent)
+
+
 @contextlib.contextmanager
 def folder(path: Path) -> Iterator[Path]:
     """Give a folder to fill; it appears under its own name, complete and on disk, when the block ends well."""

@@ -1,0 +1,107 @@
+"""The run folder: everything a run needs to be continued, and everything it found.
+
+spec.toml        the recipe, fully resolved
+run.toml         seed, data, versions, commit, command, and what was chosen by measuring
+tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors and result.json at the end
+"""
+
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from kinfolk.core.errors import CheckpointError, TrainingError
+from kinfolk.train import durable
+from kinfolk.train.parallel import versions
+
+SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", "run.toml", "result.json", "tokenizer.json", "model.safetensors"
+
+_IDENTITY = ("seed", "data", "fingerprint")
+"""What, besides the spec, makes two runs the same run."""
+
+
+def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None) -> None:
+    """Make the folder of a new run in one move; an existing run is never overwritten."""
+    refuse_existing(out, spec, run)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with durable.folder(out) as aside:
+        (aside / SPEC).write_text(spec, encoding="utf-8")
+        (aside / RUN).write_text(tomli_w.dumps(dict(run)), encoding="utf-8")
+        if tokenizer is not None:
+            tokenizer.save(aside / TOKENIZER)
+
+
+def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:
+    """Raise unless the folder is free, and say what is in it."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / RUN).exists():
+        raise TrainingError(f"{out}: exists and is not a run; choose another --out")
+    old = read(out)
+    same = (out / SPEC).read_text(encoding="utf-8") == spec
+    if same and all(old.get(key) == run.get(key) for key in _IDENTITY):
+        state = "is finished" if (out / RESULT).exists() else "was not finished"
+        raise TrainingError(f"{out}: this run exists and {state}; `kin resume {shlex.quote(str(out))}` goes on with it")
+    raise TrainingError(f"{out}: holds another run; choose another --out")
+
+
+def read(out: Path) -> dict[str, Any]:
+    """Read run.toml."""
+    try:
+        return tomllib.loads((out / RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{out}: not a run folder: it has no {RUN}") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{out / RUN}: cannot be read: {error}") from None
+
+
+def update(out: Path, **changes: Any) -> None:
+    """Add to run.toml."""
+    durable.write(out / RUN, tomli_w.dumps(read(out) | changes))
+
+
+def result(out: Path) -> dict[str, Any] | None:
+    """Read result.json; None before the end."""
+    try:
+        found: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return found
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the folder against a second process; a killed holder lets go by dying."""
+    try:
+        import fcntl
+    except ImportError:
+        # a system without these locks: the user must take care
+        yield
+        return
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise TrainingError(f"{out}: another process is working on this run") from None
+        yield
+
+
+def origin() -> dict[str, Any]:
+    """Return where a run came from: command, versions and commit."""
+    return {"command": shlex.join(["kin", *sys.argv[1:]]), "versions": versions(), "commit": _commit()}
+
+
+def _commit() -> str:
+    """Return the commit of this source tree, or "" where it is not one."""
+    here = Path(__file__).parent
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+    return ""

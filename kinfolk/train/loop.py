@@ -1,0 +1,243 @@
+"""The training loop: the only one there is.
+
+Pre-training, fine-tuning, comparing and the rest differ in the `Job` they hand in. A step is
+a function of (weights, optimiser, seed, step number) and of nothing else, which is why a run that was killed and
+resumed makes the same steps as one that was not.
+"""
+
+import contextlib
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kinfolk.train import checkpoint, durable, folder, guard, precision, progress, state
+from kinfolk.train.evaluate import bits_per_byte, evaluate
+from kinfolk.train.interrupt import Interrupt
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result, RunOptions
+from kinfolk.train.metrics import Metrics
+from kinfolk.train.parallel import Team
+from kinfolk.train.peak import gemm_flops
+from kinfolk.train.repeatable import repeatable
+from kinfolk.train.step import Outcome, Stepper
+
+
+def run(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
+    """Train from the newest checkpoint in the run folder, or from the start, to the end or an interruption."""
+    with repeatable(), Interrupt() as interrupt, contextlib.ExitStack() as stack:
+        session = Session(job, out, team, options)
+        stack.callback(session.close)
+        while session.status() is None:
+            outcome = session.update(lambda: interrupt.asked)
+            improved = session.validation_is_due() and session.validate()
+            if improved or outcome.stop or session.save_is_due():
+                session.save()
+            if outcome.stop:
+                break
+        return session.end(session.status() or INTERRUPTED)
+
+
+class Session:
+    """A run in motion."""
+
+    def __init__(self, job: Job, out: Path, team: Team, options: RunOptions) -> None:
+        self.job, self.out, self.team, self.options = job, out, team, options
+        self.training, self.total = job.training, job.training.steps
+        self.checkpoints = checkpoint.Checkpoints(out / "checkpoints", self.training.keep_last)
+        self.choice = _choice(job, out, team)
+        forward = self.choice.wrap(team.wrap(job.learner))
+        optimiser = self.training.optimiser.build(job.learner)
+        self.autocast = self.choice.autocast(team.device)
+        self.stepper = Stepper(forward, optimiser, self.training, job.seed, team, self.autocast, self.choice.scale())
+        self.counters = self._restore()
+        self.saved_step = self.counters.step
+        self.peak = gemm_flops(team.device, self.choice.precision) if job.flops_per_token else 0.0
+        self.metrics: Metrics | None = None
+        if team.main:
+            path = out / "metrics.jsonl"
+            self.metrics = Metrics.resume(path, self.counters.step, tensorboard=options.tensorboard)
+        self.progress = progress.choose(options.quiet, team.main)
+        self.progress.start(self.counters.step, self.total)
+
+    def status(self) -> str | None:
+        """Return why the run is over, or None."""
+        if self.counters.step >= self.total:
+            return FINISHED
+        if self.training.patience and self.counters.stale >= self.training.patience:
+            return EARLY
+        if self.options.max_seconds and self.counters.seconds >= self.options.max_seconds:
+            return CLOCK
+        return None
+
+    def update(self, stop: Callable[[], bool]) -> Outcome:
+        """Make one step and write its row."""
+        counters, team = self.counters, self.team
+        step = counters.step + 1
+        start = time.perf_counter()
+        batch = self.job.batches.at(step - 1, team.rank, team.world).map(lambda x: x.to(team.device))
+        outcome = self.stepper.update(batch, step, self.total, stop)
+        if not outcome.finite:
+            guard.stop(outcome, batch, step, self.out, team.rank)
+        took = time.perf_counter() - start
+        if self.options.max_seconds:
+            # the clock ends a run on all processes or on none
+            took = team.agree(took)
+        counters.step, counters.loss = step, outcome.loss
+        counters.tokens += outcome.tokens
+        counters.seconds += took
+        self._write_step(outcome, took)
+        return outcome
+
+    def validation_is_due(self) -> bool:
+        """Tell whether this step ends with a validation."""
+        every = self.training.eval_every
+        return self.job.valid is not None and (
+            self.status() is not None or bool(every and self.counters.step % every == 0)
+        )
+
+    def validate(self) -> bool:
+        """Score the validation data and write the row; return whether it is the best so far."""
+        assert self.job.valid is not None
+        scores = evaluate(
+            self.job.learner, self.job.valid, self.training.eval_batches, team=self.team, autocast=self.autocast
+        )
+        counters = self.counters
+        counters.bits_per_byte = bits_per_byte(scores, self.job.split)
+        improved = counters.judge({name: score.mean for name, score in scores.items()})
+        row = {
+            "step": counters.step,
+            "valid": counters.valid,
+            "bits_per_byte": counters.bits_per_byte,
+            "seconds": counters.seconds,
+            "tokens": counters.tokens,
+            "flops": counters.tokens * self.job.flops_per_token,
+        }
+        self._write(row)
+        self.progress.valid(row)
+        return improved
+
+    def save_is_due(self) -> bool:
+        """Tell whether this step ends with a checkpoint."""
+        every = self.training.save_every
+        return self.status() is not None or bool(every and self.counters.step % every == 0)
+
+    def save(self) -> None:
+        """Write a checkpoint of this step, point `best` at the best one, and remove old ones."""
+        files, scalars = state.collect(self.job.learner, self.stepper.optimiser, self.team)
+        self.saved_step = self.counters.step
+        if not self.team.main:
+            return
+        assert self.metrics is not None
+        self.metrics.sync()
+        scale = self.stepper.scale
+        body = {
+            "counters": dataclasses.asdict(self.counters),
+            "optimiser": scalars,
+            "scale": dataclasses.asdict(scale) if scale else None,
+        }
+        self.checkpoints.save(self.counters.step, files, body)
+        self.checkpoints.mark_best(self.counters.best_step)
+        self.checkpoints.prune()
+
+    def end(self, status: str) -> Result:
+        """Leave the folder as a finished run, unless it was interrupted, and return the result."""
+        if self.saved_step != self.counters.step:
+            self.save()
+        result = self.result(status)
+        if self.team.main and status != INTERRUPTED:
+            self._leave_weights()
+            durable.write(self.out / folder.RESULT, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
+        self.team.wait()
+        return result
+
+    def result(self, status: str) -> Result:
+        """Return the result as it is now."""
+        counters, flops = self.counters, self.counters.tokens * self.job.flops_per_token
+        speed = counters.tokens / counters.seconds if counters.seconds else 0.0
+        return Result(
+            name=self.job.name,
+            out=str(self.out),
+            status=status,
+            step=counters.step,
+            total_steps=self.total,
+            parameters=sum(p.numel() for p in self.job.learner.parameters()),
+            tokens=counters.tokens,
+            seconds=counters.seconds,
+            flops=flops,
+            loss=counters.loss,
+            valid=counters.valid,
+            bits_per_byte=counters.bits_per_byte,
+            best=counters.best,
+            best_step=counters.best_step,
+            tokens_per_second=speed,
+            mfu=self._mfu(speed),
+            precision=self.choice.precision,
+            compile=self.choice.compile,
+        )
+
+    def close(self) -> None:
+        """Close the files."""
+        self.progress.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+    def _restore(self) -> state.Counters:
+        # damaged checkpoints are set aside by one process, before the others look
+        saved = self.checkpoints.newest() if self.team.main else None
+        self.team.wait()
+        saved = saved if self.team.main else self.checkpoints.newest()
+        if self.team.main:
+            self.checkpoints.prune()
+        if saved is None:
+            return state.Counters()
+        counters, scale = state.restore(saved, self.job.learner, self.stepper.optimiser, self.team)
+        self.stepper.scale = scale
+        if self.team.main:
+            self.checkpoints.mark_best(counters.best_step)
+        return counters
+
+    def _write_step(self, outcome: Outcome, took: float) -> None:
+        speed = outcome.tokens / took
+        row = {
+            "step": self.counters.step,
+            "loss": outcome.loss,
+            "lr": outcome.lr,
+            "tokens": self.counters.tokens,
+            "seconds": self.counters.seconds,
+            "tokens_per_second": speed,
+            "mfu": self._mfu(speed),
+            # a step that float16 skipped has no norm
+            "grad_norm": None if outcome.skipped else outcome.grad_norm,
+        }
+        self._write(row)
+        self.progress.step(row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self.metrics is not None:
+            self.metrics.write(row)
+
+    def _mfu(self, speed: float) -> float | None:
+        return speed * self.job.flops_per_token / (self.peak * self.team.world) if self.peak else None
+
+    def _leave_weights(self) -> None:
+        """Put the best weights, or the last where nothing was validated, where `kf.load` looks for them."""
+        saved = self.checkpoints.best() or self.checkpoints.newest()
+        if saved is not None:
+            durable.copy(saved.path / folder.WEIGHTS, self.out / folder.WEIGHTS)
+
+
+def _choice(job: Job, out: Path, team: Team) -> precision.Choice:
+    """Return the precision chosen when the run began, or choose it now and write it down."""
+    names = [(p, c) for p in ("fp32", "bf16", "fp16") for c in ("off", "on")]
+    found = precision.Choice()
+    if team.main:
+        noted = folder.read(out).get("choice")
+        if noted is None:
+            batch = job.batches.at(0, team.rank, team.world).map(lambda x: x.to(team.device))
+            found = precision.choose(job.learner.to(team.device), batch, job.training, team.device)
+            folder.update(out, choice=dataclasses.asdict(found))
+        else:
+            found = precision.Choice(**noted)
+    return precision.Choice(*names[int(team.agree(names.index((found.precision, found.compile))))], found.measured)

@@ -1,0 +1,196 @@
+"""Several processes on one or more machines, by PyTorch's own engines: DDP and FSDP2 over torch elastic.
+
+A `Team` is what the loop knows of the others. Alone, every operation is the identity, so the loop has one path.
+Every process reads its rows of the global batch, so 2 processes with half the batch each make the update of one
+process with the whole batch, up to rounding.
+"""
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from kinfolk.core.errors import SpecError, TrainingError, suggest
+
+STRATEGIES = ("ddp", "fsdp")
+CPU = torch.device("cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class Team:
+    """This process among those of the run."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = CPU
+    strategy: str = "ddp"
+
+    @property
+    def main(self) -> bool:
+        """Whether this process writes the files and talks to the user."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Add a tensor up over the processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def agree(self, number: float) -> float:
+        """Return the main process's number on all."""
+        if self.world == 1:
+            return number
+        box = torch.tensor([number], device=self.device, dtype=torch.float64)
+        dist.broadcast(box, 0)
+        return float(box)
+
+    def wait(self) -> None:
+        """Go on when all are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def wrap(self, learner: nn.Module) -> nn.Module:
+        """Return the learner as the engine wants to call it."""
+        learner.to(self.device)
+        if self.world == 1:
+            return learner
+        if self.strategy == "fsdp":
+            return _shard(learner)
+        from torch.nn.parallel import DistributedDataParallel
+
+        # looking for unused parameters also keeps the buckets as they are: PyTorch would otherwise regroup them
+        # after the first step, and a resumed run would add up in another order than an uninterrupted one
+        warnings.filterwarnings("ignore", message="find_unused_parameters=True")
+        return DistributedDataParallel(learner, gradient_as_bucket_view=True, find_unused_parameters=True)
+
+    @contextlib.contextmanager
+    def holding(self, module: nn.Module, *, last: bool) -> Iterator[None]:
+        """Exchange gradients in the last micro-batch only."""
+        if self.world == 1:
+            yield
+        elif self.strategy == "fsdp":
+            module.set_requires_gradient_sync(last)  # type: ignore[operator]
+            yield
+        else:
+            with contextlib.nullcontext() if last else module.no_sync():  # type: ignore[operator]
+                yield
+
+    def full(self, tensor: Tensor) -> Tensor:
+        """Return a tensor whole, whether it is sharded or not; all processes must call it."""
+        whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        return whole
+
+    def like(self, tensor: Tensor, model: Tensor) -> Tensor:
+        """Return a whole tensor cut and placed as `model` is."""
+        if self.world == 1 or self.strategy != "fsdp":
+            return tensor.to(model.device)
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if not isinstance(model, DTensor):
+            return tensor.to(model.device)
+        # every process has the whole tensor, so each takes its part without a message
+        return distribute_tensor(tensor.to(self.device), model.device_mesh, model.placements, src_data_rank=None)
+
+
+def _shard(learner: nn.Module) -> nn.Module:
+    """Shard every block, then the rest, with FSDP2."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(next(learner.parameters()).device.type, (dist.get_world_size(),))
+    for module in list(learner.modules()):
+        for block in module if isinstance(module, nn.ModuleList) else ():
+            fully_shard(block, mesh=mesh)
+    fully_shard(learner, mesh=mesh)
+    return learner
+
+
+@contextlib.contextmanager
+def join(strategy: str = "ddp", device: str = "auto") -> Iterator[Team]:
+    """Join the processes that torch elastic started, or be alone when it started none."""
+    if strategy not in STRATEGIES:
+        raise SpecError(f"strategy: unknown choice {strategy!r}{suggest(strategy, STRATEGIES)}")
+    world, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    where = choose_device(device, local)
+    if world == 1 or dist.is_initialized():
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        yield Team(rank, dist.get_world_size() if dist.is_initialized() else 1, where, strategy)
+        return
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=datetime.timedelta(minutes=30))
+    try:
+        yield Team(dist.get_rank(), world, where, strategy)
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_device(name: str, local: int = 0) -> torch.device:
+    """Return the device of a name; "auto" is this process's GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise SpecError(f"device: {error}") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device: 'cuda' is not available here (known: cpu)")
+    return torch.device("cuda", local) if device.type == "cuda" and device.index is None else device
+
+
+def inside() -> bool:
+    """Tell whether torch elastic started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def restarted() -> bool:
+    """Tell whether torch elastic started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def launch(arguments: list[str], processes: int, restarts: int = 0) -> int:
+    """Run `kin` with these arguments in so many processes on this machine; return the exit code.
+
+    An interruption is passed on to the processes, which save and leave; after `restarts` failures torch elastic
+    gives up, and until then the processes go on from the newest checkpoint.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    # each process would otherwise start as many threads as there are cores
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=f"kin-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=restarts,
+        # a step may be long, and an interrupted process saves after the one it is in
+        shutdown_timeout=300,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "kinfolk.cli.main", *arguments)
+    except SignalException:
+        return 130
+    except ChildFailedError as error:
+        codes = {failure.exitcode for failure in error.failures.values()}
+        if codes <= {130}:
+            return 130
+        raise TrainingError(f"{len(error.failures)} of {processes} processes failed (exit codes {codes})") from None
+    return 0
+
+
+def versions() -> dict[str, Any]:
+    """Return what must be the same for a resumed run to be bit-equal."""
+    return {"python": sys.version.split()[0], "torch": str(torch.__version__), "threads": torch.get_num_threads()}

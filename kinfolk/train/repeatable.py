@@ -1,0 +1,24 @@
+"""The same bits every time, where PyTorch has operators that give them."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.deterministic
+
+
+@contextlib.contextmanager
+def repeatable() -> Iterator[None]:
+    """Ask for deterministic operators; where there is none, PyTorch warns and the run goes on."""
+    settings: Any = torch.utils.deterministic
+    old = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    fill = settings.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # filling new tensors would only find errors, at a cost
+    settings.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(old[0], warn_only=old[1])
+        settings.fill_uninitialized_memory = fill

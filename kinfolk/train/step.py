@@ -1,0 +1,160 @@
+"""One update of the weights.
+
+The gradient of a step is that of the mean over all its targets, whatever the number of micro-batches and processes:
+
+    grad = d( sum total / sum count  +  sum side * count / sum count )
+
+where a micro-batch's `total` is a sum over its targets. The sums are taken first and the division comes last,
+because the number of targets of a step is known only when its last micro-batch has been seen.
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.rng import derive
+from kinfolk.optim import Training
+from kinfolk.train.parallel import Team
+
+
+class Loss(Protocol):
+    """What a learner returns: see `kinfolk.objectives`."""
+
+    total: Tensor
+    count: Tensor
+    side: Tensor
+    measures: dict[str, tuple[Tensor, Tensor]]
+
+
+Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@dataclasses.dataclass
+class LossScale:
+    """The factor that keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
+
+    It doubles after `patience` steps without overflow; an overflow halves it and the step is skipped.
+    """
+
+    scale: float = 2.0**16
+    good: int = 0
+    patience: int = 2000
+
+    def overflowed(self) -> None:
+        """Halve after a step whose gradient is not finite."""
+        self.scale, self.good = self.scale / 2, 0
+
+    def worked(self) -> None:
+        """Count a step whose gradient is finite."""
+        self.good += 1
+        if self.good == self.patience:
+            self.scale, self.good = self.scale * 2, 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a step did. `totals` are the loss sums of this process's micro-batches, to find one that is not finite."""
+
+    loss: float
+    count: float
+    tokens: int
+    grad_norm: float
+    lr: float
+    stop: bool
+    skipped: bool
+    totals: tuple[float, ...]
+
+    @property
+    def finite(self) -> bool:
+        """Whether training can go on."""
+        return math.isfinite(self.loss) and (self.skipped or math.isfinite(self.grad_norm))
+
+
+@dataclasses.dataclass
+class Stepper:
+    """Everything an update needs. `forward` is the learner as the strategy wrapped it."""
+
+    forward: nn.Module
+    optimiser: torch.optim.Optimizer
+    training: Training
+    seed: int
+    team: Team
+    autocast: Autocast = contextlib.nullcontext
+    scale: LossScale | None = None
+
+    def update(self, batch: Batch, step: int, total: int, stop: Callable[[], bool] = lambda: False) -> Outcome:
+        """Make update number `step` of `total` (the first is 1) with this process's rows of the batch.
+
+        `stop` tells this process's wish to end after this step; the outcome carries it to all. When the loss
+        or the gradient is not finite the weights are left as they were.
+        """
+        self.optimiser.zero_grad(set_to_none=True)
+        sums, totals = self._backward(batch, step)
+        sums = torch.cat((sums, sums.new_tensor([float(tokens_of(batch)), float(stop())])))
+        loss, count, tokens, stops = self.team.sum(sums).tolist()
+        count = max(count, 1.0)
+        grads = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
+        factor = self.team.world * self._reference / count
+        norm = float(self.team.full(torch.nn.utils.get_total_norm(grads))) * factor
+        lr = self.training.optimiser.lr * self.training.schedule.scale(step, total)
+        skipped = self._skip(norm)
+        if math.isfinite(loss) and math.isfinite(norm):
+            clip = self.training.clip
+            torch._foreach_mul_(grads, factor * (clip / norm if clip and norm > clip else 1.0))
+            for group in self.optimiser.param_groups:
+                group["lr"] = lr * group.get("lr_scale", 1.0)
+            self.optimiser.step()
+        return Outcome(loss / count, count, int(tokens), norm, lr, stops > 0, skipped, totals)
+
+    def _backward(self, batch: Batch, step: int) -> tuple[Tensor, tuple[float, ...]]:
+        """Add up the gradients of the micro-batches; return the sums of loss and targets, and each loss."""
+        sums = []
+        for micro, (part, last) in enumerate(_parts(batch, self.training.accumulate)):
+            # dropout is a function of (seed, step, process, micro-batch), so a checkpoint stores no random state
+            torch.manual_seed(derive(self.seed, "step", step, self.team.rank, micro))
+            with self.team.holding(self.forward, last=last):
+                with self.autocast():
+                    loss: Loss = self.forward(part)
+                torch.autograd.backward(self._weigh(loss))
+            sums.append(torch.stack((loss.total.detach().double(), loss.count.detach().double())))
+        return torch.stack(sums).sum(0), tuple(float(x[0]) for x in sums)
+
+    def _weigh(self, loss: Loss) -> Tensor:
+        # dividing by a constant keeps float16 in range; `update` replaces it by the number of targets
+        return (loss.total + loss.side * loss.count) / self._reference
+
+    @property
+    def _reference(self) -> float:
+        constant = float(self.training.batch_size * self.training.length)
+        return constant / self.scale.scale if self.scale else constant
+
+    def _skip(self, norm: float) -> bool:
+        if self.scale is None:
+            return False
+        if math.isfinite(norm):
+            self.scale.worked()
+            return False
+        self.scale.overflowed()
+        return True
+
+
+def tokens_of(batch: Batch) -> int:
+    """Count the real positions a model reads: the first token of each row is what the second is predicted from."""
+
+    def real(ids: Tensor, keep: Tensor | None) -> int:
+        return ids.numel() if keep is None else int(keep.sum())
+
+    read = real(batch.tokens, batch.keep) - len(batch)
+    return read + (real(batch.source, batch.source_keep) if batch.source is not None else 0)
+
+
+def _parts(batch: Batch, count: int) -> Iterator[tuple[Batch, bool]]:
+    rows = len(batch) // count
+    for micro in range(count):
+        yield batch.rows(slice(micro * rows, (micro + 1) * rows)), micro == count - 1
