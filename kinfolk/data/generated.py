@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.errors import DataError, suggest
+from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.mixing import mix
+from kinfolk.data.names import split_name
 from kinfolk.data.split import Data, Indices, Split
 from kinfolk.data.tokenizer import N_SPECIALS, Tokenizer
 
@@ -188,9 +189,8 @@ def is_task(name: str) -> bool:
 
 def open_task(name: str, seed: int = 0) -> Data:
     """Return a generated task, e.g. `copy` or `sort:length=8,symbols=10,examples=5000`."""
-    base, _, numbers = name.partition(":")
-    known = {field.name for field in dataclasses.fields(TASKS[base])} - {"task"} | SIZES.keys()
-    given = _numbers(name, numbers, known)
+    fields = {field.name for field in dataclasses.fields(TASKS[name.partition(":")[0]])} - {"task"}
+    base, given = split_name(name, fields | SIZES.keys())
     sizes = {key: given.pop(key, default) for key, default in SIZES.items()}
     task: Task = dataclasses.replace(TASKS[base], **given)  # type: ignore[arg-type]
     task.check()
@@ -201,18 +201,6 @@ def open_task(name: str, seed: int = 0) -> Data:
         splits[split] = GeneratedSplit(split, task, tokenizer, size, seed)
     described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
     return Data(name, "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
-
-
-def _numbers(name: str, text: str, known: set[str]) -> dict[str, int]:
-    given: dict[str, int] = {}
-    for item in filter(None, text.split(",")):
-        key, _, value = item.partition("=")
-        if key not in known:
-            raise DataError(f"{name}: unknown setting {key!r}{suggest(key, known)}")
-        if not value.isdecimal():
-            raise DataError(f"{name}: {key} must be a whole number, not {value!r}")
-        given[key] = int(value)
-    return given
 
 
 def _within(what: str, value: int, low: int, high: int) -> None:

@@ -1,45 +1,75 @@
 """`open_data`: one door to generated tasks, embedded text, prepared folders and raw files."""
 
-import tempfile
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.generated import TASKS, is_task, open_task
-from kinfolk.data.shards import Shard, ShardWriter
-from kinfolk.data.split import Data, Split, TextSplit
+from kinfolk.data.job import WORK
+from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
+from kinfolk.data.names import split_name
+from kinfolk.data.preparation import Preparation
+from kinfolk.data.preparing import prepare
+from kinfolk.data.sources import find_sources
+from kinfolk.data.split import Data
 from kinfolk.data.stdlib import stdlib_files
-from kinfolk.data.tokenizer import Tokenizer
 
 
 def open_data(
-    name: str | Path, *, cache: Path | None = None, seed: int = 0, tokenizer: str = "byte", vocab: int | None = None
+    name: str | Path,
+    *,
+    cache: str | Path | None = None,
+    seed: int = 0,
+    tokenizer: str = "byte",
+    vocab: int | None = None,
+    choices: Preparation | None = None,
+    workers: int | None = None,
 ) -> Data:
-    """Open data by name or path."""
+    """Open data by its name or path, preparing it first if need be.
+
+    name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`); `stdlib`, or
+        about so much of it as `stdlib:megabytes=4`; a folder made by `prepare`; or any file or folder that
+        `prepare` reads, which is then prepared once and kept in the cache.
+    cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
+    seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
+    choices: everything else that can be chosen when preparing; it replaces those three.
+    """
     text = str(name)
     if is_task(text):
         return open_task(text, seed)
-    if text == "stdlib":
-        return _thin_stdlib()
-    raise DataError(f"{name}: no such data{suggest(text, [*TASKS, 'stdlib'])}")
+    choices = choices or Preparation(seed=seed, tokenizer=tokenizer, vocab=vocab)
+    if text.partition(":")[0] == "stdlib":
+        numbers = split_name(text, ["megabytes"])[1]
+        files = stdlib_files(numbers.get("megabytes"))
+        # some of its files are empty, and a few are not UTF-8
+        return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
+    path = Path(name)
+    if (path / MANIFEST).is_file():
+        return open_prepared(path)
+    if (path / WORK).is_dir():
+        raise DataError(f"{path}: not finished being prepared; run the same `kin prepare` again to go on")
+    if path.exists():
+        return _cached(text, [path], choices, _cache(cache), workers)
+    raise DataError(f"{text}: no such file or folder, and no data of that name{suggest(text, [*TASKS, 'stdlib'])}")
 
 
-def _thin_stdlib() -> Data:
-    coder = Tokenizer.byte()
-    folder = Path(tempfile.mkdtemp(prefix="kinfolk-"))
-    splits: dict[str, Split] = {}
-    for split in ("train", "valid"):
-        with ShardWriter(folder / "aside", coder.dtype) as writer:
-            n_bytes = 0
-            for i, file in enumerate(stdlib_files()):
-                if (i % 20 == 0) == (split == "valid"):
-                    raw = file.read_bytes()
-                    n_bytes += len(raw)
-                    body = np.frombuffer(raw, np.uint8).astype(np.uint16) + 7
-                    writer.add([np.concatenate([[coder.bos], body, [coder.eos]])])
-            writer.finish(folder / split)
-            splits[split] = TextSplit(
-                split, coder, [Shard(folder / split, coder.dtype, writer.n_tokens, writer.n_sequences)], n_bytes
-            )
-    return Data("stdlib", "text", coder, "thin", splits)
+def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Data:
+    """Open what was prepared from these very files in this very way, or prepare it now."""
+    sources = find_sources(inputs, pairs=choices.pairs)
+    seen = [VERSION, choices.plain(), [[os.path.abspath(s.path), s.size, s.mtime] for s in sources]]  # noqa: PTH100
+    given = Path(choices.tokenizer)
+    seen.append(hashlib.sha256(given.read_bytes()).hexdigest() if given.is_file() else "")
+    key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+    folder = cache / f"{Path(name.partition(':')[0]).stem}-{key}"
+    if not (folder / MANIFEST).is_file():
+        prepare(inputs, folder, choices, workers=workers)
+    return replace(open_prepared(folder), name=name)
+
+
+def _cache(given: str | Path | None) -> Path:
+    chosen = given or os.environ.get("KINFOLK_CACHE") or "~/.cache/kinfolk"
+    return Path(chosen).expanduser()

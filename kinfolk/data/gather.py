@@ -1,0 +1,72 @@
+"""From the records of finished jobs to the manifest."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kinfolk.data.job import Workshop, bad_line
+from kinfolk.data.manifest import BAD, TOKENIZER, Manifest
+from kinfolk.data.reader import Bad
+from kinfolk.data.shards import file_hash
+
+_COUNTS = ("documents", "tokens", "scored", "bytes", "unknown")
+
+
+def records(shop: Workshop) -> Iterator[dict[str, Any]]:
+    """Yield what each job has recorded."""
+    for job in range(len(shop.plan.jobs)):
+        record: dict[str, Any] = json.loads(shop.record(job).read_bytes())
+        yield record
+
+
+def gather(shop: Workshop) -> Manifest:
+    """Write the list of bad rows and then the manifest, whose presence says that all is done."""
+    plan, tokenizer, folder = shop.plan, shop.tokenizer, shop.folder
+    bad = Counter(reason for _, reason, _ in plan.bad)
+    splits: dict[str, dict[str, Any]] = {
+        name: dict.fromkeys(_COUNTS, 0) | {"shards": []} for name in ("train", "valid")
+    }
+    files: dict[str, dict[str, Any]] = {}
+    for job, record in enumerate(records(shop)):
+        bad.update(record["bad"])
+        for name, split in record["splits"].items():
+            for key in _COUNTS:
+                splits[name][key] += split[key]
+            if split["files"]:
+                splits[name]["shards"].append([f"{name}-{job:05d}", split["tokens"], split["sequences"]])
+            files |= split["files"]
+    if bad:
+        _write_bad_rows(shop, folder / BAD)
+    for name in (TOKENIZER, BAD) if bad else (TOKENIZER,):
+        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": file_hash(folder / name)}
+    manifest = Manifest(
+        kind="pairs" if plan.choices.pairs else "text",
+        dtype=tokenizer.dtype.str,
+        tokenizer={"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "sha256": files[TOKENIZER]["sha256"]},
+        preparation=plan.choices.plain() | {"tokenizer": Path(plan.choices.tokenizer).name},
+        inputs={"files": len(plan.sources), "bytes": plan.total},
+        splits=splits,
+        bad=dict(bad),
+        files=files,
+    )
+    manifest.write(folder)
+    return manifest
+
+
+def _write_bad_rows(shop: Workshop, path: Path) -> None:
+    """Join the lists of all jobs, in bounded memory."""
+    aside = shop.record(0).with_name(f"{BAD}.partial")
+    with aside.open("wb") as out:
+        for name, reason, detail in shop.plan.bad:
+            out.write(bad_line(name, Bad(1, reason, detail)))
+        for job in range(len(shop.plan.jobs)):
+            if shop.bad_rows(job).exists():
+                with shop.bad_rows(job).open("rb") as part:
+                    shutil.copyfileobj(part, out)
+        out.flush()
+        os.fsync(out.fileno())
+    aside.replace(path)

@@ -1,0 +1,78 @@
+"""Lines of a part of a file, in bounded memory, whatever is in the file."""
+
+from collections.abc import Iterator
+
+from kinfolk.data.sources import Bytes
+
+_BLOCK = 1 << 20
+
+
+class RowError(Exception):
+    """What is wrong with a row: a reason that can be counted, and what was found. Its reader knows the line."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+
+class Numbering:
+    """Line numbers of a file read from the middle. What comes before is only counted when a number is asked for."""
+
+    def __init__(self, path: str, start: int, before: int | None = None) -> None:
+        self.path, self.start, self._before = path, start, before
+
+    def __call__(self, local: int) -> int:
+        """Return the number in the file, from 1, of a line numbered from 0 where reading began."""
+        if self._before is None:
+            self._before = count_lines(self.path, self.start)
+        return self._before + local + 1
+
+
+def count_lines(path: str, stop: int) -> int:
+    """Count the lines that end before a place in an uncompressed file."""
+    count = 0
+    with open(path, "rb") as file:  # noqa: PTH123
+        while stop > 0 and (block := file.read(min(_BLOCK, stop))):
+            count += block.count(b"\n")
+            stop -= len(block)
+    return count
+
+
+def next_line(file: Bytes, start: int) -> int:
+    """Move a file to the first line that begins at or after `start`, and return where that is."""
+    if start == 0:
+        return file.tell()
+    file.seek(start - 1)
+    while (part := file.readline(_BLOCK)) and not part.endswith(b"\n"):
+        pass
+    return file.tell()
+
+
+def lines(file: Bytes, place: int, stop: int | None, longest: int) -> Iterator[bytes | None]:
+    """Yield the lines that begin before `stop`, without their ends; None stands for one of more than `longest` bytes.
+
+    `place` is where the file stands. A line too long is passed over in pieces and never held.
+    """
+    while stop is None or place < stop:
+        line = file.readline(longest + 2)
+        if not line:
+            return
+        place += len(line)
+        body = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(body) <= longest:
+            yield body
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_BLOCK)
+            place += len(line)
+        yield None
+
+
+def decode(raw: bytes) -> str:
+    """Return a line as text, or raise `RowError` with what is wrong with it."""
+    if b"\0" in raw:
+        raise RowError("NUL byte", f"at column {raw.index(0) + 1}")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise RowError("not valid UTF-8", f"byte 0x{raw[error.start]:02x} at column {error.start + 1}") from None

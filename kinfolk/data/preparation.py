@@ -1,0 +1,55 @@
+"""What a user can choose when raw files are turned into prepared data."""
+
+import dataclasses
+from typing import Any
+
+from kinfolk.core.errors import DataError, suggest
+
+TOKENIZERS = ("byte", "char", "word", "bpe", "unigram")
+ON_BAD = ("stop", "skip")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """How raw files become prepared data. The same files and the same choices give the same bytes.
+
+    tokenizer: byte, char, word, bpe, unigram, or the path of a tokenizer.json.
+    vocab: how many ids to learn, specials included; None takes the tokenizer's usual number.
+    valid: share of documents held out for validation.
+    seed: of the split and of the tokenizer's sample.
+    on_bad: stop at the first bad row, or skip and count them.
+    pairs: rows are (source, target); plain text files come in twos, line by line.
+    text_column, source_column, target_column: name of a column or key, or the number of a column counted from 1.
+    max_line: bytes of the longest row; text files have no such limit, their documents are cut anyway.
+    sample: bytes of text that a tokenizer learns from.
+    """
+
+    tokenizer: str = "byte"
+    vocab: int | None = None
+    valid: float = 0.05
+    seed: int = 0
+    on_bad: str = "stop"
+    pairs: bool = False
+    text_column: str = "text"
+    source_column: str = "source"
+    target_column: str = "target"
+    max_line: int = 16 << 20
+    sample: int = 32 << 20
+
+    def __post_init__(self) -> None:
+        if self.on_bad not in ON_BAD:
+            raise DataError(f"on_bad: unknown choice {self.on_bad!r}{suggest(self.on_bad, ON_BAD)}")
+        if not 0 <= self.valid < 1:
+            raise DataError(f"valid: the share held out must be at least 0 and less than 1, not {self.valid}")
+        for name, least in (("max_line", 1), ("sample", 1)):
+            if getattr(self, name) < least:
+                raise DataError(f"{name}: must be at least {least}, not {getattr(self, name)}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns a row is made of."""
+        return (self.source_column, self.target_column) if self.pairs else (self.text_column,)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the choices as plain data."""
+        return dataclasses.asdict(self)

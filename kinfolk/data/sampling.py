@@ -1,0 +1,36 @@
+"""The text a tokenizer learns from: bounded, seeded, and never what is held out."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kinfolk.core.rng import derive
+from kinfolk.data.job import Tell, documents, place
+from kinfolk.data.mixing import permute
+from kinfolk.data.plan import Plan
+from kinfolk.data.reader import Bad
+
+_MOST_JOBS = 256
+
+
+def sample(plan: Plan, tell: Tell) -> Iterator[str]:
+    """Yield all training text if it is small, else the beginnings of jobs picked by the seed.
+
+    Never more than `choices.sample` bytes, so a terabyte takes no longer than a gigabyte. Bad rows are passed over
+    here; whoever reads everything reports them.
+    """
+    choices, n = plan.choices, len(plan.jobs)
+    jobs = np.sort(permute(np.arange(min(n, _MOST_JOBS)), n, derive(choices.seed, "sample")))
+    for job in map(int, jobs):
+        left, number = choices.sample // len(jobs), 0
+        for _, item in documents(plan, job, lambda _: None):
+            if isinstance(item, Bad):
+                continue
+            held_out = place(choices.seed, job, number) < choices.valid
+            number += 1
+            for text in () if held_out else item.texts:
+                tell(min(left, len(text)))
+                yield text[:left]
+                left = max(0, left - len(text))
+            if not left:
+                break
