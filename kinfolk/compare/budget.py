@@ -26,13 +26,13 @@ class Budget:
     amount: float
     unit: str
 
-    def steps(self, tokens_per_step: int, flops_per_token: float | None, seconds_per_step: float | None) -> int:
+    def steps(self, tokens_per_step: float, flops_per_token: float | None, seconds_per_step: float | None) -> int:
         """Return how many steps fit: at least one, so that every contestant has a result."""
         per_step = self.per_step(tokens_per_step, flops_per_token, seconds_per_step)
         # a budget that was made from a number of steps must give that number back
         return max(1, math.floor(self.amount / per_step * (1 + 1e-9)))
 
-    def per_step(self, tokens_per_step: int, flops_per_token: float | None, seconds_per_step: float | None) -> float:
+    def per_step(self, tokens_per_step: float, flops_per_token: float | None, seconds_per_step: float | None) -> float:
         """Return what one step uses up, in this budget's unit."""
         if self.unit == "tokens":
             return tokens_per_step

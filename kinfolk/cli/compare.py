@@ -1,0 +1,84 @@
+"""`kin compare`: train several relatives at an equal budget and rank them."""
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+EPILOG = """\
+examples:
+  kin compare                                                   the first relatives on Python's own source
+  kin compare gpt gpt2 --data my.txt --budget 10m               ten minutes of training for every trial
+  kin compare vanilla gpt2 --data pairs/ --budget 2M-tokens     the same number of tokens for all
+  kin compare gpt2 bert --budget 1e14-flops --match params      the same operations, widths matched to gpt2
+  kin compare table.toml --seeds 5 --out runs/mine              contestants of your own
+
+Stop it at any time; the same command goes on. More seeds or contestants with the same --out add only what is missing.
+A table.toml has [contestants.NAME] with relative = "gpt2" and numbers, for example n_layers = 8."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
+    add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
+    add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
+    add("--seeds", type=int, default=3, metavar="N", help="trials of every contestant (default: 3)")
+    add(
+        "--match", default="none", metavar="BY", help="scale widths to the first: params, flops or none (default: none)"
+    )
+    add("--size", default="tiny", help="tiny, small or base (default: tiny)")
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="change every recipe: training.length=256")
+    add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")
+    files = parser.add_argument_group("raw files")
+    files.add_argument("--tokenizer", default="byte", help="byte, char, word, bpe, unigram or a file (default: byte)")
+    files.add_argument("--vocab", type=int, metavar="N", help="size of a vocabulary that is learnt")
+    files.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
+    machine = parser.add_argument_group("the machine")
+    machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
+    machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
+    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
+    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print the table, and say where the report is."""
+    from rich.console import Console
+
+    from kinfolk.compare.run import run as compare
+    from kinfolk.compare.settings import Settings
+    from kinfolk.compare.table import show
+
+    settings = Settings(
+        contestants=tuple(args.contestants),
+        data=args.data,
+        budget=args.budget,
+        seeds=args.seeds,
+        match=args.match,
+        size=args.size,
+        assignments=tuple(args.set),
+        tokenizer=args.tokenizer,
+        vocab=args.vocab,
+        jobs=args.jobs,
+        threads=args.threads,
+        nice=args.nice,
+        timeout=args.timeout,
+        out=args.out,
+        cache=args.cache,
+    )
+    command = shlex.join(["kin", *sys.argv[1:]])
+    notes = Console(stderr=True)
+    try:
+        result = compare(settings, command, notes)
+    except KeyboardInterrupt:
+        notes.print(f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}", markup=False)
+        raise
+    if args.json:
+        print(json.dumps(result.to_plain(), indent=2, ensure_ascii=False))
+    else:
+        console = Console()
+        show(result.rows, console, result.title)
+        console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+    return 0 if result.best else 1

@@ -1,0 +1,145 @@
+"""Who takes part: names of relatives, spec files, run folders, and tables of them, resolved to recipes.
+
+A table is a TOML file that names contestants and says in a few numbers what each is:
+
+    [contestants.deep]
+    relative = "gpt2"
+    n_layers = 8
+
+    [contestants.wide]
+    relative = "gpt2"
+    size = "small"
+    "training.optimiser.lr" = 3e-4
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core import paths
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.family import registry
+from kinfolk.family.about import About
+from kinfolk.family.building import read_recipe
+from kinfolk.family.making import make, numbers_of
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.sizes import SIZES
+
+FIRST = ("vanilla", "vanilla-pre", "gpt", "gpt2", "bert")
+TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
+"""Contests that have a name of their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One that takes part: a relative with some numbers, or a recipe read from a file."""
+
+    name: str
+    relative: str = ""
+    size: str = "tiny"
+    overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    written: Recipe | None = None
+
+    @property
+    def about(self) -> About | None:
+        """What is known of its relative."""
+        return registry.about(self.relative) if self.relative else None
+
+    @property
+    def scalable(self) -> bool:
+        """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
+        return bool(self.relative) and "d_model" in self._known() and "d_model" not in self.overrides
+
+    def recipe(self, vocab_size: int, assignments: Sequence[str] = (), d_model: int | None = None) -> Recipe:
+        """Return its recipe for data of this vocabulary, with `--set` applied, at another width if one is given."""
+        if self.written is not None:
+            recipe = paths.set_path(self.written, "model.vocab_size", vocab_size)
+        else:
+            numbers = {"vocab_size": vocab_size, **(self._widened(d_model) if d_model else {})}
+            known = self._known()
+            fitting = {name: value for name, value in numbers.items() if name in known}
+            recipe = make(self.relative, size=self.size, **(fitting | dict(self.overrides)))
+        return paths.assign(recipe, assignments)
+
+    def parent(self, vocab_size: int, assignments: Sequence[str] = ()) -> Recipe | None:
+        """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
+        about = self.about
+        if about is None or about.parent is None:
+            return None
+        known = numbers_of(registry.entry(about.parent).function)
+        same = {name: value for name, value in self.overrides.items() if name in known}
+        elder = Contestant(about.parent, about.parent, self.size, same)
+        try:
+            return elder.recipe(vocab_size, assignments)
+        except SpecError:
+            # a path of `--set` may lead to what only the child has
+            return elder.recipe(vocab_size)
+
+    def _known(self) -> dict[str, Any]:
+        return numbers_of(registry.entry(self.relative).function)
+
+    def _widened(self, d_model: int) -> dict[str, int]:
+        """Return a width, and the feed-forward width in proportion to it."""
+        numbers = self._known() | SIZES[self.size].numbers | dict(self.overrides)
+        if "d_ff" not in numbers or "d_ff" in self.overrides:
+            return {"d_model": d_model}
+        return {"d_model": d_model, "d_ff": max(8, round(numbers["d_ff"] * d_model / numbers["d_model"] / 8) * 8)}
+
+
+def gather(names: Sequence[str | Path], size: str = "tiny") -> list[Contestant]:
+    """Find everybody who was named; a name that stands for nothing, or for two, is refused before anything runs."""
+    if size not in SIZES:
+        raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
+    found = [contestant for name in (names or FIRST) for contestant in _named(name, size)]
+    for i, contestant in enumerate(found):
+        if contestant.name in (other.name for other in found[:i]):
+            raise SpecError(
+                f"contestant {contestant.name!r} is named twice; a table of contestants gives names of its own"
+            )
+    return found
+
+
+def _named(name: str | Path, size: str) -> Iterator[Contestant]:
+    text, path = str(name), Path(name)
+    relatives = registry.relatives()
+    if text in relatives:
+        yield Contestant(text, text, size)
+    elif text in TABLES:
+        yield from (Contestant(each, each, size) for each in TABLES[text])
+    elif path.suffix == ".toml" or (path / "spec.toml").exists():
+        yield from _from_file(path, size)
+    else:
+        known = [*relatives, *TABLES]
+        raise SpecError(f"contestant {text!r}: no relative, table, spec file or run of this name{suggest(text, known)}")
+
+
+def _from_file(path: Path, size: str) -> Iterator[Contestant]:
+    if path.is_dir():
+        yield Contestant(path.name, written=read_recipe(path / "spec.toml"))
+        return
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SpecError(f"{path}: not valid TOML: {error}") from None
+    if "contestants" not in data:
+        yield Contestant(path.stem, written=read_recipe(path))
+        return
+    extra = sorted(set(data) - {"contestants"})
+    if extra or not isinstance(data["contestants"], dict):
+        raise SpecError(f"{path}: a table of contestants has [contestants.NAME] and nothing else, found {extra}")
+    for name, body in data["contestants"].items():
+        yield _from_table(f"{path}: contestants.{name}", name, body, size)
+
+
+def _from_table(where: str, name: str, body: Any, size: str) -> Contestant:
+    if not isinstance(body, dict) or "relative" not in body:
+        raise SpecError(f'{where}: expected a table with relative = "…"{suggest("", registry.relatives())}')
+    numbers = dict(body)
+    relative, size = numbers.pop("relative"), numbers.pop("size", size)
+    if relative not in registry.relatives():
+        raise SpecError(f"{where}.relative: unknown relative {relative!r}{suggest(relative, registry.relatives())}")
+    return Contestant(name, relative, size, numbers)

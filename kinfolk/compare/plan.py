@@ -1,0 +1,297 @@
+"""From what was asked to trials: recipes on one vocabulary, widths matched, a budget turned into steps.
+
+All contestants see the same batches in the same order, so batch size and length are those of the first contestant.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.compare import layout, match
+from kinfolk.compare.budget import Budget
+from kinfolk.compare.comparison import Card
+from kinfolk.compare.contestants import Contestant, gather
+from kinfolk.compare.layout import Layout
+from kinfolk.compare.outcome import write_json
+from kinfolk.compare.reading import Reading, cost_of, read
+from kinfolk.compare.settings import Settings
+from kinfolk.compare.trial import Trial
+from kinfolk.core import paths, plugins
+from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import dumps, to_plain
+from kinfolk.data import Data, open_data
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import ModelCost
+
+VALIDATIONS = 10
+"""Validations of a trial; the first one, after a tenth of the steps, is the early loss."""
+
+SLACK = 1.1
+"""A trial with a budget in seconds is stopped when it has used this much of it."""
+
+PROGRAM_BYTES = 4e8
+"""What a trial takes before it has a model: interpreter, libraries, a view of the data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """A contestant whose recipe is settled but for its number of steps."""
+
+    contestant: Contestant
+    recipe: Recipe
+    cost: ModelCost
+    matched: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.contestant.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is known before the first trial starts."""
+
+    settings: Settings
+    data: Data
+    reading: Reading
+    entrants: tuple[Entrant, ...]
+    layout: Layout
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of a trial."""
+        return self.settings.allowance
+
+    def calibration(self, entrant: Entrant) -> Trial:
+        """Return the measurement of how long a step of this contestant takes."""
+        seconds = min(15.0, max(2.0, self.budget.amount / 10))
+        training = entrant.recipe.training.replace(
+            # more steps than fit, so that the clock ends it
+            steps=max(1000, entrant.recipe.training.steps),
+            eval_every=0,
+            eval_batches=1,
+            save_every=0,
+        )
+        recipe = entrant.recipe.replace(training=training)
+        return self._trial(entrant, recipe, seed=0, max_seconds=seconds, calibrate=True)
+
+    def trial(self, entrant: Entrant, seed: int, seconds_per_step: float | None = None) -> Trial:
+        """Return one trial of a contestant."""
+        steps = self.steps(entrant, seconds_per_step)
+        every = max(1, round(steps / VALIDATIONS))
+        training = entrant.recipe.training.replace(
+            steps=steps, eval_every=every, save_every=every, keep_last=1, patience=0
+        )
+        clock = SLACK * self.budget.amount if self.budget.unit == "seconds" else 0.0
+        return self._trial(entrant, entrant.recipe.replace(training=training), seed, max_seconds=clock)
+
+    def steps(self, entrant: Entrant, seconds_per_step: float | None = None) -> int:
+        """Return how many steps of a contestant the budget allows."""
+        flops = entrant.cost.train_flops_per_token
+        return self.budget.steps(self.reading.tokens_per_step, flops, seconds_per_step)
+
+    def _trial(self, entrant: Entrant, recipe: Recipe, seed: int, **fields: Any) -> Trial:
+        return Trial(
+            name=entrant.name,
+            seed=seed,
+            recipe=to_plain(recipe),
+            data=_location(self.settings),
+            fingerprint=self.data.fingerprint,
+            flops_per_token=entrant.cost.train_flops_per_token,
+            threads=self.layout.threads,
+            nice=self.settings.nice,
+            extra={
+                "version": importlib.metadata.version("kinfolk"),
+                "budget": str(self.budget),
+                "plugins": _plugin_digests(),
+            }
+            | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {}),
+            **fields,
+        )
+
+    def card(self, entrant: Entrant, trial: Trial | None, problem: str = "") -> Card:
+        """Return what a report says of a contestant."""
+        contestant, settings = entrant.contestant, self.settings
+        about = contestant.about
+        recipe = entrant.recipe
+        if trial is not None:
+            recipe = recipe.replace(training=recipe.training.replace(steps=trial.recipe["training"]["steps"]))
+        parent = contestant.parent(self.data.tokenizer.vocab_size, settings.assignments)
+        return Card(
+            name=entrant.name,
+            parent=(about.parent or "") if about else "",
+            year=about.year if about else 0,
+            paper=about.paper if about else "",
+            changes=about.changes if about else "a recipe of its own, from a file",
+            differences=_differences(parent, recipe),
+            matched=entrant.matched,
+            spec=dumps(recipe),
+            steps=recipe.training.steps,
+            params=entrant.cost.params,
+            flops_per_token=entrant.cost.flops_per_token,
+            train_flops_per_token=entrant.cost.train_flops_per_token,
+            problem=problem,
+        )
+
+
+def make(settings: Settings) -> Plan:
+    """Settle everything that can be settled without training."""
+    contestants = gather(settings.contestants, settings.size)
+    data = open_data(**_arguments(settings))
+    vocab_size = data.tokenizer.vocab_size
+    recipes = [contestant.recipe(vocab_size, settings.assignments) for contestant in contestants]
+    first = recipes[0].training
+    reading = read(data, first.batch_size, first.length)
+    entrants = [
+        _entrant(contestant, recipe, recipes[0], reading)
+        for contestant, recipe in zip(contestants, recipes, strict=True)
+    ]
+    entrants = [entrants[0], *(_matched(e, entrants[0], settings, vocab_size, reading) for e in entrants[1:])]
+    return Plan(
+        settings=settings,
+        data=data,
+        reading=reading,
+        entrants=tuple(entrants),
+        layout=_layout(settings, entrants, reading),
+    )
+
+
+def _entrant(contestant: Contestant, recipe: Recipe, first: Recipe, reading: Reading) -> Entrant:
+    """Settle a recipe: the same batches as the first contestant, and numbers in the same precision for all."""
+    training = recipe.training.replace(
+        batch_size=first.training.batch_size,
+        accumulate=first.training.accumulate,
+        length=first.training.length,
+        eval_batches=first.training.eval_batches,
+        precision=_precision(first.training.precision),
+        compile="off" if first.training.compile == "auto" else first.training.compile,
+    )
+    recipe = recipe.replace(name=contestant.name, training=training)
+    return Entrant(contestant=contestant, recipe=recipe, cost=_cost(recipe, reading))
+
+
+def _cost(recipe: Recipe, reading: Reading) -> ModelCost:
+    """Return what a recipe costs; zeros where a part of a user's own cannot tell, which a trial then counts."""
+    try:
+        return cost_of(recipe, reading)
+    except SpecError:
+        raise
+    except Exception:
+        return ModelCost(0, 0.0, 0.0)
+
+
+def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: int, reading: Reading) -> Entrant:
+    """Scale a contestant's width until it is as large, or as costly, as the first."""
+    by, contestant = settings.match, entrant.contestant
+    if by == "none":
+        return entrant
+    target = _size(first.cost, by)
+    if not target or not entrant.cost.params:
+        return dataclasses.replace(entrant, matched="not matched: what it costs is not known")
+    if not contestant.scalable:
+        left = match.difference(_size(entrant.cost, by), target)
+        return dataclasses.replace(
+            entrant, matched=f"{by} {left} against {first.name}; its width is fixed and was left"
+        )
+
+    def at(width: int) -> Entrant:
+        recipe = contestant.recipe(vocab_size, settings.assignments, d_model=width)
+        return _entrant(contestant, recipe, first.recipe, reading)
+
+    width = match.nearest_width(lambda w: _size(at(w).cost, by), target, match.unit_of(entrant.recipe.model))
+    found = at(width)
+    left = match.difference(_size(found.cost, by), target)
+    said = f"d_model {entrant.recipe.model.d_model} -> {width}: {by} {left} against {first.name}"
+    return dataclasses.replace(found, matched=said)
+
+
+def _size(cost: ModelCost, by: str) -> float:
+    return cost.params if by == "params" else cost.flops_per_token
+
+
+def _precision(asked: str) -> str:
+    """Return one number format for everybody: the one this machine multiplies fastest, unless one was asked for."""
+    if asked != "auto":
+        return asked
+    import torch
+
+    from kinfolk.train.precision import half_precision
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return half_precision(device) or "fp32"
+
+
+def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -> Layout:
+    """Choose a layout, or keep the one with which this folder's trials were begun."""
+    import torch
+
+    file = settings.folder / "layout.json"
+    known: Mapping[str, int] = {}
+    if file.exists():
+        known = json.loads(file.read_text(encoding="utf-8"))
+    on_gpu = torch.cuda.is_available()
+    chosen = layout.choose(
+        trials=settings.seeds * len(entrants),
+        step_flops=min(e.cost.train_flops_per_token for e in entrants) * reading.tokens_per_step,
+        trial_bytes=PROGRAM_BYTES + max(_bytes(e, reading) for e in entrants),
+        jobs=settings.jobs or known.get("jobs") or (1 if on_gpu else None),
+        threads=settings.threads or known.get("threads"),
+    )
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    write_json(file, dataclasses.asdict(chosen))
+    return chosen
+
+
+def _bytes(entrant: Entrant, reading: Reading) -> float:
+    """Estimate what training takes: weights, gradients and two moments, and what the backward pass needs."""
+    per_step = entrant.cost.activation_bytes * reading.tokens_per_step / entrant.recipe.training.accumulate
+    return 16 * entrant.cost.params + per_step
+
+
+def _differences(parent: Recipe | None, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+    """Say what a recipe changes against its parent, leaving out what a comparison makes equal or counts itself."""
+    if parent is None:
+        return ()
+    given = {name: getattr(recipe.training, name) for name in _GIVEN}
+    parent = parent.replace(name=recipe.name, training=parent.training.replace(**given))
+    return tuple((d.path, paths.show(d.a), paths.show(d.b)) for d in paths.diff(parent, recipe))
+
+
+_GIVEN = ("steps", "batch_size", "length", "accumulate", "eval_batches", "precision", "compile")
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """Return how to open the data."""
+    return {
+        "name": settings.data,
+        "cache": settings.cache,
+        "tokenizer": settings.tokenizer,
+        "vocab": settings.vocab,
+    }
+
+
+def _location(settings: Settings) -> dict[str, Any]:
+    """Return the same as plain data, for another process that may run elsewhere."""
+    found = _arguments(settings)
+    path = Path(settings.data)
+    # a relative path must not depend on where the trial is started
+    name = str(path.resolve()) if path.exists() else settings.data
+    return found | {"name": name, "cache": str(settings.cache.resolve()) if settings.cache else None}
+
+
+def _plugin_digests() -> list[str]:
+    """Return what the loaded plugins say, as hashes: another plugin, another trial."""
+    files = filter(None, os.environ.get(plugins.VARIABLE, "").split(os.pathsep))
+    return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files)
+
+
+def slug(name: str) -> str:
+    """Return a name as a folder may be called."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "contestant"

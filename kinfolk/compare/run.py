@@ -1,0 +1,148 @@
+"""The main job: plan, measure if the budget is a time, run the trials, and make the result.
+
+What is finished stays: a trial's folder is named after a hash of everything that decides its result, so the same
+command finds it again, and one with another contestant or more seeds adds only what is missing.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from kinfolk.compare import facts, plan, trial
+from kinfolk.compare.comparison import Comparison
+from kinfolk.compare.outcome import DONE, KEPT, Outcome
+from kinfolk.compare.plan import Entrant, Plan, slug
+from kinfolk.compare.schedule import Job, lock, run_all
+from kinfolk.compare.screen import Screen
+from kinfolk.compare.settings import Settings
+from kinfolk.compare.trial import Trial
+from kinfolk.core.errors import SpecError
+
+TRIALS, CALIBRATIONS = "trials", "calibrations"
+
+
+def run(settings: Settings, command: str = "", console: Console | None = None) -> Comparison:
+    """Compare, write the results into the folder, and return them. Interrupted, write what there is and pass it on."""
+    console = console or Console(stderr=True)
+    made = plan.make(settings)
+    with lock(settings.folder) as held:
+        contest = _Contest(made, command, console, held)
+        try:
+            contest.calibrate()
+            contest.train()
+        except KeyboardInterrupt:
+            contest.result().write()
+            raise
+        result = contest.result()
+        result.write()
+        return result
+
+
+class _Contest:
+    """A comparison in motion."""
+
+    def __init__(self, made: Plan, command: str, console: Console, held: Sequence[int]) -> None:
+        self.plan, self.command, self.console, self.held = made, command, console, held
+        self.folder = made.settings.folder
+        self.paces: dict[str, float] = {}
+        self.problems: dict[str, str] = {}
+
+    def calibrate(self) -> None:
+        """Measure how long a step of each contestant takes, where the budget is a time."""
+        if self.plan.budget.unit != "seconds":
+            return
+        orders = [(entrant, self.plan.calibration(entrant)) for entrant in self.plan.entrants]
+        places = {entrant.name: self._place(CALIBRATIONS, order) for entrant, order in orders}
+        missing = [order for _, order in orders if not _is_done(places[order.name])]
+        if missing:
+            # the last round is filled up, so that nobody is measured with fewer neighbours than the others
+            jobs = [self._job(order, places[order.name]) for order in missing]
+            short = -len(jobs) % self.plan.layout.jobs
+            for i, order in enumerate([order for _, order in orders][:short]):
+                jobs.append(self._job(order, self.folder / CALIBRATIONS / f"company-{i}"))
+            self._run(jobs, kept=0, what="measuring how long a step takes")
+        for name, place in places.items():
+            outcome = Outcome.read(place)
+            if outcome is not None and outcome.status == DONE and outcome.steps:
+                self.paces[name] = outcome.seconds / outcome.steps
+            else:
+                why = outcome.reason if outcome else "it was not measured"
+                self.problems[name] = f"its steps could not be measured: {why}"
+
+    def train(self) -> None:
+        """Run the trials that are missing: seed 0 of everybody first, so that breaking off leaves a balance."""
+        trials = [
+            found
+            for seed in range(self.plan.settings.seeds)
+            for e in self.plan.entrants
+            if (found := self._trial(e, seed))
+        ]
+        missing = [t for t in trials if not _is_kept(self._place(TRIALS, t))]
+        if missing:
+            jobs = [self._job(t, self._place(TRIALS, t)) for t in missing]
+            self._run(jobs, kept=len(trials) - len(missing), what=str(self.plan.layout))
+
+    def result(self) -> Comparison:
+        """Gather what there is."""
+        made, seeds = self.plan, range(self.plan.settings.seeds)
+        cards, outcomes = [], {}
+        for entrant in made.entrants:
+            trials = [found for seed in seeds if (found := self._trial(entrant, seed))]
+            cards.append(made.card(entrant, trials[0] if trials else None, self.problems.get(entrant.name, "")))
+            ended = (Outcome.read(self._place(TRIALS, t)) for t in trials)
+            outcomes[entrant.name] = tuple(outcome for outcome in ended if outcome is not None)
+        return Comparison(
+            folder=self.folder,
+            title=f"{', '.join(e.name for e in made.entrants)} on {made.data.name}",
+            facts=facts.gather(made, self.command, sum(map(len, outcomes.values())), self.paces),
+            cards=tuple(cards),
+            outcomes=outcomes,
+        )
+
+    def _trial(self, entrant: Entrant, seed: int) -> Trial | None:
+        """Return a trial, or None for a contestant that cannot be run; the reason is kept."""
+        if entrant.name in self.problems:
+            return None
+        if self.plan.budget.unit == "seconds" and entrant.name not in self.paces:
+            return None
+        try:
+            return self.plan.trial(entrant, seed, self.paces.get(entrant.name))
+        except SpecError as error:
+            self.problems[entrant.name] = str(error)
+            return None
+
+    def _place(self, kind: str, order: Trial) -> Path:
+        return self.folder / kind / f"{slug(order.name)}-seed{order.seed}-{order.key}"
+
+    def _job(self, order: Trial, folder: Path) -> Job:
+        order.write(folder)
+        steps, seconds = order.recipe["training"]["steps"], self.plan.budget.unit == "seconds"
+        return Job(
+            name=order.name,
+            seed=order.seed,
+            key=order.key,
+            folder=folder,
+            command=[sys.executable, "-m", "kinfolk.compare.trial", str(folder)],
+            threads=order.threads,
+            weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
+            limit=self.plan.settings.limit,
+            progress=lambda: trial.last_step(folder) / steps,
+        )
+
+    def _run(self, jobs: Sequence[Job], kept: int, what: str) -> None:
+        weight = sum(job.weight for job in jobs)
+        with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
+            screen.note(f"{what}{f'; {kept} finished before' if kept else ''}")
+            run_all(jobs, self.plan.layout.jobs, screen, self.held)
+
+
+def _is_done(folder: Path) -> bool:
+    outcome = Outcome.read(folder)
+    return outcome is not None and outcome.status == DONE
+
+
+def _is_kept(folder: Path) -> bool:
+    outcome = Outcome.read(folder)
+    return outcome is not None and outcome.status in KEPT
