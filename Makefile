@@ -7,11 +7,11 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,\
   $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := data,report,eval,log,bench,dev
+EXTRAS := data,report,log,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick check clean
+.PHONY: demo test quick check docs clean
 
 demo: $(STAMP)  ## compare the first relatives on the source of Python's own standard library
 	$(BIN)/kin compare --budget $(DEMO_BUDGET) --out runs/demo
@@ -26,6 +26,9 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## write the parts of README.md that are read from the source
+	$(BIN)/python docs/readme.py
 
 clean:  ## remove the environment and everything that was generated
 	rm -rf $(VENV) build dist runs/demo .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

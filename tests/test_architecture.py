@@ -25,9 +25,9 @@ MAY_IMPORT["models"] = {"core", "ops", "layers"}
 MAY_IMPORT["objectives"] = {"core", "ops", "layers", "models"}
 MAY_IMPORT["family"] = {"core", "ops", "optim", "layers", "models", "objectives"}
 MAY_IMPORT["train"] = {*MAY_IMPORT["family"], "family", "data"}
-MAY_IMPORT["generate"] = {*MAY_IMPORT["train"], "train"}
-MAY_IMPORT["compare"] = {*MAY_IMPORT["generate"], "generate"}
-MAY_IMPORT["bench"] = {*MAY_IMPORT["generate"], "generate"}
+MAY_IMPORT["decoding"] = {*MAY_IMPORT["train"], "train"}
+MAY_IMPORT["compare"] = {*MAY_IMPORT["decoding"], "decoding"}
+MAY_IMPORT["bench"] = {*MAY_IMPORT["decoding"], "decoding"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "bench", "compare", "kinfolk"}
 
 # operators are held to a naive reference of the same name; these are no operators of their own

@@ -1,0 +1,50 @@
+"""Writes the parts of README.md that are read from the source: the family tree and the file map. Run by `make docs`."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[1]
+# from the bottom to the top: imports point from the later to the earlier
+LAYERS = ["core", "ops", "optim", "data", "layers", "models", "objectives", "family"]
+LAYERS += ["train", "decoding", "compare", "bench", "cli"]
+
+
+def file_map() -> str:
+    """Return one line per file: its name, and the first sentence of its docstring."""
+    lines = []
+    for layer in ["", *LAYERS]:
+        folder = HOUSE / "kinfolk" / layer
+        files = sorted(folder.glob("*.py") if not layer else folder.rglob("*.py"))
+        lines += [f"{file.relative_to(HOUSE)!s:40} {first_sentence(file)}" for file in files if first_sentence(file)]
+    return "\n".join(["```", *lines, "```"])
+
+
+def first_sentence(file: Path) -> str:
+    """Return what a file says it is."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    # "et al. 2017" ends no sentence
+    return re.split(r"\. (?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()))[0].rstrip(".")
+
+
+def tree() -> str:
+    """Return the family tree as the command line draws it."""
+    sys.path.insert(0, str(HOUSE))
+    from kinfolk.cli.family import tree
+    from kinfolk.family.catalogue import scan
+
+    return "\n".join(["```", *tree(scan()), "```"])
+
+
+def written(text: str) -> str:
+    """Return the README with its generated parts brought up to date."""
+    for name, part in {"tree": tree(), "map": file_map()}.items():
+        marks = re.compile(rf"(<!-- {name} -->\n).*(<!-- /{name} -->)", re.DOTALL)
+        text = marks.sub(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)
+    return text
+
+
+if __name__ == "__main__":
+    readme = HOUSE / "README.md"
+    readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
