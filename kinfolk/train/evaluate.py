@@ -4,18 +4,18 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.rng import derive
+from kinfolk.core.rng import Rng, derive
 from kinfolk.train.parallel import Team
-from kinfolk.train.step import Autocast, Loss
+from kinfolk.train.step import Autocast
 
-TEXT_MEASURES = ("next-token", "loss")
-"""Measures that score every token of a text, so that bits per byte can be said."""
+EVERY_TOKEN = "next-token"
+"""The measure that scores every token of a text, so that bits per byte can be said."""
 
 
 class Batches(Protocol):
@@ -27,6 +27,21 @@ class Batches(Protocol):
 
     def at(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """Return this process's rows of one batch."""
+
+
+class Learner(Protocol):
+    """What is trained and scored: see `kinfolk.objectives.learner`. It is an `nn.Module` too."""
+
+    training: bool
+
+    def prepare(self, batch: Batch, rng: Rng) -> Batch:
+        """Make inputs and targets of a batch as read."""
+
+    def measure(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return sums and counts of what is reported, the headline first."""
+
+    def train(self, mode: bool = True) -> Any:
+        """Switch dropout on or off."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +58,7 @@ class Score:
 
 
 def evaluate(
-    learner: nn.Module,
+    learner: Learner,
     batches: Batches,
     n_batches: int = 0,
     *,
@@ -66,7 +81,8 @@ def evaluate(
             # the last batch may have fewer rows than there are processes; a sharded model needs all of them to run
             weight = float(len(batch) > 0)
             batch = batch if weight else batches.at(i).rows(slice(0, 1))
-            measures = _measures(learner(batch.map(lambda x: x.to(team.device))))
+            batch = learner.prepare(batch, Rng(derive(0, "valid")))
+            measures = learner.measure(batch.map(lambda x: x.to(team.device)))
             names = names or list(measures)
             found = torch.tensor([[float(t), float(c)] for t, c in measures.values()], dtype=torch.float64)
             sums = weight * found + (sums if len(sums) else 0)
@@ -75,22 +91,18 @@ def evaluate(
 
 
 def bits_per_byte(scores: dict[str, Score], split: object) -> float | None:
-    """Return bits per byte of text, from the first measure that scores every token; None where there is none."""
+    """Return bits per byte of text, where every token is scored; None elsewhere."""
     tokens, size = getattr(split, "n_tokens", 0), getattr(split, "n_bytes", 0)
-    if getattr(split, "kind", "") != "text" or not tokens or not size:
+    if getattr(split, "kind", "") != "text" or not tokens or not size or EVERY_TOKEN not in scores:
         return None
-    return next((scores[m].mean / math.log(2) * tokens / size for m in TEXT_MEASURES if m in scores), None)
-
-
-def _measures(loss: Loss) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    return loss.measures or {"loss": (loss.total, loss.count)}
+    return scores[EVERY_TOKEN].mean / math.log(2) * tokens / size
 
 
 @contextlib.contextmanager
-def _scoring(learner: nn.Module) -> Iterator[None]:
+def _scoring(learner: Learner) -> Iterator[None]:
     """Switch dropout and gradients off, and leave the learner as it was."""
     training = learner.training
-    learner.eval()
+    learner.train(False)
     try:
         with torch.no_grad():
             yield

@@ -1,12 +1,15 @@
 """What the loop is given and what it gives back."""
 
 import dataclasses
+from typing import Any, Self
 
-from torch import nn
-
+from kinfolk.core.batch import Batch
+from kinfolk.core.rng import Rng, derive
 from kinfolk.core.spec import Spec
 from kinfolk.optim import Training
 from kinfolk.train.evaluate import Batches
+from kinfolk.train.parallel import Team
+from kinfolk.train.step import tokens_of
 
 FINISHED, EARLY, CLOCK, INTERRUPTED = "finished", "early", "clock", "interrupted"
 
@@ -30,16 +33,31 @@ class RunOptions(Spec):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is trained on what. `flops_per_token` is of training: forward and backward."""
+    """What is trained on what.
+
+    learner: batch in, loss out, with `prepare` and `measure`: see `kinfolk.objectives.learner`.
+    valid, split: validation batches, and the split they come from.
+    flops_per_token: of training, forward and backward; 0 where it is not known.
+    """
 
     name: str
-    learner: nn.Module
+    learner: Any
     training: Training
     batches: Batches
     valid: Batches | None = None
     split: object = None
     seed: int = 0
     flops_per_token: float = 0.0
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def read(self, step: int, team: Team) -> tuple[Batch, int]:
+        """Return this process's rows of the batch of a step, prepared, and how many tokens were read for them."""
+        batch = self.batches.at(step - 1, team.rank, team.world)
+        prepared: Batch = self.learner.prepare(batch, Rng(derive(self.seed, "objective")))
+        return prepared.map(lambda x: x.to(team.device)), tokens_of(batch)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -76,8 +76,8 @@ class Session:
         counters, team = self.counters, self.team
         step = counters.step + 1
         start = time.perf_counter()
-        batch = self.job.batches.at(step - 1, team.rank, team.world).map(lambda x: x.to(team.device))
-        outcome = self.stepper.update(batch, step, self.total, stop)
+        batch, tokens = self.job.read(step, team)
+        outcome = self.stepper.update(batch, step, self.total, tokens=tokens, stop=stop)
         if not outcome.finite:
             guard.stop(outcome, batch, step, self.out, team.rank)
         took = time.perf_counter() - start
@@ -235,7 +235,7 @@ def _choice(job: Job, out: Path, team: Team) -> precision.Choice:
     if team.main:
         noted = folder.read(out).get("choice")
         if noted is None:
-            batch = job.batches.at(0, team.rank, team.world).map(lambda x: x.to(team.device))
+            batch, _ = job.read(1, team)
             found = precision.choose(job.learner.to(team.device), batch, job.training, team.device)
             folder.update(out, choice=dataclasses.asdict(found))
         else:

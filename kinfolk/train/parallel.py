@@ -103,13 +103,16 @@ class Team:
 def _shard(learner: nn.Module) -> nn.Module:
     """Shard every block, then the rest, with FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(next(learner.parameters()).device.type, (dist.get_world_size(),))
     for module in list(learner.modules()):
         for block in module if isinstance(module, nn.ModuleList) else ():
             fully_shard(block, mesh=mesh)
     fully_shard(learner, mesh=mesh)
+    if hasattr(learner, "measure"):
+        # scoring is not `forward`, and needs the weights together just the same
+        register_fsdp_forward_method(learner, "measure")
     return learner
 
 

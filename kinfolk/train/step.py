@@ -26,10 +26,17 @@ from kinfolk.train.parallel import Team
 class Loss(Protocol):
     """What a learner returns: see `kinfolk.objectives`."""
 
-    total: Tensor
-    count: Tensor
-    side: Tensor
-    measures: dict[str, tuple[Tensor, Tensor]]
+    @property
+    def total(self) -> Tensor:
+        """Nats, summed over the scored targets."""
+
+    @property
+    def count(self) -> Tensor:
+        """How many those are."""
+
+    @property
+    def side(self) -> Tensor:
+        """Side losses, a mean."""
 
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -88,16 +95,20 @@ class Stepper:
     autocast: Autocast = contextlib.nullcontext
     scale: LossScale | None = None
 
-    def update(self, batch: Batch, step: int, total: int, stop: Callable[[], bool] = lambda: False) -> Outcome:
-        """Make update number `step` of `total` (the first is 1) with this process's rows of the batch.
+    def update(
+        self, batch: Batch, step: int, total: int, *, tokens: int = 0, stop: Callable[[], bool] = lambda: False
+    ) -> Outcome:
+        """Make update number `step` of `total` (the first is 1) with this process's rows of a prepared batch.
+
+        `tokens` is how many were read for it, for the counters.
 
         `stop` tells this process's wish to end after this step; the outcome carries it to all. When the loss
         or the gradient is not finite the weights are left as they were.
         """
         self.optimiser.zero_grad(set_to_none=True)
         sums, totals = self._backward(batch, step)
-        sums = torch.cat((sums, sums.new_tensor([float(tokens_of(batch)), float(stop())])))
-        loss, count, tokens, stops = self.team.sum(sums).tolist()
+        sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))
+        loss, count, read, stops = self.team.sum(sums).tolist()
         count = max(count, 1.0)
         grads = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
         factor = self.team.world * self._reference / count
@@ -110,7 +121,7 @@ class Stepper:
             for group in self.optimiser.param_groups:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
             self.optimiser.step()
-        return Outcome(loss / count, count, int(tokens), norm, lr, stops > 0, skipped, totals)
+        return Outcome(loss / count, count, int(read), norm, lr, stops > 0, skipped, totals)
 
     def _backward(self, batch: Batch, step: int) -> tuple[Tensor, tuple[float, ...]]:
         """Add up the gradients of the micro-batches; return the sums of loss and targets, and each loss."""
@@ -145,7 +156,7 @@ class Stepper:
 
 
 def tokens_of(batch: Batch) -> int:
-    """Count the real positions a model reads: the first token of each row is what the second is predicted from."""
+    """Count the real tokens of a batch that is not prepared yet; the last of a row is only predicted, never read."""
 
     def real(ids: Tensor, keep: Tensor | None) -> int:
         return ids.numel() if keep is None else int(keep.sum())

@@ -23,7 +23,6 @@ class ToyLoss:
     total: Tensor
     count: Tensor
     side: Tensor
-    measures: dict[str, tuple[Tensor, Tensor]]
 
 
 class ToyModel(nn.Module):
@@ -50,6 +49,13 @@ class ToyLearner(nn.Module):
         super().__init__()
         self.model = model
 
+    def prepare(self, batch: Batch, rng: object) -> Batch:
+        return batch
+
+    def measure(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        loss = self(batch)
+        return {"next-token": (loss.total, loss.count)}
+
     def forward(self, batch: Batch) -> ToyLoss:
         keep = torch.ones_like(batch.tokens) if batch.keep is None else batch.keep
         logits = self.model(batch.tokens[:, :-1])
@@ -58,7 +64,7 @@ class ToyLearner(nn.Module):
         total, count = (nats * scored).sum(), scored.sum()
         # the mean over real positions, so that it is the same however a batch is cut
         side = 0.1 * (logits.square().mean(-1).flatten() * scored).sum() / count.clamp(min=1)
-        return ToyLoss(total, count, side, {"next-token": (total.detach(), count)})
+        return ToyLoss(total, count, side)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,32 @@
+"""How long a step takes, measured on steps that are thrown away: what a budget in seconds needs to become steps."""
+
+import copy
+import statistics
+import time
+
+from kinfolk.train.job import Job
+from kinfolk.train.parallel import Team
+from kinfolk.train.precision import choose
+from kinfolk.train.repeatable import repeatable
+from kinfolk.train.step import Stepper
+
+
+def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None = None) -> float:
+    """Return the median seconds of a step of this job; the job itself is left as it was.
+
+    The steps are those of a copy, on the job's own batches, with the precision the run would choose.
+    """
+    team, training = team or Team(), job.training
+    learner = copy.deepcopy(job.learner).to(team.device)
+    choice = choose(learner, job.read(1, team)[0], training, team.device)
+    optimiser = training.optimiser.build(learner)
+    forward, autocast = choice.wrap(learner), choice.autocast(team.device)
+    stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale())
+    took = []
+    with repeatable():
+        for step in range(1, warm_up + steps + 1):
+            start = time.perf_counter()
+            batch, tokens = job.read(step, team)
+            stepper.update(batch, step, training.steps, tokens=tokens)
+            took.append(time.perf_counter() - start)
+    return statistics.median(took[warm_up:])

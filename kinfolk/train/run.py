@@ -1,0 +1,175 @@
+"""From a recipe and data to a run, and from a run folder to its continuation."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kinfolk.core import plugins
+from kinfolk.core.batch import IGNORE
+from kinfolk.core.errors import CheckpointError, DataError, SpecError
+from kinfolk.core.plain import dumps, from_plain, load, to_plain
+from kinfolk.data import Batches, Data, Tokenizer, open_data
+from kinfolk.family import registry
+from kinfolk.family.building import build
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import cost
+from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.objective import Vocabulary
+from kinfolk.train import folder, loop, parallel
+from kinfolk.train.job import Job, Result, RunOptions
+from kinfolk.train.parallel import Team
+
+
+def train(
+    recipe: Recipe,
+    data: Data,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    options: RunOptions | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> Result:
+    """Train a recipe on data into a new run folder.
+
+    source: arguments of `open_data` with which `resume` finds the data again; without them its name is used.
+    """
+    out, options = Path(out), options or RunOptions()
+    run = describe(data, seed, options, source)
+    with parallel.join(options.strategy, options.device) as team:
+        job = make_job(recipe, data, seed, team)
+        spec = dumps(recipe)
+        if team.main and not (parallel.restarted() and (out / folder.RUN).exists()):
+            folder.create(out, spec, run | folder.origin(), data.tokenizer)
+        team.wait()
+        return _carry_out(job, out, team, options)
+
+
+def resume(out: str | Path, *, data: Data | None = None, options: RunOptions | None = None) -> Result:
+    """Go on with a run that was stopped, as it was begun; a finished one returns its result.
+
+    data: the run's data if it is open already. options: others than the run was begun with.
+    """
+    out = Path(out)
+    run = folder.read(out)
+    done = folder.result(out)
+    if done is not None:
+        return Result(**done)
+    for plugin in run.get("plugins", ()):
+        plugins.load_plugin(plugin)
+    registry.load()
+    recipe = load(Recipe, out / folder.SPEC)
+    options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
+    if not options.threads:
+        # sums depend on how many threads share them
+        options = options.replace(threads=run["versions"]["threads"])
+    data = data or reopen(out)
+    if data.fingerprint != run["fingerprint"]:
+        raise DataError(f"{data.name}: is not the data {out} was begun with (fingerprints differ)")
+    with parallel.join(options.strategy, options.device) as team:
+        return _carry_out(make_job(recipe, data, run["seed"], team), out, team, options)
+
+
+def reopen(out: str | Path) -> Data:
+    """Open the data of a run again."""
+    source = dict(folder.read(Path(out))["data"])
+    return open_data(source.pop("name"), **source)
+
+
+def load_learner(out: str | Path) -> tuple[Recipe, Learner]:
+    """Return the recipe and the learner of a run, with the best weights it has so far."""
+    from kinfolk.models.folder import load_weights
+    from kinfolk.train.checkpoint import Checkpoints
+
+    out = Path(out)
+    run = folder.read(out)
+    for plugin in run.get("plugins", ()):
+        plugins.load_plugin(plugin)
+    registry.load()
+    recipe = load(Recipe, out / folder.SPEC)
+    file = out / folder.WEIGHTS
+    if not file.exists():
+        checkpoints = Checkpoints(out / "checkpoints")
+        saved = checkpoints.best() or checkpoints.newest()
+        if saved is None:
+            raise CheckpointError(f"{out}: the run has no checkpoint yet")
+        file = saved.path / folder.WEIGHTS
+    model = build(recipe, run["seed"])
+    load_weights(model, file)
+    return recipe, Learner(model, recipe.objective, vocabulary_of(Tokenizer.load(out / folder.TOKENIZER)))
+
+
+def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the part of run.toml that says what is run."""
+    where = {"name": data.name} if source is None else {k: v for k, v in source.items() if v is not None}
+    return {
+        "seed": seed,
+        "fingerprint": data.fingerprint,
+        "plugins": [path for path in os.environ.get(plugins.VARIABLE, "").split(os.pathsep) if path],
+        "data": where,
+        "options": to_plain(options),
+    }
+
+
+def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
+    """Build what the loop works on."""
+    training, tokenizer, team = recipe.training, data.tokenizer, team or Team()
+    if recipe.model.vocab_size < tokenizer.vocab_size:
+        raise SpecError(
+            f"model.vocab_size: {recipe.model.vocab_size} is less than the {tokenizer.vocab_size} "
+            f"tokens of {data.name}; set model.vocab_size={tokenizer.vocab_size}"
+        )
+    if training.batch_size % (team.world * training.accumulate):
+        raise SpecError(
+            f"training.batch_size: {training.batch_size} rows cannot be shared by {team.world} processes "
+            f"with {training.accumulate} micro-batches each; take a multiple of {team.world * training.accumulate}"
+        )
+    model = build(recipe, seed)
+    model.set_recompute(training.recompute)
+    learner = Learner(model, recipe.objective, vocabulary_of(tokenizer))
+    valid, rows, length = data.split("valid"), training.batch_size, training.length
+    job = Job(
+        name=recipe.name,
+        learner=learner,
+        training=training,
+        batches=Batches(split=data.split("train"), batch_size=rows, length=length, seed=seed),
+        valid=Batches(split=valid, batch_size=rows, length=length, shuffle=False),
+        split=valid,
+        seed=seed,
+    )
+    return job.replace(flops_per_token=flops_per_token(job, recipe))
+
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
+    """Return the ids that objectives need."""
+    t = tokenizer
+    return Vocabulary(size=t.vocab_size, pad=t.pad, bos=t.bos, eos=t.eos, sep=t.sep, mask=t.mask)
+
+
+def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
+    """Return the operations of training per token read, from the cost model and what batches really look like.
+
+    An objective decides what a model sees of a text or a pair (two halves, one joined row, masks), so the
+    shapes are those of prepared batches, padding included: it is computed as well.
+    """
+    flops = tokens = 0.0
+    for step in range(samples):
+        batch, read = job.read(step + 1, Team())
+        assert batch.targets is not None
+        scored = float((batch.targets != IGNORE).sum()) / batch.tokens.numel()
+        source = None if batch.source is None else batch.source.shape[1]
+        found = cost(recipe.model, batch.tokens.shape[1], source, scored)
+        flops += found.train_flops_per_token * batch.tokens.numel()
+        tokens += read
+    return flops / tokens
+
+
+def _carry_out(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if not team.main:
+        return loop.run(job, out, team, options)
+    with folder.locked(out):
+        return loop.run(job, out, team, options)
