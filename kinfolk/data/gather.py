@@ -47,7 +47,7 @@ def gather(shop: Workshop) -> Manifest:
         kind="pairs" if plan.choices.pairs else "text",
         dtype=tokenizer.dtype.str,
         tokenizer={"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "sha256": files[TOKENIZER]["sha256"]},
-        preparation=plan.choices.plain() | {"tokenizer": Path(plan.choices.tokenizer).name},
+        preparation=_choices(shop),
         inputs={"files": len(plan.sources), "bytes": plan.total},
         splits=splits,
         bad=dict(bad),
@@ -55,6 +55,13 @@ def gather(shop: Workshop) -> Manifest:
     )
     manifest.write(folder)
     return manifest
+
+
+def _choices(shop: Workshop) -> dict[str, Any]:
+    """Return the choices that are in the data: not what a bad row did, nor where the tokenizer's file was."""
+    choices = shop.plan.choices.plain() | {"tokenizer": Path(shop.plan.choices.tokenizer).name}
+    del choices["on_bad"]
+    return choices
 
 
 def _write_bad_rows(shop: Workshop, path: Path) -> None:

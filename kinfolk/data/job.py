@@ -4,6 +4,7 @@ What a job writes is a function of the plan and the tokenizer alone, so it does 
 """
 
 import dataclasses
+import itertools
 import json
 import os
 from collections import Counter
@@ -32,6 +33,7 @@ HELD_OUT = "held-out.json"
 
 # texts are encoded together up to this many characters
 _TOGETHER = 1 << 20
+_PLACES = 1 << 10
 
 Tell = Callable[[int], None]
 
@@ -40,7 +42,7 @@ Tell = Callable[[int], None]
 class Workshop:
     """A folder in the making: finished shards in it, everything unfinished in its `work` folder.
 
-    below: documents whose `place` is lower are held out for validation.
+    below: documents whose number in `places` is lower are held out for validation.
     """
 
     folder: Path
@@ -64,9 +66,11 @@ class Workshop:
         return self.folder / WORK / f"bad-{job:05d}.jsonl"
 
 
-def place(seed: int, job: int, document: int) -> float:
-    """Return a document's number in [0, 1); the lowest ones are held out for validation."""
-    return float(fraction(mix(derive(seed, "split"), job, document)))
+def places(seed: int, job: int) -> Iterator[float]:
+    """Yield a number in [0, 1) for each document of a job; the documents with the lowest are held out."""
+    key = derive(seed, "split")
+    for start in itertools.count(0, _PLACES):
+        yield from fraction(mix(key, job, np.arange(start, start + _PLACES))).tolist()
 
 
 def documents(plan: Plan, job: int, tell: Tell) -> Iterator[tuple[str, Document | Bad]]:
@@ -88,14 +92,14 @@ def run_job(shop: Workshop, job: int, tell: Tell) -> None:
     with ExitStack() as stack:
         splits = {name: _SplitWriter(shop, stack, f"{name}-{job:05d}") for name in ("train", "valid")}
         bad = _BadRows(shop, stack, job)
-        lowest, number = 1.0, 0
+        lowest, place = 1.0, places(shop.plan.choices.seed, job)
         for path, item in documents(shop.plan, job, tell):
             if isinstance(item, Bad):
                 bad.add(path, item)
                 continue
-            where = place(shop.plan.choices.seed, job, number)
+            where = next(place)
             splits["valid" if where < shop.below else "train"].add(item)
-            lowest, number = min(lowest, where), number + 1
+            lowest = min(lowest, where)
         record = {name: writer.finish() for name, writer in splits.items()}
         bad.finish()
         write_json(shop.record(job), {"splits": record, "bad": bad.reasons, "lowest": lowest, "below": shop.below})

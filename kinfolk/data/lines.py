@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kinfolk.data.sources import Bytes
+from kinfolk.data.sources import Bytes, open_bytes
 
 _BLOCK = 1 << 20
 
@@ -15,23 +15,11 @@ class RowError(Exception):
         self.reason, self.detail = reason, detail
 
 
-class Numbering:
-    """Line numbers of a file read from the middle. What comes before is only counted when a number is asked for."""
-
-    def __init__(self, path: str, start: int, before: int | None = None) -> None:
-        self.path, self.start, self._before = path, start, before
-
-    def __call__(self, local: int) -> int:
-        """Return the number in the file, from 1, of a line numbered from 0 where reading began."""
-        if self._before is None:
-            self._before = count_lines(self.path, self.start)
-        return self._before + local + 1
-
-
 def count_lines(path: str, stop: int) -> int:
-    """Count the lines that end before a place in an uncompressed file."""
+    """Count the lines that end before a place in a file, compressed or not."""
     count = 0
-    with open(path, "rb") as file:  # noqa: PTH123
+    with open_bytes(path) as file:
+        stop -= file.tell()
         while stop > 0 and (block := file.read(min(_BLOCK, stop))):
             count += block.count(b"\n")
             stop -= len(block)

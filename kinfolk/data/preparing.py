@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from kinfolk.data.gather import gather, records
 from kinfolk.data.job import HELD_OUT, PLAN, WORK, Workshop
 from kinfolk.data.learn import make_tokenizer, needs_sample
 from kinfolk.data.lock import LOCK, locked
-from kinfolk.data.manifest import MANIFEST, TOKENIZER, Manifest, open_prepared, read_manifest
+from kinfolk.data.manifest import BAD, MANIFEST, TOKENIZER, Manifest, open_prepared, read_manifest
 from kinfolk.data.plan import Plan, make_plan
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.progress import bar
@@ -51,7 +52,8 @@ def prepare(
                 _make_tokenizer(folder, plan, learned=learned)
                 _do_jobs(folder, workers or useful_workers(plan))
                 gather(Workshop.open(folder))
-            _check_request(folder, plan)
+            elif not _is_request(folder, plan):
+                raise DataError(f"{folder}: holds data of other files or other choices; choose a new folder")
             shutil.rmtree(folder / WORK, ignore_errors=True)
             open_prepared(folder)
             return read_manifest(folder)
@@ -71,33 +73,36 @@ def _refuse_bad_files(plan: Plan) -> None:
 
 
 def _begin(folder: Path, plan: Plan) -> None:
-    """Write the plan, or find that it is the one already begun."""
-    if (folder / WORK / PLAN).exists():
-        _check_request(folder, plan)
-        return
-    strangers = {path.name for path in folder.iterdir()} - {LOCK, WORK, REQUEST}
-    if strangers:
-        raise DataError(f"{folder}: not empty (it holds {min(strangers)!r}); choose a new folder")
+    """Write the plan, unless it is the one already begun; what was begun for another plan is removed."""
+    if not (folder / WORK).is_dir():
+        strangers = {path.name for path in folder.iterdir()} - {LOCK, REQUEST}
+        if strangers:
+            raise DataError(f"{folder}: not empty (it holds {min(strangers)!r}); choose a new folder")
+    elif not _is_request(folder, plan):
+        shutil.rmtree(folder / WORK)
+        for path in (*folder.glob("*.bin"), *folder.glob("*.idx"), folder / TOKENIZER, folder / BAD):
+            path.unlink(missing_ok=True)
     (folder / WORK).mkdir(exist_ok=True)
-    write_json(folder / WORK / HELD_OUT, {"below": plan.choices.valid})
     write_json(folder / REQUEST, _request(plan))
+    if not (folder / WORK / HELD_OUT).exists():
+        write_json(folder / WORK / HELD_OUT, {"below": plan.choices.valid})
+    # written even when it is there: what a bad row does may have changed
     write_json(folder / WORK / PLAN, plan.plain())
 
 
-def _check_request(folder: Path, plan: Plan) -> None:
+def _is_request(folder: Path, plan: Plan) -> bool:
     try:
-        same = json.loads((folder / REQUEST).read_bytes()) == _request(plan)
+        return bool(json.loads((folder / REQUEST).read_bytes()) == _request(plan))
     except (OSError, ValueError):
-        same = False
-    if not same:
-        raise DataError(f"{folder}: holds data prepared from other files or with other choices; choose a new folder")
+        return False
 
 
 def _request(plan: Plan) -> dict[str, str]:
-    """Return a hash of everything that the result depends on."""
+    """Return a hash of everything that finished jobs depend on; stopping at a bad row or not is no such thing."""
     given = Path(plan.choices.tokenizer)
     tokenizer = file_hash(given) if given.is_file() else plan.choices.tokenizer
-    text = json.dumps([plan.plain(), tokenizer], sort_keys=True)
+    choices = replace(plan.choices, on_bad="skip")
+    text = json.dumps([replace(plan, choices=choices).plain(), tokenizer], sort_keys=True)
     return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 

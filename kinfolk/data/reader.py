@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from kinfolk.data.lines import Numbering, RowError, decode, lines, next_line
+from kinfolk.data.lines import RowError, count_lines, decode, lines, next_line
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.sources import BROKEN_GZIP, Bytes, Source, open_bytes
 
@@ -56,8 +56,10 @@ class Reader(abc.ABC):
 
     def __init__(self, source: Source, span: Span, choices: Preparation, piece: int) -> None:
         self.source, self.span, self.choices, self.piece = source, span, choices, piece
-        self.number = Numbering(source.path, span.start, span.line)
         self.line = 0
+        # where the lines begin that are counted from 0, and how many come before; counted only when somebody asks
+        self.place = span.start
+        self.before = span.line
         self._files: list[Bytes] = []
 
     def __iter__(self) -> Iterator[Document | Bad]:
@@ -67,7 +69,7 @@ class Reader(abc.ABC):
                 self._files = [stack.enter_context(open_bytes(path)) for path in paths]
                 yield from self.rows(*self._files)
             except BROKEN_GZIP as error:
-                yield Bad(self.number(self.line), "broken gzip", f"{error}; what follows is lost")
+                yield self.bad(RowError("broken gzip", f"{error}; what follows is lost"))
 
     @property
     def consumed(self) -> int:
@@ -80,9 +82,8 @@ class Reader(abc.ABC):
 
     def lines(self, file: Bytes, start: int, stop: int | None) -> Iterator[bytes | None]:
         """Yield lines, None for one that is too long."""
-        place = next_line(file, start)
-        self.number = Numbering(self.source.path, place, self.span.line)
-        return lines(file, place, stop, self.choices.max_line)
+        self.place = next_line(file, start)
+        return lines(file, self.place, stop, self.choices.max_line)
 
     def decoded(self, raw: bytes | None) -> str:
         """Return a line as text."""
@@ -97,6 +98,12 @@ class Reader(abc.ABC):
     def bad(self, why: RowError) -> Bad:
         """Return what is wrong with the present line."""
         return Bad(self.number(self.line), why.reason, why.detail)
+
+    def number(self, line: int) -> int:
+        """Return the number in the file, from 1, of a line counted from 0 where reading began."""
+        if self.before is None:
+            self.before = count_lines(self.source.path, self.place)
+        return self.before + line + 1
 
 
 def document(texts: Sequence[str]) -> Document:

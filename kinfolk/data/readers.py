@@ -5,8 +5,10 @@ import itertools
 import json
 from collections.abc import Iterator
 
+import numpy as np
+
 from kinfolk.core.errors import suggest
-from kinfolk.data.lines import Numbering, RowError, decode
+from kinfolk.data.lines import RowError, decode
 from kinfolk.data.parquet import ParquetReader
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.reader import Bad, Document, Reader, Span, document
@@ -29,16 +31,16 @@ class TextReader(Reader):
         """Yield pieces of text."""
         (file,) = files
         start, left = text_start(file, self.span.start), None
+        self.place = start
         if self.span.stop is not None:
             left = text_start(file, self.span.stop) - start
             file.seek(start)
-        self.number = Numbering(self.source.path, start)
         for raw in pieces(file, left, self.piece):
             try:
                 yield Document((decode(raw),), (len(raw),))
             except RowError:
                 yield from self._line_by_line(raw)
-            self.line += raw.count(b"\n")
+            self.line += int(np.count_nonzero(np.frombuffer(raw, np.uint8) == ord("\n")))
 
     def _line_by_line(self, raw: bytes) -> Iterator[Document | Bad]:
         good = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kinfolk.core.rng import derive
-from kinfolk.data.job import Tell, documents, place
+from kinfolk.data.job import Tell, documents, places
 from kinfolk.data.mixing import permute
 from kinfolk.data.plan import Plan
 from kinfolk.data.reader import Bad
@@ -22,12 +22,11 @@ def sample(plan: Plan, tell: Tell) -> Iterator[str]:
     choices, n = plan.choices, len(plan.jobs)
     jobs = np.sort(permute(np.arange(min(n, _MOST_JOBS)), n, derive(choices.seed, "sample")))
     for job in map(int, jobs):
-        left, number = choices.sample // len(jobs), 0
+        left, place = choices.sample // len(jobs), places(choices.seed, job)
         for _, item in documents(plan, job, lambda _: None):
             if isinstance(item, Bad):
                 continue
-            held_out = place(choices.seed, job, number) < choices.valid
-            number += 1
+            held_out = next(place) < choices.valid
             for text in () if held_out else item.texts:
                 tell(min(left, len(text)))
                 yield text[:left]

@@ -117,12 +117,13 @@ class Tokenizer:
 
     @cached_property
     def kind(self) -> str:
-        """What it is made of: byte, char, or the library's model, e.g. bpe, unigram, wordlevel."""
+        """What it is made of: byte, char, word, or the library's name of the model, as bpe or unigram."""
         if self._is_byte:
             return "byte"
         if self._char_table is not None:
             return "char"
-        return type(self.inner.model).__name__.lower()
+        name = type(self.inner.model).__name__.lower()
+        return "word" if name == "wordlevel" else name
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without specials around it."""
