@@ -22,7 +22,7 @@ _PUBLIC = {
     "load": ("kinfolk.family.building", "load"),
     "attend": ("kinfolk.ops.attend", "attend"),
     "patterns": ("kinfolk.ops.pattern", ""),
-    "generate": ("kinfolk.generate", "generate"),
+    "generate": ("kinfolk.decoding", "generate"),
     "compare": ("kinfolk.compare", "compare"),
     "KinfolkError": ("kinfolk.core.errors", "KinfolkError"),
 }
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kinfolk.family.building import build, load, save
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
-    from kinfolk.generate import generate
+    from kinfolk.decoding import generate
     from kinfolk.ops import pattern as patterns
     from kinfolk.ops.attend import attend
 

@@ -66,7 +66,7 @@ _NOWHERE = contextlib.nullcontext()
 class Context:
     """Positions, padding, visibility, the encoder's memory, listeners and side losses of one pass."""
 
-    start: int = 0  # position of the first token, where all examples agree
+    start: int = 0  # position of the first token, where all examples agree; of the furthest, where they do not
     pos_BL: Tensor | None = None  # positions of every token, where they do not
     padding: Padding | None = None
     group_BL: Tensor | None = None  # packed documents: a token sees its own only

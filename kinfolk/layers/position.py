@@ -22,6 +22,7 @@ class PositionModule(Module):
 
     bias: Hook | None = None
     value: Hook | None = None
+    limit: int | None = None  # positions it has, where they are bounded
 
     def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
         """Change the embedding of tokens at the context's positions."""
@@ -82,12 +83,11 @@ class _Sinusoid(PositionModule):
         self.register_buffer("table_LD", self._rows(dims.max_len), persistent=False)
 
     def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
-        n = x_BLD.shape[1]
-        if ctx.pos_BL is not None:
-            return x_BLD + sinusoids(ctx.pos_BL, self.width, self.layout).to(x_BLD.dtype)
-        if ctx.start + n > len(self.table_LD):
-            self.table_LD = self._rows(2 * (ctx.start + n)).to(self.table_LD)
-        return x_BLD + self.table_LD[ctx.start : ctx.start + n].to(x_BLD.dtype)
+        stop = ctx.start + x_BLD.shape[1]
+        if stop > len(self.table_LD):
+            self.table_LD = self._rows(2 * stop).to(self.table_LD)
+        rows = self.table_LD[ctx.start : stop] if ctx.pos_BL is None else self.table_LD[ctx.pos_BL]
+        return x_BLD + rows.to(x_BLD.dtype)
 
     def _rows(self, n: int) -> Tensor:
         return sinusoids(torch.arange(n), self.width, self.layout).to(torch.get_default_dtype())
@@ -107,6 +107,7 @@ class _Learned(PositionModule):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         self.table = nn.Embedding(dims.max_len, dims.d_model)
+        self.limit = dims.max_len
 
     def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
         if ctx.pos_BL is not None:

@@ -16,6 +16,7 @@ from kinfolk.layers.embedding import Embedding
 from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.init import Init, seeded
 from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.position import PositionModule
 from kinfolk.models.bridge import Bridge, LastLayer
 from kinfolk.models.stack import Depth
 
@@ -152,6 +153,12 @@ class Transformer(Module):
         for stack in (self.encoder, self.decoder):
             if stack is not None:
                 stack.recompute = mode
+
+    @property
+    def limit(self) -> int | None:
+        """The longest sequence it can take; None if there is no bound."""
+        limits = (m.limit for m in self.modules() if isinstance(m, PositionModule))
+        return min((n for n in limits if n is not None), default=None)
 
     @property
     def n_params(self) -> int:

@@ -23,8 +23,9 @@ def cross_entropy(
     r"""Return the summed cross-entropy of tokens whose logits are $x = W h + b$.
 
     $\sum_t \big(\log\sum_v e^{x_{tv}} - g\, x_{t y_t} - u \sum_v x_{tv}\big)$ with gold weight $g$ and weight $u$ on
-    every class, $g + V u = 1$. Without smoothing $g = 1, u = 0$. `smoothing` makes the two for either convention
-    (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4). No tokens: 0. Cost: three products of L x D x V, memory of one chunk.
+    every class, $g + V u = 1$. Without smoothing $g = 1, u = 0$; `smoothing` makes the two for either convention
+    (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4). No tokens: 0. Cost: three products of L x D x V, and the
+    memory of one chunk.
     Reference: `kinfolk.ops.naive.cross_entropy`.
     """
     if torch.is_grad_enabled() and (h_LD.requires_grad or w_VD.requires_grad):

@@ -1,0 +1,124 @@
+import itertools
+
+import pytest
+import torch
+
+import kinfolk as kf
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.decoding.beam import length_penalty
+from kinfolk.decoding.choose import choose, distribution, penalise
+from kinfolk.decoding.options import Decoding
+
+PROMPTS = [[9, 30, 41, 5], [12], [50, 8, 8, 17, 60, 33, 9]]
+
+
+def model(name="gpt2", **numbers):
+    small = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 32, "vocab_size": 64, "max_len": 48} | numbers
+    built = kf.build(kf.relative(name, size="tiny", **small), seed=3).double()
+    for p in built.parameters():  # sharp enough that choices differ
+        p.data *= 3
+    return built
+
+
+@pytest.mark.parametrize("name", ["gpt", "gpt2", "vanilla"])
+def test_unequal_prompts_get_what_each_gets_alone_and_uncached(name):
+    m = model(name)
+    together = kf.generate(m, PROMPTS, max_new=12, greedy=True)
+    for prompt, got in zip(PROMPTS, together, strict=True):
+        assert got == kf.generate(m, prompt, max_new=12, greedy=True)
+        assert got == kf.generate(m, prompt, max_new=12, greedy=True, cached=False)
+    assert len({tuple(r[-6:]) for r in together}) > 1
+
+
+def test_sampling_depends_on_the_seed_and_not_on_the_company():
+    m = model()
+    options = {"max_new": 10, "temperature": 1.3, "top_k": 20, "top_p": 0.9, "seed": 5}
+    first = kf.generate(m, PROMPTS, **options)
+    assert first == kf.generate(m, PROMPTS, **options)
+    assert first[0] == kf.generate(m, PROMPTS[0], **options)
+    assert first != kf.generate(m, PROMPTS, **options | {"seed": 6})
+
+
+def test_draws_follow_the_distribution():
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).expand(4000, 4)
+    how = Decoding(temperature=0.7)
+    share = torch.bincount(choose(logits, torch.zeros(4000, 1).long(), 0, how), minlength=4) / 4000
+    torch.testing.assert_close(share, (logits[0] / 0.7).softmax(-1), atol=0.03, rtol=0)
+
+
+def test_top_k_and_top_p_keep_the_likeliest_tokens():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    assert (distribution(logits, Decoding(top_k=2)) > 0).tolist() == [[True, True, False, False]]
+    # softmax: .64 .24 .09 .03
+    assert (distribution(logits, Decoding(top_p=0.7)) > 0).tolist() == [[True, True, False, False]]
+    assert (distribution(logits, Decoding(top_p=0.01)) > 0).tolist() == [[True, False, False, False]]
+    torch.testing.assert_close(distribution(logits, Decoding(top_p=0.7)).sum(), torch.tensor(1.0))
+
+
+def test_the_repetition_penalty_divides_positive_and_multiplies_negative_scores():
+    logits, seen = torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[0, 1, -1]])
+    assert penalise(logits, seen, 2.0).tolist() == [[1.0, -4.0, 2.0]]
+    m = model()
+    plain = kf.generate(m, [9, 9, 9], max_new=20, greedy=True)
+    assert len(set(kf.generate(m, [9, 9, 9], max_new=20, greedy=True, repetition_penalty=5.0))) > len(set(plain))
+
+
+def test_a_stop_token_ends_a_row_and_is_kept():
+    m = model()
+    full = kf.generate(m, PROMPTS, max_new=12, greedy=True)
+    stop = full[0][len(PROMPTS[0]) + 3]
+    stopped = kf.generate(m, PROMPTS, max_new=12, greedy=True, stop=(stop,))
+    for prompt, whole, got in zip(PROMPTS, full, stopped, strict=True):
+        new = whole[len(prompt) :]
+        assert got == prompt + (new[: new.index(stop) + 1] if stop in new else new)
+
+
+def test_one_beam_is_greedy_and_beams_find_what_exhaustive_search_finds():
+    m = model(vocab_size=9)
+    assert kf.generate(m, [[3, 4]], max_new=8, beams=2, top_k=0)[0][:2] == [3, 4]
+    prompt, n = [3, 4, 1], 3
+    scores = {}
+    with torch.no_grad():
+        for tail in itertools.product(range(9), repeat=n):
+            logits = m(torch.tensor([[*prompt, *tail]])).logits.log_softmax(-1)[0]
+            scores[tail] = sum(float(logits[len(prompt) - 1 + i, t]) for i, t in enumerate(tail))
+    best = max(scores, key=scores.get)
+    assert kf.generate(m, prompt, max_new=n, beams=81) == [*prompt, *best]
+
+
+def test_beams_over_unequal_prompts_equal_beams_alone_and_uncached():
+    for name in ("gpt2", "vanilla"):
+        m = model(name)
+        options = {"max_new": 6, "beams": 3, "stop": (11, 23)}
+        together = kf.generate(m, PROMPTS, **options)
+        for prompt, got in zip(PROMPTS, together, strict=True):
+            assert got == kf.generate(m, prompt, **options)
+            assert got == kf.generate(m, prompt, **options, cached=False)
+
+
+def test_the_length_penalty_is_wus():
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 0.5) == pytest.approx(2**0.5)
+
+
+def test_forms_in_are_forms_out():
+    m = model()
+    row = kf.generate(m, [5, 6], max_new=3, greedy=True)
+    assert kf.generate(m, torch.tensor([5, 6]), max_new=3, greedy=True).tolist() == row
+    assert kf.generate(m, torch.tensor([[5, 6]]), max_new=3, greedy=True).tolist() == [row]
+    assert kf.generate(m, [5, 6], max_new=0) == [5, 6]
+    seen = []
+    kf.generate(m, [5, 6], max_new=3, greedy=True, stream=seen.append)
+    assert [t for (t,) in seen] == row[2:]
+
+
+def test_what_cannot_be_is_refused():
+    m = model()
+    with pytest.raises(ShapeError, match="need 60 positions, the model has 48"):
+        kf.generate(m, [5] * 40, max_new=20)
+    with pytest.raises(ShapeError, match="at least one token"):
+        kf.generate(m, [])
+    with pytest.raises(SpecError, match="top_p must lie"):
+        kf.generate(m, [5], top_p=0.0)
+    with pytest.raises(SpecError, match="an encoder does not generate"):
+        kf.generate(model("bert"), [5])

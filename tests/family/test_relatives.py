@@ -1,0 +1,316 @@
+"""One file over the whole registry: whatever a relative is, all of this holds for it."""
+
+import functools
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import kinfolk as kf
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.plain import dumps, loads
+from kinfolk.core.rng import Rng
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import cost
+from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.objective import Vocabulary
+
+NAMES = kf.relatives()
+CAUSAL = [name for name in NAMES if kf.about(name).causal]
+TOY = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64}
+V = TOY["vocab_size"]
+LENGTHS = [1, 2, 13]
+
+
+@functools.cache
+def recipe(name):
+    return kf.relative(name, size="tiny", **TOY)
+
+
+def model(name, dtype=torch.float64):
+    return kf.build(recipe(name), seed=1).to(dtype).eval()
+
+
+def tokens(batch, length, seed=0):
+    return torch.randint(7, V, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def run(m, t, keep=None, source=None, **kwargs):
+    """Run any topology; an encoder-decoder gets a fixed source unless told."""
+    index = torch.arange(len(t))
+    if m.spec.topology == "encoder-decoder":
+        source = tokens(1, 9, seed=9).expand(len(t), -1) if source is None else source
+        return m.run(Batch(index=index, tokens=t, keep=keep, source=source), **kwargs)
+    return m.run(Batch(index=index, tokens=t, keep=keep), **kwargs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("length", LENGTHS)
+def test_builds_and_runs_at_any_length(name, length):
+    m = model(name)
+    logits = run(m, tokens(2, length)).logits
+    assert logits.shape == (2, length, V)
+    assert logits.isfinite().all()
+    assert m.spec.topology == kf.about(name).topology
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_survives_toml(name):
+    for size in ("tiny", "small", "base"):
+        r = kf.relative(name, size=size)
+        assert loads(Recipe, dumps(r)) == r
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_save_and_load_are_bit_equal(name, tmp_path):
+    m = model(name, torch.float32)
+    kf.save(m, tmp_path / "m")
+    again = kf.load(tmp_path / "m").eval()
+    assert again.spec == m.spec
+    assert torch.equal(run(again, tokens(2, 7)).logits, run(m, tokens(2, 7)).logits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_decides_the_weights_and_nothing_else_moves(name):
+    torch.manual_seed(0)
+    before = torch.random.get_rng_state()
+    a, b, c = kf.build(recipe(name), seed=1), kf.build(recipe(name), seed=1), kf.build(recipe(name), seed=2)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    pairs = [(x, y, z) for x, y, z in zip(a.parameters(), b.parameters(), c.parameters(), strict=True)]
+    assert all(torch.equal(x, y) for x, y, _ in pairs)
+    assert any(not torch.equal(x, z) for x, _, z in pairs)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_nothing_leaks_from_the_future(name, mode):
+    m = model(name).train(mode == "train")
+    t = tokens(2, 17)
+    before = run(m, t).logits
+    for cut in (1, 8, 16):
+        changed = t.clone()
+        changed[:, cut:] = tokens(2, 17 - cut, seed=cut)
+        assert torch.equal(run(m, changed).logits[:, :cut], before[:, :cut])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_and_what_stands_there_change_nothing(name):
+    m = model(name)
+    t = tokens(2, 9)
+    alone = run(m, t).logits
+    for filler in (0, 11):
+        padded = torch.cat([t, torch.full((2, 5), filler)], 1)
+        keep = torch.arange(14).expand(2, 14) < 9
+        torch.testing.assert_close(run(m, padded, keep).logits[:, :9], alone, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_source_padding_changes_nothing(name):
+    m = model(name)
+    if m.spec.topology != "encoder-decoder":
+        pytest.skip("no source")
+    t, source = tokens(2, 5), tokens(2, 6, seed=3)
+    keep = torch.arange(10).expand(2, 10) < 6
+    padded = torch.cat([source, torch.full((2, 4), 11)], 1)
+    batch = Batch(index=torch.arange(2), tokens=t, source=padded, source_keep=keep)
+    torch.testing.assert_close(m.run(batch).logits, run(m, t, source=source).logits, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_does_not_see_its_neighbours_in_the_batch(name):
+    m = model(name)
+    t = tokens(3, 11)
+    together = run(m, t).logits
+    for i in range(3):
+        torch.testing.assert_close(run(m, t[i : i + 1]).logits[0], together[i], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_packed_documents_equal_separate_runs(name):
+    m = model(name)
+    if m.spec.topology == "encoder-decoder":
+        pytest.skip("pairs are not packed")
+    a, b = tokens(1, 5), tokens(1, 8, seed=1)
+    where = torch.tensor([[0] * 5 + [1] * 8])
+    positions = torch.tensor([[*range(5), *range(8)]])
+    packed = Batch(index=torch.zeros(1), tokens=torch.cat([a, b], 1), document=where, positions=positions)
+    got = m.run(packed).logits
+    torch.testing.assert_close(got[:, :5], run(m, a).logits, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(got[:, 5:], run(m, b).logits, rtol=1e-9, atol=1e-11)
+
+
+def learner(name, dtype=torch.float64):
+    r = recipe(name)
+    return Learner(model(name, dtype).train(), r.objective, Vocabulary(V))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_finite_gradient(name):
+    learn = learner(name)
+    batch = learn.prepare(Batch(index=torch.arange(4), tokens=tokens(4, 60)), Rng(0))
+    loss = learn(batch)
+    (loss.total / loss.count + loss.side).backward()
+    for path, p in learn.named_parameters():
+        assert p.grad is not None, path
+        assert p.grad.isfinite().all(), path
+        assert p.grad.abs().sum() > 0, path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_fused_loss_is_the_cross_entropy_of_the_logits(name):
+    learn = learner(name)
+    batch = learn.prepare(Batch(index=torch.arange(3), tokens=tokens(3, 14)), Rng(0))
+    out = learn.model.run(batch)
+    smooth = getattr(learn.objective, "label_smoothing", 0.0)
+    want = -out.logits.log_softmax(-1)
+    gold = batch.targets.clamp(min=0)[..., None]
+    others = (want.sum(-1) - want.gather(-1, gold)[..., 0]) / (V - 1)
+    per_token = (1 - smooth) * want.gather(-1, gold)[..., 0] + smooth * others
+    scored = batch.targets != IGNORE
+    torch.testing.assert_close(learn(batch).total, per_token[scored].sum(), rtol=1e-9, atol=1e-9)
+    assert learn(batch).count == scored.sum()
+    for total, count in learn.measure(batch).values():
+        assert total.isfinite()
+        assert 0 < count <= scored.sum()
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("chunks", [(1,) * 13, (5, 1, 1, 6), (13,)], ids=["one by one", "mixed", "at once"])
+def test_cached_decoding_equals_the_full_pass(name, chunks):
+    m = model(name)
+    t = tokens(2, 13)
+    full = run(m, t).logits
+    state, at, got = m.new_state(2, 13), 0, []
+    for n in chunks:
+        got.append(run(m, t[:, at : at + n], state=state).logits)
+        at += n
+    torch.testing.assert_close(torch.cat(got, 1), full, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_cached_decoding_of_rows_at_different_positions(name):
+    m = model(name)
+    t, lengths = tokens(3, 12), torch.tensor([3, 7, 1])
+    state = m.new_state(3, 20)
+    keep = torch.arange(7) < lengths[:, None]
+    run(m, t[:, :7].where(keep, 0), keep=keep, state=state)
+    for step in range(5):
+        nxt = t[torch.arange(3), lengths + step][:, None]
+        got = run(m, nxt, state=state).logits[:, 0]
+        for row in range(3):
+            alone = run(m, t[row : row + 1, : lengths[row] + step + 1]).logits[0, -1]
+            torch.testing.assert_close(got[row], alone, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_greedy_text_is_the_same_with_and_without_a_cache(name):
+    m = model(name, torch.float32)
+    prompts = [[9, 30, 21], [12], [33, 8, 8, 17, 20]]
+    cached = kf.generate(m, prompts, max_new=10, greedy=True)
+    assert cached == kf.generate(m, prompts, max_new=10, greedy=True, cached=False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_closed_form_counts_the_parameters(name):
+    assert cost(recipe(name).model, 16).params == model(name).n_params
+    odd = kf.relative(name, size="tiny", d_model=24, n_heads=3, d_ff=40, vocab_size=31, max_len=17, n_layers=3)
+    assert cost(odd.model, 16).params == kf.build(odd).n_params
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_closed_form_counts_the_operations(name):
+    """Against PyTorch's own counter, which counts products only, and a causal score matrix as a full one."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
+    m = kf.build(r).eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        run(m, tokens(1, 32), source=tokens(1, 32)).logits
+    ours = cost(r.model, 32).flops_per_token * 32
+    assert 0.95 < ours / counter.get_total_flops() < 1.06
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_closed_form_counts_what_is_kept_for_the_backward_pass(name):
+    r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
+    learn = Learner(kf.build(r).train(), r.objective, Vocabulary(V))
+    batch = learn.prepare(Batch(index=torch.arange(2), tokens=tokens(2, 129)), Rng(0))
+    kept = {}
+    weights = {p.untyped_storage().data_ptr() for p in learn.parameters()}
+
+    def note(x):
+        if x.untyped_storage().data_ptr() not in weights and x.is_floating_point():
+            kept[x.untyped_storage().data_ptr()] = x.untyped_storage()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        loss = learn(batch)
+    measured = sum(s.nbytes() for s in kept.values())
+    scored = float(loss.count / batch.tokens.numel())
+    n_source = None if batch.source is None else batch.source.shape[1]
+    ours = cost(r.model, batch.tokens.shape[1], n_source, scored).activation_bytes * batch.tokens.numel()
+    assert 0.8 < ours / measured < 1.25
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recomputing_blocks_changes_no_gradient(name):
+    r = kf.relative(name, size="tiny", **TOY, dropout=0.2)
+    gradients = []
+    for mode in ("none", "blocks"):
+        learn = Learner(kf.build(r, seed=1).double().train(), r.objective, Vocabulary(V))
+        learn.model.set_recompute(mode)
+        torch.manual_seed(5)
+        learn(learn.prepare(Batch(index=torch.arange(2), tokens=tokens(2, 20)), Rng(0))).total.backward()
+        gradients.append([p.grad for p in learn.parameters()])
+    for stored, again in zip(*gradients, strict=True):
+        assert torch.equal(stored, again)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_taps_hear_without_changing_the_output(name):
+    m = model(name)
+    quiet, heard = run(m, tokens(2, 8)), run(m, tokens(2, 8), taps=True)
+    torch.testing.assert_close(quiet.logits, heard.logits, rtol=1e-9, atol=1e-11)
+    assert quiet.taps == {}
+    assert any(key.endswith("hidden") for key in heard.taps)
+    only = run(m, tokens(2, 8), taps=["hidden"]).taps
+    assert only
+    assert all(key.endswith(".hidden") for key in only)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_learns_its_toy_task(name):
+    """A line of eight tokens again and again, in one of two phases: who does not look at other tokens stays at log 2."""
+    learn = learner(name, torch.float32)
+    line = tokens(1, 8, seed=4)
+    text = line.repeat(8, 8)[:, :49]
+    text = torch.stack([row.roll(-4 * (i % 2)) for i, row in enumerate(text)])
+    optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3)
+    for step in range(300):
+        batch = learn.prepare(Batch(index=torch.arange(8) + 8 * step, tokens=text), Rng(0))
+        loss = learn(batch)
+        optimiser.zero_grad()
+        (loss.total / loss.count + loss.side).backward()
+        optimiser.step()
+    learn.eval()
+    measures = learn.measure(batch)
+    assert all(total / count < 0.5 for total, count in measures.values()), measures
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_has_a_place_in_the_family(name):
+    about = kf.about(name)
+    assert about.name == name
+    assert about.parent is None or about.parent in NAMES
+    assert about.causal == (recipe(name).model.decoder is not None)
+    assert 2000 < about.year < 2030
+    assert str(about.year)[:2] in about.paper
+
+
+PAPER = {"vanilla": 65e6, "vanilla-pre": 65e6, "gpt": 117e6, "gpt2": 124e6, "bert": 110e6}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_base_has_the_parameters_of_the_paper(name):
+    # the paper of the Transformer rounds generously: 37,000 shared pieces make 63.1 million
+    assert cost(kf.relative(name).model, 16).params == pytest.approx(PAPER[name], rel=0.03)
