@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,\
   $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(p))))
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-EXTRAS := data,report,log,bench,dev
+EXTRAS := data,log,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 

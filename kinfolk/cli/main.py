@@ -162,3 +162,7 @@ def _explain(error: Exception, argv: list[str]) -> int:
     hint = "" if "--debug" in argv else " (--debug shows where)"
     print(f"{verb}: unexpected {type(error).__name__}: {error}{hint}", file=sys.stderr)
     return FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

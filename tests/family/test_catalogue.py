@@ -77,12 +77,12 @@ def test_what_cannot_be_read_is_named(tmp_path, text, message):
 
 def test_children_are_oldest_first_and_a_lineage_starts_at_the_root():
     family = {
-        "c": about("c", "a", 2020),
-        "b": about("b", "a", 2018),
+        "b": about("b", "a", 2020),
+        "c": about("c", "a", 2018),
         "a": about("a"),
         "d": about("d", "c", 2021),
     }
-    assert [child.name for child in catalogue.children(family)["a"]] == ["b", "c"]
+    assert [child.name for child in catalogue.children(family)["a"]] == ["c", "b"]
     assert [root.name for root in catalogue.children(family)[None]] == ["a"]
     assert [step.name for step in catalogue.lineage("d", family)] == ["a", "c", "d"]
 
