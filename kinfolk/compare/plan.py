@@ -71,16 +71,8 @@ class Plan:
 
     def calibration(self, entrant: Entrant) -> Trial:
         """Return the measurement of how long a step of this contestant takes."""
-        seconds = min(15.0, max(2.0, self.budget.amount / 10))
-        training = entrant.recipe.training.replace(
-            # more steps than fit, so that the clock ends it
-            steps=max(1000, entrant.recipe.training.steps),
-            eval_every=0,
-            eval_batches=1,
-            save_every=0,
-        )
-        recipe = entrant.recipe.replace(training=training)
-        return self._trial(entrant, recipe, seed=0, max_seconds=seconds, calibrate=True)
+        seconds = min(10.0, max(1.0, self.budget.amount / 20))
+        return self._trial(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
 
     def trial(self, entrant: Entrant, seed: int, seconds_per_step: float | None = None) -> Trial:
         """Return one trial of a contestant."""
@@ -269,21 +261,16 @@ _GIVEN = ("steps", "batch_size", "length", "accumulate", "eval_batches", "precis
 
 def _arguments(settings: Settings) -> dict[str, Any]:
     """Return how to open the data."""
-    return {
-        "name": settings.data,
-        "cache": settings.cache,
-        "tokenizer": settings.tokenizer,
-        "vocab": settings.vocab,
-    }
+    given = {"name": settings.data, "cache": settings.cache, "tokenizer": settings.tokenizer, "vocab": settings.vocab}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _location(settings: Settings) -> dict[str, Any]:
     """Return the same as plain data, for another process that may run elsewhere."""
-    found = _arguments(settings)
-    path = Path(settings.data)
     # a relative path must not depend on where the trial is started
-    name = str(path.resolve()) if path.exists() else settings.data
-    return found | {"name": name, "cache": str(settings.cache.resolve()) if settings.cache else None}
+    path = Path(settings.data)
+    found = _arguments(settings) | ({"name": str(path.resolve())} if path.exists() else {})
+    return found | ({"cache": str(settings.cache.resolve())} if settings.cache else {})
 
 
 def _plugin_digests() -> list[str]:

@@ -1,56 +1,67 @@
-"""What a step reads, and what a model computes for it: the bridge between data, budgets and the cost model."""
+"""What a step reads, and what a model computes for it: the bridge between data, budgets and the cost model.
+
+An objective decides what a model sees of a text or a pair (two halves, one joined row, masks), so costs come from the
+shapes of a few prepared batches, padding included: it is computed as well. They are told per token that is read,
+which is the same number for every contestant.
+"""
 
 import dataclasses
 import statistics
 
+import torch
+
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Data
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost, cost
+from kinfolk.objectives.objective import Vocabulary
+from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
-SAMPLE = 8
-"""Batches looked at to learn how long pairs are; windows of text are all alike."""
+SAMPLES = 4
+"""Batches looked at: windows of text are all alike, and pairs are grouped by length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Tokens of a step, and of an example: `source` is 0 for running text. The same for all contestants."""
+    """The first batches that every trial sees."""
 
-    tokens_per_step: float
-    source: float
-    target: float
+    batches: tuple[Batch, ...]
+    vocabulary: Vocabulary
 
     @property
-    def tokens(self) -> float:
-        """Tokens of an example."""
-        return self.source + self.target
+    def tokens_per_step(self) -> float:
+        """Tokens that a step reads, padding left out."""
+        return statistics.fmean(map(tokens_of, self.batches))
 
 
 def read(data: Data, batch_size: int, length: int) -> Reading:
-    """Look at the first batches that every trial will see."""
+    """Look at the first batches of the training data."""
     batches = Batches(data.split("train"), batch_size=batch_size, length=length)
-    if data.kind == "text":
-        return Reading(batch_size * length, 0, length)
-    sample = [batches.at(step) for step in range(SAMPLE)]
-    tokens = statistics.fmean(tokens_of(batch) for batch in sample)
-    source = statistics.fmean(
-        float(batch.source_keep.sum() if batch.source_keep is not None else batch.source.numel()) / len(batch)
-        for batch in sample
-        if batch.source is not None
-    )
-    return Reading(tokens, source, max(1.0, tokens / batch_size - source))
+    return Reading(tuple(map(batches.at, range(SAMPLES))), vocabulary_of(data.tokenizer))
+
+
+def window(length: int) -> Reading:
+    """Stand in for the reading of running text where there is none: one row, of ordinary tokens."""
+    vocabulary = Vocabulary(size=256)
+    tokens = torch.full((1, length + 1), vocabulary.n_special)
+    return Reading((Batch(index=torch.zeros(1, dtype=torch.long), tokens=tokens),), vocabulary)
 
 
 def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
-    """Return what a recipe costs per token that a step reads, however it cuts the example into source and target."""
-    # an objective that hides a share of the tokens scores only those
-    scored = float(getattr(recipe.objective, "share", 1.0))
-    if recipe.model.topology != "encoder-decoder":
-        if reading.source and recipe.model.topology == "decoder":
-            scored = reading.target / reading.tokens
-        return cost(recipe.model, round(reading.tokens), scored=scored)
-    # of a text, the second half is predicted from the first
-    target = reading.target if reading.source else reading.target / 2
-    found = cost(recipe.model, round(target), source_length=round(reading.tokens - target), scored=scored)
-    share = target / reading.tokens
-    return ModelCost(found.params, found.flops_per_token * share, found.activation_bytes * share)
+    """Return what a recipe costs per token that is read."""
+    flops = kept = tokens = 0.0
+    params = 0
+    for raw in reading.batches:
+        batch = recipe.objective.prepare(raw, Rng(0), reading.vocabulary)
+        assert batch.targets is not None
+        positions = batch.tokens.numel()
+        scored = float((batch.targets != IGNORE).sum()) / positions
+        source = None if batch.source is None else batch.source.shape[1]
+        found = cost(recipe.model, batch.tokens.shape[1], source, scored)
+        params = found.params
+        flops += found.flops_per_token * positions
+        kept += found.activation_bytes * positions
+        tokens += tokens_of(raw)
+    return ModelCost(params, flops / tokens, kept / tokens)

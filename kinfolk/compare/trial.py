@@ -20,12 +20,11 @@ from kinfolk.core.errors import DataError, TrainingError
 
 if TYPE_CHECKING:
     from kinfolk.data import Data
+    from kinfolk.family.recipe import Recipe
     from kinfolk.train.job import Result
 
 FILE, RUN = "trial.json", "run"
 INTERRUPTED = 130
-WARM_UP = 3
-"""First steps that a calibration leaves out: memory is fetched and code is loaded in them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,15 +93,23 @@ def run(trial: Trial, folder: Path) -> Outcome | None:
         return known.replace(status=status, reason=_words(error), peak_bytes=peak_memory())
 
 
-def measure(trial: Trial, folder: Path) -> Outcome | None:
-    """Train for some seconds, only to learn how long a step takes beside the neighbours it has."""
-    outcome = run(trial, folder)
-    rows = [row for row in _rows(folder / RUN) if "loss" in row]
-    if outcome is None or len(rows) <= WARM_UP:
-        return outcome
-    # even a run that diverges tells how long its steps take; the trial itself will tell that it diverges
-    steps, seconds = rows[-1]["step"] - rows[WARM_UP - 1]["step"], rows[-1]["seconds"] - rows[WARM_UP - 1]["seconds"]
-    return outcome.replace(status=DONE, reason="", steps=steps, seconds=seconds, curve=())
+def measure(trial: Trial) -> Outcome:
+    """Learn how long a step takes beside the neighbours it has, from steps that are thrown away."""
+    import torch
+
+    from kinfolk.train.calibrate import calibrate
+    from kinfolk.train.run import make_job
+
+    known = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
+    try:
+        torch.set_num_threads(trial.threads)
+        job = make_job(_recipe(trial), _open(trial), trial.seed)
+        rough = calibrate(job)
+        steps = min(1000, max(5, round(trial.max_seconds / rough)))
+        return known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps))
+    except Exception as error:
+        traceback.print_exc()
+        return known.replace(status=CRASHED, reason=_words(error))
 
 
 def last_step(folder: Path) -> int:
@@ -121,7 +128,7 @@ def main(folder: Path) -> int:
     interrupt_with_parent()
     if trial.nice and hasattr(os, "nice"):
         os.nice(trial.nice)
-    outcome = measure(trial, folder) if trial.calibrate else run(trial, folder)
+    outcome = measure(trial) if trial.calibrate else run(trial, folder)
     if outcome is None:
         return INTERRUPTED
     outcome.write(folder)
@@ -133,27 +140,29 @@ def main(folder: Path) -> int:
 def _open(trial: Trial) -> "Data":
     from kinfolk.data import open_data
 
-    where = dict(trial.data)
-    cache = where.pop("cache", None)
-    data = open_data(**where, cache=Path(cache) if cache else None)
+    data = open_data(**trial.data)
     if data.fingerprint != trial.fingerprint:
         raise DataError(f"{data.name}: is not the data it was when the comparison was planned")
     return data
 
 
 def _train(trial: Trial, data: "Data", out: Path) -> "Result":
+    from kinfolk.train import RunOptions, resume, train
+
+    options = RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False)
+    if (out / "run.toml").exists():
+        return resume(out, data=data, options=options)
+    return train(_recipe(trial), data, out, seed=trial.seed, options=options, source=trial.data)
+
+
+def _recipe(trial: Trial) -> "Recipe":
     from kinfolk.core.plain import from_plain
     from kinfolk.family import registry
     from kinfolk.family.recipe import Recipe
-    from kinfolk.train import RunOptions, resume, train
 
-    # kinds of plugins must be known before a recipe that names them is read
+    # the kinds of plugins must be known before a recipe that names them is read
     registry.load()
-    options = RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False)
-    if (out / "run.toml").exists():
-        return resume(out, options=options)
-    recipe: Recipe = from_plain(Recipe, trial.recipe, trial.name)
-    return train(recipe, data, out, seed=trial.seed, options=options)
+    return from_plain(Recipe, trial.recipe, trial.name)
 
 
 def _with_result(known: Outcome, result: "Result", out: Path, trial: Trial) -> Outcome:
