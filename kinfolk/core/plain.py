@@ -53,11 +53,17 @@ def loads(cls: type[S], text: str, path: str = "spec") -> S:
 
 def load(cls: type[S], file: str | Path) -> S:
     """Read a spec from a TOML file."""
+    return from_plain(cls, read_toml(file), str(file))
+
+
+def read_toml(file: str | Path) -> dict[str, Any]:
+    """Read a TOML file as plain data."""
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{file}: cannot be read: {error}") from None
-    return loads(cls, text, str(file))
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{file}: not valid TOML: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -30,8 +30,8 @@ def generate(
     """Continue a prompt by up to `max_new` tokens; `options` are the fields of `Decoding`.
 
     A list of token ids gives a list of token ids, the prompt included; a list of lists of any lengths gives a list of
-    lists; a tensor gives a tensor, padded with 0 where an example stopped early. The prompt of an encoder-decoder is its
-    source, and the result is the target from its opening token on. `stream` gets the newest token of every example
+    lists; a tensor gives a tensor, padded with 0 where an example stopped early. The prompt of an encoder-decoder is
+    its source, and the result is the target from its opening token on. `stream` gets the newest token of every example
     (-1: finished) after each step.
     """
     how = Decoding(**options)

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 from kinfolk.core.plain import load as load_spec
+from kinfolk.core.plain import read_toml
+from kinfolk.family import registry
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import load_model, save_model
 from kinfolk.models.model import Model, Transformer, build_model
@@ -19,8 +21,17 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
 
 
 def load(folder: str | Path) -> Transformer:
-    """Read a model that `save` or a training run wrote."""
-    return load_model(folder)
+    """Read a model that `save` or a finished training run wrote."""
+    return load_model(folder, _spec_of)
+
+
+def _spec_of(file: Path) -> Model:
+    """Read a model's spec; a run folder has the whole recipe under the same name."""
+    # kinds and relatives of this package must be defined before a file can name them
+    registry.load()
+    if "model" in read_toml(file):
+        return load_spec(Recipe, file).model
+    return load_spec(Model, file)
 
 
 def read_recipe(file: str | Path) -> Recipe:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -51,13 +52,15 @@ def load_weights(model: Transformer, file: str | Path) -> None:
         raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None
 
 
-def load_model(folder: str | Path) -> Transformer:
-    """Read a model that `save_model` wrote."""
+def load_model(folder: str | Path, read_spec: Callable[[Path], Model] | None = None) -> Transformer:
+    """Read a model that `save_model` wrote; `read_spec` reads its description if that is not a bare model's."""
     folder = Path(folder)
     for name in (SPEC, WEIGHTS):
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder}: no {name} here, so this is not a saved model")
-    model = Transformer(load(Model, folder / SPEC))
+    spec = load(Model, folder / SPEC) if read_spec is None else read_spec(folder / SPEC)
+    with torch.random.fork_rng(devices=[]):
+        model = Transformer(spec)
     load_weights(model, folder / WEIGHTS)
     return model
 

@@ -225,7 +225,7 @@ def test_the_closed_form_counts_the_operations(name):
     r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
     m = kf.build(r).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        run(m, tokens(1, 32), source=tokens(1, 32)).logits
+        assert run(m, tokens(1, 32), source=tokens(1, 32)).logits.shape == (1, 32, V)
     ours = cost(r.model, 32).flops_per_token * 32
     assert 0.95 < ours / counter.get_total_flops() < 1.06
 
@@ -280,7 +280,7 @@ def test_taps_hear_without_changing_the_output(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_its_toy_task(name):
-    """A line of eight tokens again and again, in one of two phases: who does not look at other tokens stays at log 2."""
+    """A line of eight tokens again and again in one of two phases: who does not look around stays at log 2."""
     learn = learner(name, torch.float32)
     line = tokens(1, 8, seed=4)
     text = line.repeat(8, 8)[:, :49]

@@ -1,0 +1,108 @@
+"""`kin generate`: let a trained model write."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  kin generate runs/a --prompt "def " --max-new 200               sampled, as it is written
+  kin generate runs/a --prompt "import" --greedy                  always the likeliest token
+  kin generate runs/a --prompt "class A" --temperature 0.8 --top-p 0.95 --seed 3
+  kin generate runs/translation --prompt "a b c" --beams 4        beam search; the prompt is the source
+  cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)")
+    what.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
+    parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
+    how = parser.add_argument_group("how a token is chosen")
+    how.add_argument("--greedy", action="store_true", help="always the likeliest")
+    how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")
+    how.add_argument("--top-k", type=int, default=0, metavar="K", help="among the K likeliest only")
+    how.add_argument("--top-p", type=float, default=1.0, metavar="P", help="among the likeliest that reach P together")
+    how.add_argument("--repetition-penalty", type=float, default=1.0, help="above 1 makes tokens already there rarer")
+    how.add_argument("--beams", type=int, default=1, help="beam search with this many hypotheses")
+    how.add_argument("--length-penalty", type=float, default=0.6, help="of beam search (default: 0.6)")
+    how.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the model writes, token by token where there is one prompt."""
+    from kinfolk.decoding import generate
+    from kinfolk.train.run import load_learner
+
+    tokenizer = _tokenizer(args.what)
+    model = load_learner(args.what)[1].model
+    prompts = _prompts(args)
+    opening = [tokenizer.bos] if model.spec.topology == "decoder" else []
+    rows = [tokenizer.encode(prompt) or opening or [tokenizer.bos] for prompt in prompts]
+    names = ("greedy", "temperature", "top_k", "top_p", "repetition_penalty", "beams", "length_penalty", "seed")
+    options: dict[str, Any] = {name: getattr(args, name) for name in names} | {"stop": (tokenizer.eos,)}
+    live = len(rows) == 1 and args.beams == 1 and not args.json
+    writer = Writer(tokenizer, rows[0] if model.spec.topology == "decoder" else []) if live else None
+    out = generate(model, rows, args.max_new, stream=writer, **options)
+    if writer is not None:
+        writer.close()
+        return 0
+    for prompt, ids in zip(prompts, out, strict=True):
+        text = tokenizer.decode(ids)
+        print(json.dumps({"prompt": prompt, "text": text, "ids": ids}, ensure_ascii=False) if args.json else text)
+    return 0
+
+
+class Writer:
+    """Prints a text while it grows. A character may take several tokens, so what is not yet whole waits."""
+
+    def __init__(self, tokenizer: Any, ids: list[int]) -> None:
+        self.tokenizer, self.ids, self.shown = tokenizer, list(ids), ""
+        self._show()
+
+    def __call__(self, newest: list[int]) -> None:
+        if newest[0] >= 0:
+            self.ids.append(newest[0])
+            self._show()
+
+    def close(self) -> None:
+        """Print what still waits, and end the line."""
+        text = self.tokenizer.decode(self.ids)
+        sys.stdout.write(text[len(self.shown) :] + "\n")
+
+    def _show(self) -> None:
+        text = self.tokenizer.decode(self.ids)
+        if text.startswith(self.shown) and not text.endswith("\ufffd"):
+            sys.stdout.write(text[len(self.shown) :])
+            sys.stdout.flush()
+            self.shown = text
+
+
+def _tokenizer(folder: Path) -> Any:
+    from kinfolk.core.errors import CheckpointError
+    from kinfolk.data import Tokenizer
+
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise CheckpointError(f"{folder}: no tokenizer.json here, so this is not a run folder")
+    return Tokenizer.load(file)
+
+
+def _prompts(args: argparse.Namespace) -> list[str]:
+    from kinfolk.core.errors import DataError
+
+    if args.prompts is None:
+        return [args.prompt or ""]
+    try:
+        text = sys.stdin.read() if args.prompts == "-" else Path(args.prompts).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{args.prompts}: cannot be read: {error}") from None
+    lines = text.splitlines()
+    if not lines:
+        raise DataError(f"{args.prompts}: has no line to continue")
+    return lines
