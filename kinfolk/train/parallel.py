@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,7 +67,6 @@ class Team:
 
         # looking for unused parameters also keeps the buckets as they are: PyTorch would otherwise regroup them
         # after the first step, and a resumed run would add up in another order than an uninterrupted one
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True")
         return DistributedDataParallel(learner, gradient_as_bucket_view=True, find_unused_parameters=True)
 
     @contextlib.contextmanager
@@ -106,14 +104,19 @@ def _shard(learner: nn.Module) -> nn.Module:
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     mesh = init_device_mesh(next(learner.parameters()).device.type, (dist.get_world_size(),))
-    for module in list(learner.modules()):
-        for block in module if isinstance(module, nn.ModuleList) else ():
-            fully_shard(block, mesh=mesh)
+    for block in list(_blocks(learner)):
+        fully_shard(block, mesh=mesh)
     fully_shard(learner, mesh=mesh)
     if hasattr(learner, "measure"):
         # scoring is not `forward`, and needs the weights together just the same
         register_fsdp_forward_method(learner, "measure")
     return learner
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the members of the outermost lists of modules: the layers of a stack."""
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else _blocks(child)
 
 
 @contextlib.contextmanager
@@ -171,6 +174,8 @@ def launch(arguments: list[str], processes: int, restarts: int = 0) -> int:
 
     # each process would otherwise start as many threads as there are cores
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    # PyTorch advises, from C++, against looking for unused parameters; see `Team.wrap` for why it is done
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

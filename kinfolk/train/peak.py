@@ -20,10 +20,14 @@ def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 102
 
 
 def best_time(work: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 1000) -> float:
-    """Return the shortest time of a piece of work, tried for about `seconds` and at least twice after a warm-up."""
-    _timed(work, device)
-    best, spent, tried = float("inf"), 0.0, 0
-    while tried < 2 or (spent < seconds and tried < most):
+    """Return the shortest time of a piece of work, tried for about `seconds` and at most so many times.
+
+    Unless it is tried only once, the first time warms up and does not count.
+    """
+    best, spent, tried = _timed(work, device), 0.0, 1
+    if most > 1:
+        best = float("inf")
+    while tried < most and (tried < 3 or spent < seconds):
         took = _timed(work, device)
         best, spent, tried = min(best, took), spent + took, tried + 1
     return best

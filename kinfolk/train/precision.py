@@ -95,10 +95,11 @@ def half_precision(device: torch.device) -> str | None:
 
 
 def _choose_compile(time_of: Any, precision: str, training: Training, measured: dict[str, float]) -> str:
-    plain = measured.get(precision) or time_of(Choice(precision))
-    measured[precision] = plain
+    # one step tells whether the run is long enough; it is the first, so it rather overstates
+    plain = measured.get(precision) or time_of(Choice(precision), most=1)
     if plain * training.accumulate * training.steps < COMPILE_AFTER:
         return "off"
+    measured[precision] = plain = measured.get(precision) or time_of(Choice(precision))
     try:
         measured["compiled"] = time_of(Choice(precision, "on"))
     except Exception:
@@ -107,7 +108,7 @@ def _choose_compile(time_of: Any, precision: str, training: Training, measured: 
     return "on" if plain > GAIN * measured["compiled"] else "off"
 
 
-def _step_time(learner: nn.Module, batch: Batch, device: torch.device, choice: Choice) -> float:
+def _step_time(learner: nn.Module, batch: Batch, device: torch.device, choice: Choice, most: int = 5) -> float:
     module, autocast = choice.wrap(learner), choice.autocast(device)
 
     def work() -> None:
@@ -116,7 +117,7 @@ def _step_time(learner: nn.Module, batch: Batch, device: torch.device, choice: C
         torch.autograd.backward(loss.total / loss.count.clamp(min=1) + loss.side)
         learner.zero_grad(set_to_none=True)
 
-    return best_time(work, device, seconds=0.3, most=5)
+    return best_time(work, device, seconds=0.3, most=most)
 
 
 @contextlib.contextmanager

@@ -113,9 +113,11 @@ def job(seed: int = 0, dropout: float = 0.1, flops: float = 0.0, **changes: obje
 
 def start(out: Path, the_job: Job, options: RunOptions = QUIET, team: Team | None = None) -> Result:
     """Begin a run, or go on with it."""
-    if not (out / folder.RUN).exists():
+    team = team or Team()
+    if team.main and not (out / folder.RUN).exists():
         folder.create(out, "toy = true\n", {"seed": the_job.seed})
-    return run(the_job, out, team or Team(), options)
+    team.wait()
+    return run(the_job, out, team, options)
 
 
 def weights(out: Path) -> dict[str, Tensor]:

@@ -1,0 +1,189 @@
+"""`kin train`: train one relative, in one process or several."""
+
+import argparse
+import contextlib
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kinfolk.data import Data
+    from kinfolk.family.recipe import Recipe
+    from kinfolk.train import Result, RunOptions
+
+INTERRUPTED = 130
+
+EPILOG = """\
+examples:
+  kin train gpt2 --data stdlib --steps 200 --out runs/a         Python's own source, nothing to download
+  kin train vanilla --data reverse --out runs/b                 a generated task: pairs for an encoder-decoder
+  kin train gpt2 --data my.txt --tokenizer bpe --vocab 4096     your own text
+  kin train spec.toml --data prepared/ --set training.optimiser.lr=3e-4 --set training.accumulate=4
+  kin train gpt2 --size small --processes 2                     two processes (DDP); --strategy fsdp shards the weights
+  torchrun --nnodes 2 … -m kinfolk.cli.main train gpt2 …        several machines; --out on a disk they share
+
+Ctrl-C saves and leaves; `kin resume RUN` goes on as if nothing had happened, also after kill -9."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("what", metavar="RELATIVE|SPEC.toml", help="a relative's name (see kin family), or a spec file")
+    add("--size", default="tiny", help="tiny, small or base, of a relative given by name (default: tiny)")
+    add("--steps", type=int, metavar="N", help="updates of the weights (default: the recipe's)")
+    add("--seed", type=int, default=0, metavar="S", help="of weights, order and dropout (default: 0)")
+    add("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe: training.clip=0.5")
+    add("--out", type=Path, metavar="RUN", help="the run folder (default: runs/NAME-DATA-SEED)")
+    data_arguments(parser, "stdlib")
+    machine_arguments(parser)
+
+
+def data_arguments(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Add the options that say where the data is."""
+    data = parser.add_argument_group("data")
+    usual = f"default: {default}" if default else "default: the run's own"
+    data.add_argument("--data", default=default, metavar="D", help=f"stdlib, a task, a file, a folder ({usual})")
+    data.add_argument("--tokenizer", metavar="T", help="for raw files: byte, char, word, bpe, unigram or a file")
+    data.add_argument("--vocab", type=int, metavar="N", help="for raw files: size of a vocabulary that is learnt")
+    data.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
+
+
+def machine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where and how a run is carried out."""
+    machine = parser.add_argument_group("the machine")
+    machine.add_argument("--processes", type=int, default=1, metavar="N", help="on this machine (default: 1)")
+    machine.add_argument("--strategy", help="of several processes: ddp or fsdp (default: ddp)")
+    machine.add_argument("--restarts", type=int, default=0, metavar="N", help="of failed processes (default: 0)")
+    machine.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    machine.add_argument("--threads", type=int, metavar="N", help="of each process (default: PyTorch's)")
+    machine.add_argument("--quiet", action="store_true", help="show no progress")
+    machine.add_argument("--no-tensorboard", action="store_true", help="write no files for TensorBoard")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and say how it ended."""
+    from kinfolk.train import folder, parallel
+    from kinfolk.train.run import describe, train
+
+    source = {"name": args.data, "tokenizer": args.tokenizer, "vocab": args.vocab, "cache": args.cache}
+    source = {name: str(value) if name == "cache" else value for name, value in source.items() if value is not None}
+    data = open_source(source)
+    recipe = recipe_of(args, data)
+    out = args.out or Path("runs") / f"{recipe.name}-{Path(args.data.partition(':')[0]).stem}-{args.seed}"
+    options = options_of(args)
+    if args.processes > 1 and not parallel.inside():
+        from kinfolk.core.plain import dumps
+
+        # refused here, before processes are started that would all refuse
+        folder.refuse_existing(out, dumps(recipe), describe(data, args.seed, options, source))
+        return parallel.launch(command_of("train", args, out=out), args.processes, args.restarts)
+    with plain_warnings():
+        return show(train(recipe, data, out, seed=args.seed, options=options, source=source), args.json)
+
+
+def open_source(source: dict[str, Any]) -> "Data":
+    """Open the data that the options name."""
+    from kinfolk.data import open_data
+
+    rest = {key: value for key, value in source.items() if key != "name"}
+    return open_data(source["name"], **rest)
+
+
+def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
+    """Return the recipe that the options name, fitted to the vocabulary of the data."""
+    from kinfolk.core import paths
+    from kinfolk.family import registry
+    from kinfolk.family.building import read_recipe
+    from kinfolk.family.making import make, numbers_of
+
+    vocab_size, assignments = data.tokenizer.vocab_size, list(args.set)
+    if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
+        known = numbers_of(registry.entry(args.what).function)
+        pairs = [paths.split(text) for text in assignments]
+        # `n_layers=4` is a number of the relative; `model.dropout=0.1` is a path into its recipe
+        own = {name: paths.Written(text).read() for name, text in pairs if name in known}
+        assignments = [f"{name}={text}" for name, text in pairs if name not in known]
+        recipe = make(args.what, size=args.size, **({"vocab_size": vocab_size} | own))
+    else:
+        path = Path(args.what)
+        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
+        recipe = paths.set_path(recipe, "model.vocab_size", vocab_size)
+    if args.steps is not None:
+        assignments.append(f"training.steps={args.steps}")
+    return paths.assign(recipe, assignments)
+
+
+def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":
+    """Return how to carry a run out: what was begun with, where the options do not say otherwise."""
+    from kinfolk.train import RunOptions
+
+    options = given or RunOptions()
+    changes = {name: getattr(args, name) for name in ("strategy", "device", "threads")}
+    options = options.replace(**{name: value for name, value in changes.items() if value is not None})
+    quiet, tensorboard = options.quiet or args.quiet, options.tensorboard and not args.no_tensorboard
+    return options.replace(quiet=quiet, tensorboard=tensorboard)
+
+
+def command_of(verb: str, args: argparse.Namespace, **changes: Any) -> list[str]:
+    """Return the command line that these options came from, for the processes that a launcher starts."""
+    known = vars(args) | changes
+    words = [verb, str(known.pop("what"))]
+    for name in ("run", "plugin", "processes", "restarts"):
+        # plugins travel in the environment; the rest is the launcher's
+        known.pop(name, None)
+    for name, value in known.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(option)
+        elif isinstance(value, list):
+            words += [word for item in value for word in (option, str(item))]
+        elif value is not None and value is not False:
+            words += [option, str(value)]
+    return words
+
+
+def show(result: "Result", as_json: bool) -> int:
+    """Print how a run ended, once, and return the exit code."""
+    import dataclasses
+    import os
+
+    from kinfolk.train.progress import clock
+
+    code = INTERRUPTED if result.status == "interrupted" else 0
+    if os.environ.get("RANK", "0") != "0":
+        return code
+    if as_json:
+        print(json.dumps(dataclasses.asdict(result), indent=1))
+        return code
+    mfu = "" if result.mfu is None else f", MFU {100 * result.mfu:.0f} %"
+    speed = f"{result.tokens_per_second:,.0f} tokens/s{mfu}, {result.precision}"
+    print(f"{result.name}: {result.step:,} steps, {result.tokens:,} tokens in {clock(result.seconds)} ({speed})")
+    scores = "  ".join(f"{name} {value:.4f}" for name, value in result.valid.items())
+    bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits per byte"
+    if scores:
+        print(f"valid: {scores}{bits}  (best {result.best:.4f} at step {result.best_step})")
+    where = f"step {result.step} of {result.total_steps}"
+    ends = {
+        "finished": result.out,
+        "early": f"{result.out}: stopped early, no improvement since step {result.best_step}",
+        "clock": f"{result.out}: stopped by the clock at {where}",
+        "interrupted": f"interrupted at {where}; go on with: kin resume {result.out}",
+    }
+    print(ends[result.status])
+    return code
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Show a warning as one line that a user can read."""
+
+    def say(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        print(f"kin: warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = say
+        yield
