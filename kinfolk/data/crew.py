@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import kinfolk
 from kinfolk.core.errors import DataError
 from kinfolk.data.job import Tell, Workshop, run_job
 from kinfolk.data.plan import Plan
@@ -99,7 +98,7 @@ def _serve(
 
 
 def _start(folder: Path, workers: int) -> "subprocess.Popen[str]":
-    home = str(Path(kinfolk.__file__).parent.parent)
+    home = str(Path(__file__).parents[2])
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")])),
         # the library's own threads would only fight over the cores that the workers use
