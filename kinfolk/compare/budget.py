@@ -80,12 +80,12 @@ def duration(seconds: float) -> str:
     return "".join(parts)
 
 
-def amount(number: float) -> str:
+def amount(number: float, digits: int = 4) -> str:
     """Write a count with the largest multiple that leaves it at least 1: 2500000 is "2.5M"."""
     for prefix in ("T", "G", "M", "k"):
         if abs(number) >= _PREFIX[prefix]:
-            return f"{number / _PREFIX[prefix]:.4g}{prefix}"
-    return f"{number:.4g}"
+            return f"{number / _PREFIX[prefix]:.{digits}g}{prefix}"
+    return f"{number:.{digits}g}"
 
 
 def _positive(budget: Budget, text: str) -> Budget:

@@ -29,8 +29,11 @@ from kinfolk.data import Data, open_data
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
 
-VALIDATIONS = 10
-"""Validations of a trial; the first one, after a tenth of the steps, is the early loss."""
+VALIDATIONS = (5, 10)
+"""Fewest and most validations of a trial; the first, after a fifth to a tenth of the steps, is the early loss."""
+
+VALIDATING = 0.2
+"""The share of training's work that validations may cost, as far as the fewest allow it."""
 
 SLACK = 1.1
 """A trial with a budget in seconds is stopped when it has used this much of it."""
@@ -77,7 +80,9 @@ class Plan:
     def trial(self, entrant: Entrant, seed: int, seconds_per_step: float | None = None) -> Trial:
         """Return one trial of a contestant."""
         steps = self.steps(entrant, seconds_per_step)
-        every = max(1, round(steps / VALIDATIONS))
+        # a validation batch is a forward pass, a third of a step
+        affordable = 3 * VALIDATING * steps / max(1, entrant.recipe.training.eval_batches)
+        every = max(1, round(steps / min(max(affordable, VALIDATIONS[0]), VALIDATIONS[1])))
         training = entrant.recipe.training.replace(
             steps=steps, eval_every=every, save_every=every, keep_last=1, patience=0
         )

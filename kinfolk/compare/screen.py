@@ -40,7 +40,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """Say one thing above the bars."""
-        self.console.print(text, style="dim", markup=False, highlight=False)
+        self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def started(self, job: "Job") -> None:
         """Say that a job begins, where no bar would show it."""

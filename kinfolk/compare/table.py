@@ -19,6 +19,9 @@ WORDS = ("contestant", "of")
 
 def show(rows: Sequence[Row], console: Console, title: str = "") -> None:
     """Print the table and what its marks and numbers mean."""
+    if not console.is_terminal:
+        # a file or a pipe has no edge to wrap at
+        console.width = max(console.width, 120)
     console.print(Group(_table(rows, title), *(Text(line, style="dim") for line in notes(rows))))
 
 
@@ -44,9 +47,9 @@ def cells(row: Row) -> dict[str, str]:
         "of": row.measure or NONE,
         "bits/byte": number(row.bits_per_byte),
         "early loss": number(row.early),
-        "parameters": amount(row.params) if row.params else NONE,
-        "FLOPs/token": amount(row.flops_per_token) if row.flops_per_token else NONE,
-        "tokens/s": amount(row.tokens_per_second) if row.tokens_per_second else NONE,
+        "params": amount(row.params, 3) if row.params else NONE,
+        "FLOPs/token": amount(row.flops_per_token, 3) if row.flops_per_token else NONE,
+        "tokens/s": amount(row.tokens_per_second, 3) if row.tokens_per_second else NONE,
         "peak memory": memory(row.peak_bytes),
     }
 
@@ -64,11 +67,19 @@ def memory(size: float | None) -> str:
 
 
 def _table(rows: Sequence[Row], title: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in cells(rows[0]) if rows else ():
-        table.add_column(column, justify="left" if column in WORDS else "right", no_wrap=True)
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
+    """Lay the rows out, each group under the name of its measure."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    columns = [name for name in cells(rows[0]) if name != "of"]
+    for name in columns:
+        # a long name stands on two lines, so that the table fits a terminal of 80 columns
+        short = name.replace(" ", "\n").replace("/", "/\n")
+        table.add_column(short, justify="left" if name in WORDS else "right", no_wrap=True)
+    for i, row in enumerate(rows):
+        following = rows[i + 1].measure if i + 1 < len(rows) else row.measure
+        if i == 0 or rows[i - 1].measure != row.measure:
+            above = row.measure or "no result"
+            table.add_row("", Text(above, style="italic dim"))
         style = "bold" if row.rank == 1 else "dim" if row.final is None else ""
-        last = following is not None and following.measure != row.measure
-        table.add_row(*(Text(cell) for cell in cells(row).values()), style=style, end_section=last)
+        said = cells(row)
+        table.add_row(*(Text(said[name]) for name in columns), style=style, end_section=following != row.measure)
     return table

@@ -32,13 +32,19 @@ def test_everybody_gets_the_batches_of_the_first(tmp_path: Path) -> None:
     assert {(t.batch_size, t.length, t.precision, t.compile) for t in trainings} == {(8, 24, "fp32", "off")}
 
 
-def test_tokens_become_steps_validated_ten_times(tmp_path: Path) -> None:
+def test_tokens_become_steps(tmp_path: Path) -> None:
     made = planned(tmp_path)
     trial = made.trial(made.entrants[0], seed=1)
     training = from_plain(Recipe, trial.recipe).training
     assert training.steps == int(10_000 / made.reading.tokens_per_step)
-    assert training.eval_every == round(training.steps / 10)
     assert (trial.seed, trial.max_seconds, training.patience) == (1, 0, 0)
+
+
+def test_validations_are_ten_or_as_many_as_are_cheap(tmp_path: Path) -> None:
+    for tokens, expected in (("100k-tokens", 5), ("400k-tokens", 7), ("4M-tokens", 10)):
+        made = planned(tmp_path, data="stdlib", budget=tokens)
+        training = made.trial(made.entrants[0], 0).recipe["training"]
+        assert round(training["steps"] / training["eval_every"]) == expected
 
 
 def test_flops_become_fewer_steps_for_a_costlier_model(tmp_path: Path) -> None:
