@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.pattern import Causal, Full, Pattern
-from kinfolk.ops.plan import density, extent
+from kinfolk.ops.plan import density
 
 BLOCK = 128
 """Side of the tiles of the gathered path: large enough for the kernel, small enough to follow a pattern."""
@@ -127,8 +127,11 @@ def positions(view: View, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
 
 def softmax_product(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, ok_BLM: Tensor | None, pos: tuple[Tensor, Tensor], scoring: Scoring
-) -> Tensor:
-    """Attend explicitly: for hooks, dropout and taps, which a fused kernel does not have. Any axes may follow H."""
+) -> tuple[Tensor, Tensor]:
+    """Attend explicitly: for hooks, dropout and taps, which a fused kernel does not have. Any axes may follow H.
+
+    Also returns the logarithm of the normaliser, -inf for a query that sees nothing.
+    """
     scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     scores_BHLM = (q_BHLK * scale) @ k_BHMK.mT
     if scoring.bias is not None:
@@ -137,12 +140,16 @@ def softmax_product(
         scores_BHLM = scores_BHLM.masked_fill(~ok_BLM.unsqueeze(1), -torch.inf)
     # a row that sees nothing would be 0 / 0: give it any finite scores and clear its weights
     empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
-    weights_BHLM = scores_BHLM.masked_fill(empty_BHL1, 0.0).softmax(-1).masked_fill(empty_BHL1, 0.0)
+    scores_BHLM = scores_BHLM.masked_fill(empty_BHL1, 0.0)
+    weights_BHLM = scores_BHLM.softmax(-1).masked_fill(empty_BHL1, 0.0)
+    norm_BHL = scores_BHLM.logsumexp(-1).masked_fill(empty_BHL1[..., 0], -torch.inf)
     if scoring.tap is not None:
         scoring.tap(weights_BHLM)
     weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
     out_BHLK = weights_BHLM @ v_BHMK
-    return out_BHLK if scoring.value is None else out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
+    if scoring.value is not None:
+        out_BHLK = out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
+    return out_BHLK, norm_BHL
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
@@ -170,14 +177,14 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     if scoring.plain:
         return _fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
     k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-    return softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)
+    return softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)[0]
 
 
 def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:
     """Gather blocks if that leaves out most of a large score matrix; rows of their own positions cannot be planned."""
     if n_q * n_k < DENSE_PAIRS or view.q_pos_BL is not None or view.k_pos_BM is not None:
         return False
-    return density(pattern, extent(pattern, n_q, n_k, view.start, BLOCK)) < DENSE_SHARE
+    return density(pattern, n_q, n_k, view.start, BLOCK) < DENSE_SHARE
 
 
 def _attend_by_head(

@@ -3,6 +3,10 @@
 On CPU the fused kernel runs on the gathered tiles, forward and backward, and nothing of size L x M exists. Where the
 key blocks of consecutive query blocks slide along by one (windows), they are read in place instead of copied.
 Tiles are worked off in chunks of bounded size, and the backward pass gathers again instead of remembering.
+
+Where a plan has several sheets, each gives an output and the logarithm of its normaliser; the outputs are averaged by
+the normalisers, which is one softmax over all sheets. In the backward pass each sheet gets the common output and
+normaliser, and its gradients are then those of its pairs in the common softmax.
 """
 
 import functools
@@ -17,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from kinfolk.ops import attend as executor
 from kinfolk.ops.attend import Scoring, View
 from kinfolk.ops.pattern import Pattern
-from kinfolk.ops.plan import Extent, Group, Plan, extent, plan
+from kinfolk.ops.plan import Extent, Group, Plan, Sheet, plan
 
 CHUNK_BYTES = 24 << 20
 """Gathered keys and masks of one chunk stay below this, whatever the length."""
@@ -34,19 +38,15 @@ def attend_blocks(
         from kinfolk.ops.flex import attend_flex
 
         return attend_flex(q_BHLK, k_BHMK, v_BHMK, pattern, view.start, scoring.scale)
-    n_q, n_k = q_BHLK.shape[2], k_BHMK.shape[2]
-    tiling = plan(pattern, extent(pattern, n_q, n_k, view.start, executor.BLOCK))
-    q_BHLK = _pad(q_BHLK, -n_q % tiling.extent.q_block)
-    k_BHMK, v_BHMK = (_pad(x, -n_k % tiling.extent.k_block) for x in (k_BHMK, v_BHMK))
+    tiling = plan(pattern, q_BHLK.shape[2], k_BHMK.shape[2], view.start, executor.BLOCK)
     if q_BHLK.device.type == "cpu" and scoring.plain and q_BHLK.dtype in (torch.float32, torch.float64):
-        out_BHLK = _FusedBlocks.apply(q_BHLK, k_BHMK, v_BHMK, tiling, pattern, view, scoring.scale)
-    else:
-        out_BHLK = _explicit_blocks(q_BHLK, k_BHMK, v_BHMK, tiling, pattern, view, scoring)
-    return out_BHLK[:, :, :n_q]
+        out: Tensor = _FusedBlocks.apply(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring.scale)
+        return out
+    return _explicit_blocks(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring)
 
 
 class _Tile(NamedTuple):
-    """Some rows of a group: which of the group's rows, and the indices they read."""
+    """Some rows of a group: which of the group's rows, and the indices that their queries and keys have."""
 
     group: Group
     rows: slice
@@ -58,65 +58,127 @@ class _FusedBlocks(torch.autograd.Function):
     """The fused CPU kernel over gathered tiles. Saves inputs, output and one number per query, nothing gathered."""
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Plan, pattern: Pattern, view: View, scale: float | None
-    ) -> Tensor:
-        out = torch.zeros_like(q)
-        norms = []
-        for example in range(len(q)):
-            q_b, out_b = (_blocks(x[example], tiling.extent.q_block) for x in (q, out))
-            for tile, bias in _tiles(tiling, pattern, view, example, q):
-                k_t, v_t = (_gather(x[example], tile, tiling.extent) for x in (k, v))
-                rows = _rows(tile)
-                out_t, norm = _forward(q_b[rows], k_t, v_t, 0.0, False, attn_mask=bias, scale=scale)
-                out_b[rows] = out_t
-                norms.append(norm)
-        ctx.save_for_backward(q, k, v, out, *norms)
-        ctx.how = tiling, pattern, view, scale
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, scale: float | None) -> Tensor:
+        outs, norms = zip(*(_sheet_forward(q, k, v, sheet, view, scale) for sheet in tiling.sheets), strict=True)
+        out, norm = _combine(outs, norms)
+        ctx.save_for_backward(q, k, v, out, norm)
+        ctx.how = tiling, view, scale
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, *norms = ctx.saved_tensors
-        tiling, pattern, view, scale = ctx.how
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        norm = iter(norms)
-        for example in range(len(q)):
-            q_b, out_b, d_out_b, dq_b = (_blocks(x[example], tiling.extent.q_block) for x in (q, out, d_out, dq))
-            for tile, bias in _tiles(tiling, pattern, view, example, q):
-                k_t, v_t = (_gather(x[example], tile, tiling.extent) for x in (k, v))
-                rows = _rows(tile)
-                dq_t, dk_t, dv_t = _backward(
-                    d_out_b[rows], q_b[rows], k_t, v_t, out_b[rows], next(norm), 0.0, False, attn_mask=bias, scale=scale
-                )
-                dq_b[rows] = dq_t
-                _scatter_add(dk[example], dk_t, tile, tiling.extent)
-                _scatter_add(dv[example], dv_t, tile, tiling.extent)
-        return dq, dk, dv, None, None, None, None
+        saved, (tiling, view, scale) = ctx.saved_tensors, ctx.how
+        total: list[Tensor] = []
+        for sheet in tiling.sheets:
+            grads = _sheet_backward(saved, d_out, sheet, view, scale)
+            total = [a.add_(b) for a, b in zip(total, grads, strict=True)] if total else list(grads)
+        return *total, None, None, None
 
 
-def _explicit_blocks(
-    q: Tensor, k: Tensor, v: Tensor, tiling: Plan, pattern: Pattern, view: View, scoring: Scoring
-) -> Tensor:
+def _sheet_forward(
+    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scale: float | None
+) -> tuple[Tensor, Tensor]:
+    """Return the output of one sheet and the logarithm of its normaliser [B, L, H]."""
+    what, like = sheet.extent, q
+    q, k, v = _fold_q(q, what), _fold_k(k, what), _fold_k(v, what)
+    out, norm = torch.zeros_like(q), q.new_zeros(q.shape[0], q.shape[2], q.shape[1])
+    for example in range(len(q)):
+        q_b, out_b = (_blocks(x[example], what.q_block) for x in (q, out))
+        norm_b = norm[example].unflatten(0, (-1, what.q_block)).transpose(1, 2)
+        norm_b.fill_(-torch.inf)
+        for tile, bias in _tiles(sheet, view, example, like):
+            k_t, v_t = (_gather(x[example], tile, what) for x in (k, v))
+            rows = _rows(tile)
+            out_b[rows], norm_t = _forward(q_b[rows], k_t, v_t, 0.0, False, attn_mask=bias, scale=scale)
+            # the kernel says 0 for a query that sees nothing here
+            norm_b[rows] = norm_t.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
+    return _unfold(out, 2, what), _unfold(norm, 1, what)
+
+
+def _sheet_backward(
+    saved: tuple[Tensor, ...], d_out: Tensor, sheet: Sheet, view: View, scale: float | None
+) -> tuple[Tensor, ...]:
+    """Return the gradients that the pairs of one sheet give to queries, keys and values."""
+    what, like = sheet.extent, saved[0]
+    q, out, d_out = (_fold_q(x, what) for x in (saved[0], saved[3], d_out))
+    k, v = (_fold_k(x, what) for x in saved[1:3])
+    norm = _fold(saved[4], 1, what.q_order, what.q_block, what.fold)
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    for example in range(len(q)):
+        q_b, out_b, d_out_b, dq_b = (_blocks(x[example], what.q_block) for x in (q, out, d_out, dq))
+        norm_b = norm[example].unflatten(0, (-1, what.q_block)).transpose(1, 2)
+        for tile, bias in _tiles(sheet, view, example, like):
+            k_t, v_t = (_gather(x[example], tile, what) for x in (k, v))
+            r = _rows(tile)
+            dq_b[r], dk_t, dv_t = _backward(
+                d_out_b[r], q_b[r], k_t, v_t, out_b[r], norm_b[r], 0.0, False, attn_mask=bias, scale=scale
+            )
+            _scatter_add(dk[example], dk_t, tile, what)
+            _scatter_add(dv[example], dv_t, tile, what)
+    return _unfold(dq, 2, what), _unfold_k(dk, what), _unfold_k(dv, what)
+
+
+def _combine(outs: tuple[Tensor, ...], norms: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Average the outputs of sheets by their normalisers; who sees nothing at all gets 0."""
+    if len(outs) == 1:
+        return outs[0], norms[0].masked_fill(norms[0] == -torch.inf, 0.0)
+    norm_BLH = torch.stack(norms).logsumexp(0)
+    norm_BLH = norm_BLH.masked_fill(norm_BLH == -torch.inf, 0.0)
+    shares = ((n - norm_BLH).exp().transpose(1, 2).unsqueeze(-1) for n in norms)
+    return sum((o * s for o, s in zip(outs, shares, strict=True)), torch.zeros_like(outs[0])), norm_BLH
+
+
+def _explicit_blocks(q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, scoring: Scoring) -> Tensor:
     """Attend tile by tile under autograd: hooks, dropout, and devices without the fused kernel."""
-    what = tiling.extent
-    q_BHnqK = q.unflatten(2, (-1, what.q_block))
-    k_BHnkK, v_BHnkK = (x.unflatten(2, (-1, what.k_block)) for x in (k, v))
-    out_BHnqK = torch.zeros_like(q_BHnqK)
-    for tile in _chunks(tiling, q):
-        cols = tile.group.cols_rc[tile.rows].clamp(min=0).to(q.device)
-        rows = tile.group.rows_r[tile.rows].to(q.device)
-        k_BHrkK, v_BHrkK = (x[:, :, cols].flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
-        q_at, k_at = tile.q_at_rq.to(q.device), tile.k_at_rk.to(q.device)
-        ok, pos = executor.allowed(pattern, view, q_at, k_at), executor.positions(view, q_at, k_at)
-        out_t = executor.softmax_product(q_BHnqK[:, :, rows], k_BHrkK, v_BHrkK, ok, pos, scoring)
+    outs, norms = zip(*(_explicit_sheet(q, k, v, sheet, view, scoring) for sheet in tiling.sheets), strict=True)
+    return _combine(outs, norms)[0]
+
+
+def _explicit_sheet(
+    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    what, device = sheet.extent, q.device
+    q_BHnqK = _fold_q(q, what).unflatten(2, (-1, what.q_block))
+    k_BHnkK, v_BHnkK = (_fold_k(x, what).unflatten(2, (-1, what.k_block)) for x in (k, v))
+    out_BHnqK, norm_BHnq = torch.zeros_like(q_BHnqK), torch.full_like(q_BHnqK[..., 0], -torch.inf)
+    for tile in _chunks(sheet, q):
+        cols, rows = (x[tile.rows].to(device) for x in (tile.group.cols_rc, tile.group.rows_r))
+        k_BHrkK, v_BHrkK = (x[:, :, cols.clamp(min=0)].flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
+        q_at, k_at = tile.q_at_rq.to(device), tile.k_at_rk.to(device)
+        ok = executor.allowed(sheet.pattern, view, q_at, k_at)
+        pos = executor.positions(view, q_at, k_at)
+        out_t, norm_t = executor.softmax_product(q_BHnqK[:, :, rows], k_BHrkK, v_BHrkK, ok, pos, scoring)
         out_BHnqK = out_BHnqK.index_copy(2, rows, out_t)
-    return out_BHnqK.flatten(2, 3)
+        norm_BHnq = norm_BHnq.index_copy(2, rows, norm_t)
+    return _unfold(out_BHnqK.flatten(2, 3), 2, what), _unfold(norm_BHnq.flatten(2, 3).transpose(1, 2), 1, what)
 
 
-def _pad(x_BHLK: Tensor, n: int) -> Tensor:
-    return F.pad(x_BHLK, (0, 0, 0, n)) if n else x_BHLK
+def _fold(x: Tensor, dim: int, order: Tensor, block: int, fold: int) -> Tensor:
+    """Put an axis into folded order, filled up to whole blocks."""
+    if fold > 1:
+        x = x.index_select(dim, order.to(x.device))
+    missing = -x.shape[dim] % block
+    return F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing)) if missing else x
+
+
+def _fold_q(x_BHLK: Tensor, what: Extent) -> Tensor:
+    return _fold(x_BHLK, 2, what.q_order, what.q_block, what.fold)
+
+
+def _fold_k(x_BHMK: Tensor, what: Extent) -> Tensor:
+    return _fold(x_BHMK, 2, what.k_order, what.k_block, what.fold)
+
+
+def _unfold(x: Tensor, dim: int, what: Extent) -> Tensor:
+    """Bring the queries' axis back into its own order and length."""
+    x = x.narrow(dim, 0, what.n_q)
+    return x if what.fold == 1 else x.index_select(dim, what.q_order.argsort().to(x.device))
+
+
+def _unfold_k(x_BHMK: Tensor, what: Extent) -> Tensor:
+    x_BHMK = x_BHMK.narrow(2, 0, what.n_k)
+    return x_BHMK if what.fold == 1 else x_BHMK.index_select(2, what.k_order.argsort().to(x_BHMK.device))
 
 
 def _blocks(x_HLK: Tensor, block: int) -> Tensor:
@@ -131,11 +193,11 @@ def _rows(tile: _Tile) -> Tensor | slice:
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
-def _chunks(tiling: Plan, like: Tensor) -> Iterator[_Tile]:
+def _chunks(sheet: Sheet, like: Tensor) -> Iterator[_Tile]:
     """Cut every group into runs of rows whose gathered keys, values and mask fit in a chunk."""
-    what = tiling.extent
+    what = sheet.extent
     in_q, in_k = torch.arange(what.q_block), torch.arange(what.k_block)
-    for group in tiling.groups:
+    for group in sheet.groups:
         n_keys = group.cols_rc.shape[1] * what.k_block
         per_row = n_keys * (2 * like.shape[1] * like.shape[-1] + what.q_block) * like.element_size()
         step = max(1, CHUNK_BYTES // per_row)
@@ -145,27 +207,26 @@ def _chunks(tiling: Plan, like: Tensor) -> Iterator[_Tile]:
             q_at = (group.rows_r[rows, None] * what.q_block + in_q).clamp(max=what.n_q - 1)
             cols = group.cols_rc[rows]
             k_at = cols[..., None] * what.k_block + in_k
-            k_at = k_at.masked_fill((cols < 0)[..., None] | (k_at >= what.n_k), -1)
-            yield _Tile(group, rows, q_at, k_at.flatten(1))
+            there = (cols >= 0)[..., None] & (k_at < what.n_k)
+            k_at = what.k_order[k_at.clamp(0, what.n_k - 1)].masked_fill(~there, -1)
+            yield _Tile(group, rows, what.q_order[q_at], k_at.flatten(1))
 
 
-def _tiles(tiling: Plan, pattern: Pattern, view: View, example: int, like: Tensor) -> Iterator[tuple[_Tile, Tensor]]:
+def _tiles(sheet: Sheet, view: View, example: int, like: Tensor) -> Iterator[tuple[_Tile, Tensor]]:
     """Yield tiles with their additive mask [rows or 1, 1, q, k]."""
     mine = _one_example(view, example)
-    for tile in _chunks(tiling, like):
+    for tile in _chunks(sheet, like):
         if tile.group.alike and view.plain:
-            yield (
-                tile,
-                _shared_mask(pattern, tuple(tile.q_at_rq[0].tolist()), tuple(tile.k_at_rk[0].tolist()), like.dtype),
-            )
+            at = tuple((x[0] + start).tolist() for x, start in ((tile.q_at_rq, view.start), (tile.k_at_rk, 0)))
+            yield tile, _shared_mask(sheet.pattern, *map(tuple, at), like.dtype)
         else:
-            ok = executor.allowed(pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
+            ok = executor.allowed(sheet.pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
             yield tile, _additive(ok.unsqueeze(1), like.dtype)
 
 
 @functools.lru_cache(maxsize=64)
-def _shared_mask(pattern: Pattern, q_at: tuple[int, ...], k_at: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    ok = executor.allowed(pattern, executor.PLAIN_VIEW, torch.tensor([q_at]), torch.tensor([k_at]))
+def _shared_mask(pattern: Pattern, q_pos: tuple[int, ...], k_pos: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    ok = executor.allowed(pattern, executor.PLAIN_VIEW, torch.tensor([q_pos]), torch.tensor([k_pos]))
     return _additive(ok, dtype)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from kinfolk.ops.pattern import Pattern
-from kinfolk.ops.plan import Extent, plan
+from kinfolk.ops.plan import Extent, lay_out
 
 FLEX_BLOCK = 128
 
@@ -39,7 +39,7 @@ def mask_mod(pattern: Pattern, start: int) -> Callable[[Tensor, Tensor, Tensor, 
 @functools.lru_cache(maxsize=64)
 def block_mask(pattern: Pattern, n_q: int, n_k: int, start: int, device: str) -> BlockMask:
     """Turn our plan into FlexAttention's lists of key blocks per query block."""
-    tiling = plan(pattern, Extent(n_q, n_k, start, FLEX_BLOCK, FLEX_BLOCK))
+    tiling = lay_out(pattern, Extent(n_q, n_k, start, FLEX_BLOCK, FLEX_BLOCK))
     n_rows, n_columns = -(-n_q // FLEX_BLOCK), -(-n_k // FLEX_BLOCK)
     count = torch.zeros(1, 1, n_rows, dtype=torch.int32)
     index = torch.zeros(1, 1, n_rows, n_columns, dtype=torch.int32)

@@ -8,6 +8,7 @@ yes, and lets the executor plan 65,536 positions without ever making a matrix of
 Positions are absolute, so the same expression serves training, a cache, a ring buffer and packed examples.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -48,6 +49,15 @@ class Pattern(Spec):
     def grain(self) -> int:
         """How many neighbouring keys tend to be allowed together; the executor gathers keys in blocks no larger."""
         return 1 << 20
+
+    @property
+    def fold(self) -> int:
+        """A number that divides every allowed distance: keys a stride apart lie together once positions are folded."""
+        return 1
+
+    def sheets(self) -> "tuple[Pattern, ...]":
+        """Return patterns without a common pair whose union this is, each well served by one fold."""
+        return (self,)
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         """Return a boolean tensor of the broadcast shape of `q` and `k`."""
@@ -90,6 +100,14 @@ class Both(Pattern, kind="and"):
     def grain(self) -> int:
         return min(self.a.grain, self.b.grain)
 
+    @property
+    def fold(self) -> int:
+        return math.lcm(self.a.fold, self.b.fold)
+
+    def sheets(self) -> tuple[Pattern, ...]:
+        ours, theirs = self.a.sheets(), self.b.sheets()
+        return (self,) if len(ours) == len(theirs) == 1 else tuple(p & r for p in ours for r in theirs)
+
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return self.a.allows(q, k) & self.b.allows(q, k)
 
@@ -120,11 +138,54 @@ class Either(Pattern, kind="or"):
     def grain(self) -> int:
         return min(self.a.grain, self.b.grain)
 
+    @property
+    def fold(self) -> int:
+        return math.gcd(self.a.fold, self.b.fold)
+
+    def sheets(self) -> tuple[Pattern, ...]:
+        ours, theirs = self.a.sheets(), self.b.sheets()
+        if {p.fold for p in (*ours, *theirs)} == {self.fold}:
+            return (self,)
+        return (*ours, *(Except(a=p, b=self.a) for p in theirs))
+
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return self.a.allows(q, k) | self.b.allows(q, k)
 
     def touches(self, box: Box) -> Tensor:
         return self.a.touches(box) | self.b.touches(box)
+
+
+class Except(Pattern, kind="except"):
+    """Pairs allowed by `a` but not by `b`."""
+
+    a: Pattern
+    b: Pattern
+
+    @property
+    def causal(self) -> bool:
+        return self.a.causal
+
+    @property
+    def stationary(self) -> bool:
+        return self.a.stationary and self.b.stationary
+
+    @property
+    def span(self) -> int | None:
+        return self.a.span
+
+    @property
+    def grain(self) -> int:
+        return self.a.grain
+
+    @property
+    def fold(self) -> int:
+        return self.a.fold
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self.a.allows(q, k) & ~self.b.allows(q, k)
+
+    def touches(self, box: Box) -> Tensor:
+        return self.a.touches(box)
 
 
 class PerHead(Pattern, kind="per-head"):
@@ -199,6 +260,10 @@ class Window(Pattern, kind="window"):
     def span(self) -> int | None:
         return self.left + 1
 
+    @property
+    def fold(self) -> int:
+        return self.step
+
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         near = (k >= q - self.left) & (k <= q + self.right)
         return near if self.step == 1 else near & ((q - k) % self.step == 0)
@@ -216,6 +281,10 @@ class Strided(Pattern, kind="strided"):
     @property
     def stationary(self) -> bool:
         return True
+
+    @property
+    def fold(self) -> int:
+        return self.stride
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return (q - k) % self.stride == 0
@@ -293,6 +362,9 @@ class Axial(Pattern, kind="axial"):
 
     def _parts(self) -> Pattern:
         return SameBlock(size=self.width) | Strided(stride=self.width)
+
+    def sheets(self) -> tuple[Pattern, ...]:
+        return self._parts().sheets()
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return self._parts().allows(q, k)

@@ -11,7 +11,7 @@ from kinfolk.ops import attend as fast
 from kinfolk.ops import flex, naive  # noqa: F401
 from kinfolk.ops.attend import Scoring, View
 from kinfolk.ops.naive import attend as slow
-from kinfolk.ops.pattern import Causal, Full, Global, PerHead, RandomBlocks, SameBlock, Strided, Summary, Window
+from kinfolk.ops.pattern import Axial, Causal, Full, Global, PerHead, RandomBlocks, SameBlock, Strided, Summary, Window
 from tests.ops.test_pattern import PATTERNS
 
 SPARSE = [
@@ -19,6 +19,8 @@ SPARSE = [
     Window(left=3, right=4),
     Causal() & (SameBlock(size=8) | Summary(block=8, width=2)),
     Causal() & Strided(stride=7),
+    Causal() & (Window(left=3) | Strided(stride=4)),  # two sheets
+    Axial(width=5) | Window(left=6, step=3),  # three
     Window(left=2, right=2) | Global(n=2) | RandomBlocks(block=4, n=1, among=8),
 ]
 

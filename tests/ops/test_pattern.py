@@ -22,7 +22,7 @@ from kinfolk.ops.pattern import (
     Summary,
     Window,
 )
-from kinfolk.ops.plan import Extent, extent, plan
+from kinfolk.ops.plan import Extent, lay_out, plan
 
 PICTURES = {
     Full(): "###### ###### ###### ###### ###### ######",
@@ -115,7 +115,7 @@ def test_a_plan_covers_every_pair_and_each_query_block_once(pattern, n, small, t
     block = small * times
     covered = torch.zeros(n + block, n + block, dtype=torch.bool)
     rows = []
-    for group in plan(pattern, Extent(n, n, start, block, small)).groups:
+    for group in lay_out(pattern, Extent(n, n, start, block, small)).groups:
         rows += group.rows_r.tolist()
         for r, cols in zip(group.rows_r.tolist(), group.cols_rc.tolist(), strict=True):
             for c in cols:
@@ -123,6 +123,16 @@ def test_a_plan_covers_every_pair_and_each_query_block_once(pattern, n, small, t
                     covered[r * block : (r + 1) * block, c * small : (c + 1) * small] = True
     assert len(rows) == len(set(rows))
     assert not (mask(pattern, n, n, start) & ~covered[:n, :n]).any()
+
+
+@given(pattern=PATTERNS, n=st.integers(1, 30), start=st.integers(0, 9))
+def test_sheets_are_disjoint_and_their_union_is_the_pattern(pattern, n, start):
+    masks = torch.stack([mask(sheet, n, n, start) for sheet in pattern.sheets()])
+    assert torch.equal(masks.sum(0) > 0, mask(pattern, n, n, start))
+    assert int(masks.sum(0).max()) <= 1
+    distance = start + torch.arange(n)[:, None] - torch.arange(n)
+    for sheet, allowed in zip(pattern.sheets(), masks, strict=True):
+        assert not (allowed & (distance % sheet.fold != 0)).any()
 
 
 def test_closed_forms_of_the_number_of_pairs():
@@ -173,9 +183,10 @@ def test_planning_65536_positions_makes_no_large_tensor():
         Causal() & Window(left=511),
         Causal() & (SameBlock(size=128) | Summary(block=128, width=8)),
         Window(left=192, right=192) | Global(n=64) | RandomBlocks(block=64, n=3, among=1024),
+        Causal() & (Window(left=255) | Strided(stride=256)),
     ):
         with Watch():
-            tiling = plan(pattern, extent(pattern, 65_536, 65_536, 0, 128))
+            tiling = plan(pattern, 65_536, 65_536, 0, 128)
         assert tiling.scores < 0.1 * 65_536**2
     assert biggest <= 8 * 512 * 8192
 
