@@ -9,7 +9,7 @@ FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 pytho
 # searched once, and only when there is something to install
 PYTHON ?= $(eval PYTHON := $(shell $(FIND_PYTHON)))$(PYTHON)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# of training for each trial, so that the whole takes about three minutes on two cores
+# of training for each of ten trials, two at a time: with starting and scoring about three minutes on two cores
 DEMO_BUDGET := 15s
 EXTRAS := data,log,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
@@ -18,7 +18,7 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 .PHONY: demo test quick check docs clean
 
 demo: $(STAMP)  ## compare the first relatives on the source of Python's own standard library
-	$(BIN)/kin compare --budget $(DEMO_BUDGET) --out runs/demo
+	$(BIN)/kin compare --budget $(DEMO_BUDGET) --seeds 2 --out runs/demo
 
 test: check  ## everything: format, lint, types, all tests
 	$(TEST)
