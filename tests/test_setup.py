@@ -151,17 +151,6 @@ def test_every_release_is_in_the_changelog():
     assert "## Unreleased" in (HOUSE / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
-def test_every_test_runs_under_the_same_rules():
-    import torch
-
-    assert torch.get_num_threads() == 1
-    assert torch.empty(3).isnan().all()
-    assert torch.empty_like(torch.zeros(2)).isnan().all()
-    assert torch.empty(3, dtype=torch.long).shape == (3,)
-    assert os.environ["KINFOLK_CHECK_SHAPES"] == "1"
-    assert "kinfolk-tests-" in os.environ["KINFOLK_CACHE"]
-
-
 @pytest.mark.slow
 def test_the_commands_of_the_readme_run(tmp_path):
     (tmp_path / "notes.txt").write_text(
