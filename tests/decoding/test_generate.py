@@ -86,6 +86,28 @@ def test_one_beam_is_greedy_and_beams_find_what_exhaustive_search_finds():
     assert kf.generate(m, prompt, max_new=n, beams=81) == [*prompt, *best]
 
 
+def hypotheses(n_tokens, stop, n):
+    """Every text of up to `n` tokens that ends with the stopping token or at `n`."""
+    for tail in itertools.product(range(n_tokens), repeat=n):
+        yield tail[: tail.index(stop) + 1] if stop in tail else tail
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 5.0])
+def test_the_length_penalty_decides_between_texts_of_different_lengths(alpha):
+    m, prompt, n, stop = model(vocab_size=5), [3, 4, 1], 4, 2
+    m.embedding.table.weight.data *= 0.2  # flat enough that lengths matter
+    scores = {}
+    with torch.no_grad():
+        for tail in set(hypotheses(5, stop, n)):
+            logits = m(torch.tensor([[*prompt, *tail]])).logits.log_softmax(-1)[0]
+            total = sum(float(logits[len(prompt) - 1 + i, t]) for i, t in enumerate(tail))
+            scores[tail] = total / ((5 + len(tail)) / 6) ** alpha
+    best = max(scores, key=scores.get)
+    assert kf.generate(m, prompt, max_new=n, beams=125, stop=(stop,), length_penalty=alpha) == [*prompt, *best]
+    # the penalty must be able to change the winner, or this test could not fail
+    assert len(best) == (n if alpha == 5.0 else 1)
+
+
 def test_beams_over_unequal_prompts_equal_beams_alone_and_uncached():
     for name in ("gpt2", "vanilla"):
         m = model(name)
