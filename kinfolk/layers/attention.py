@@ -4,8 +4,6 @@ They project, hand queries, keys and values to `ops.attend`, and project back. W
 where things stand is the position's, what is remembered while decoding is the cache's.
 """
 
-import dataclasses
-
 from torch import Tensor
 
 from kinfolk.core.context import Context
@@ -14,7 +12,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.cache import MemorySlots, Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.position import NoPosition, Position
+from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
 from kinfolk.ops.attend import Scoring, View, attend
 from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import pairs
@@ -24,7 +22,8 @@ class Attention(Mixer, kind="attention"):
     """Multi-head attention of a sequence to itself (Vaswani et al. 2017, section 3.2).
 
     `n_kv_heads` heads of keys and values are shared by the heads of queries: 0 means as many, 1 is multi-query (Shazeer
-    2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads. `dropout` on weights.
+    2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads, `scale`
+    0 means 1 / sqrt(d_head). `dropout` falls on the weights.
     """
 
     n_heads: int
@@ -34,6 +33,7 @@ class Attention(Mixer, kind="attention"):
     position: Position = NoPosition()
     bias: bool = True
     dropout: float = 0.0
+    scale: float = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _SelfAttention(self, dims)
@@ -43,7 +43,8 @@ class Attention(Mixer, kind="attention"):
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
         seen = pairs(self.pattern, shape.length, shape.length) / shape.length
-        return maps + _score_cost(d_q, d_kv, self, seen) + self.position.cost(dims)
+        where = self.position.cost(dims, Heads(self.n_heads, d_head), seen)
+        return maps + _score_cost(d_q, d_kv, self, seen) + where
 
 
 class CrossAttention(Mixer, kind="cross-attention"):
@@ -77,7 +78,7 @@ class _SelfAttention(PartModule):
         packs = 3 if self.n_kv == spec.n_heads else 1
         self.qkv = Linear(dims.d_model, sum(self.sizes), bias=spec.bias, packs=packs)
         self.out = Linear(self.sizes[0], dims.d_model, bias=spec.bias, ends_branch=True)
-        self.position = spec.position.build(dims)
+        self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
         q_BHLK, k_BGLK, v_BGLK = (_split(x, self.d_head) for x in self.qkv(x_BLD).split(self.sizes, dim=-1))
@@ -86,8 +87,8 @@ class _SelfAttention(PartModule):
             k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, self.spec.pattern)
         else:
             k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
-        scoring = _scoring(self, ctx)
-        scoring = dataclasses.replace(scoring, bias=self.position.bias, value=self.position.value)
+        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.spec.pattern.causal)
+        scoring = _scoring(self, ctx, hooks, self.spec.scale or None)
         y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, self.spec.pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
@@ -162,9 +163,12 @@ def _view(ctx: Context, pattern: Pattern) -> View:
     )
 
 
-def _scoring(module: "_SelfAttention | _CrossAttention", ctx: Context) -> Scoring:
+def _scoring(
+    module: "_SelfAttention | _CrossAttention", ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None
+) -> Scoring:
     tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
-    return Scoring(dropout=module.spec.dropout if module.training else 0.0, tap=tap)
+    dropout = module.spec.dropout if module.training else 0.0
+    return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, tap=tap)
 
 
 def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float) -> Cost:

@@ -10,7 +10,7 @@ from kinfolk.core.batch import IGNORE
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Linear, Module
+from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.ops.activated_linear import ACTIVATIONS
 from kinfolk.ops.cross_entropy import cross_entropy, smoothing, token_losses
@@ -20,7 +20,7 @@ class HeadModule(Module):
     """What heads over a vocabulary share: an output layer, its loss by chunks, and the loss of each token."""
 
     bias: Tensor | None
-    embedding: Module | None = None  # whose table is shared; not a child, so that it is counted and saved once
+    embedding: Module | None = None  # whose table is shared
 
     @property
     def weight(self) -> Tensor:
@@ -92,7 +92,7 @@ class _LMHead(HeadModule):
         super().__init__()
         self.untied = Linear(dims.d_model, dims.vocab_size, bias=False) if spec.weights == "untied" else None
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if spec.bias else None
-        object.__setattr__(self, "embedding", embedding)
+        borrow(self, "embedding", embedding)
 
     @property
     def weight(self) -> Tensor:
@@ -121,7 +121,7 @@ class _MaskedLMHead(HeadModule):
         self.activation = ACTIVATIONS[spec.activation]
         self.norm = spec.norm.build(dims.d_model)
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size))
-        object.__setattr__(self, "embedding", embedding)
+        borrow(self, "embedding", embedding)
 
     @property
     def weight(self) -> Tensor:

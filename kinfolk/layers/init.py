@@ -1,12 +1,21 @@
 """Axis Init: the weights a model starts from."""
 
 import math
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A module with parameters that are neither linear maps nor tables, and draws them itself."""
+
+    def draw(self) -> None:
+        """Draw its own parameters; called once, under the model's seed."""
 
 
 class Init(Spec):
@@ -21,6 +30,8 @@ class Init(Spec):
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
                 self.embedding(module, dims)
+            elif isinstance(module, Draws):
+                module.draw()
 
     def linear(self, module: nn.Linear, dims: Dims) -> None:
         """Draw the matrix of a linear map."""

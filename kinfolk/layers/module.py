@@ -1,9 +1,36 @@
 """What every layer shares: the base module, and the numbers that a parent hands down when it builds its children."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Shared:
+    """What the layers of one stack have in common: made by the first who asks, owned by the stack, borrowed by all."""
+
+    def __init__(self) -> None:
+        self.modules: dict[Hashable, nn.Module] = {}
+
+    def once(self, key: Hashable, make: Callable[[], M]) -> M:
+        """Return the module under a key, making it the first time."""
+        if key not in self.modules:
+            self.modules[key] = make()
+        return self.modules[key]  # type: ignore[return-value]
+
+    def first(self, key: Hashable) -> bool:
+        """Tell whether nobody asked for this key before: whose cost it is."""
+        before = len(self.modules)
+        self.once(key, nn.Identity)
+        return len(self.modules) > before
+
+
+def borrow(owner: nn.Module, name: str, module: nn.Module) -> None:
+    """Let a module use another without owning it, so that its weights are counted, drawn and saved once."""
+    object.__setattr__(owner, name, module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +42,7 @@ class Dims:
     max_len: int
     dropout: float
     n_sublayers: int  # residual branches of the deepest stack, for initialisations that depend on depth
+    shared: Shared = dataclasses.field(default_factory=Shared, compare=False)  # of the stack that is being built
 
 
 class Module(nn.Module):

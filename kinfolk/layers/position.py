@@ -1,10 +1,11 @@
 """Axis Position: how a model is told where tokens stand.
 
-Four hooks, the identity by default. `add` changes the embedding, `turn` the queries and keys, `bias` the scores, and
-`value` the output of attention. An embedding calls the first, attention the others.
+Four places, the identity by default. `add` changes the embedding, `turn` the queries and keys, and `hooks` the scores
+(`bias`) and the output (`value`) of attention. An embedding calls the first, attention the others.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +18,26 @@ from kinfolk.layers.module import Dims, Module
 from kinfolk.ops.attend import Hook
 
 
-class PositionModule(Module):
-    """The identity in every hook."""
+class Heads(NamedTuple):
+    """What attention tells its position: how many heads of queries, and how wide."""
+
+    n_heads: int
+    d_head: int
+
+
+class Hooks(NamedTuple):
+    """See `Scoring` in `ops/attend.py`."""
 
     bias: Hook | None = None
     value: Hook | None = None
+
+
+NO_HOOKS = Hooks()
+
+
+class PositionModule(Module):
+    """The identity in every hook."""
+
     limit: int | None = None  # positions it has, where they are bounded
 
     def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
@@ -32,23 +48,27 @@ class PositionModule(Module):
         """Change queries and keys that stand at the context's positions."""
         return q_BHLK, k_BGMK
 
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        """Return what changes scores and outputs of attention among positions below `n`."""
+        return NO_HOOKS
+
 
 class Position(Spec):
     """Axis: where tokens stand."""
 
-    def build(self, dims: Dims) -> PositionModule:
-        """Return the module."""
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        """Return the module; `heads` is given by attention."""
         raise NotImplementedError
 
-    def cost(self, dims: Dims) -> Cost:
-        """Return its cost per token."""
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        """Return its cost per token that sees `seen` keys."""
         return Cost()
 
 
 class NoPosition(Position, kind="none"):
     """Nothing: order is known only from the pattern, if at all."""
 
-    def build(self, dims: Dims) -> PositionModule:
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return PositionModule()
 
 
@@ -60,10 +80,10 @@ class Sinusoid(Position, kind="sinusoid"):
 
     layout: str = "interleaved"
 
-    def build(self, dims: Dims) -> PositionModule:
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Sinusoid(self, dims)
 
-    def cost(self, dims: Dims) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
         return Cost(flops=dims.d_model)
 
 
@@ -96,10 +116,10 @@ class _Sinusoid(PositionModule):
 class Learned(Position, kind="learned"):
     """A table of `max_len` vectors (Gehring et al. 2017); positions beyond it are refused."""
 
-    def build(self, dims: Dims) -> PositionModule:
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Learned(dims)
 
-    def cost(self, dims: Dims) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
         return Cost(params=dims.max_len * dims.d_model, flops=dims.d_model)
 
 

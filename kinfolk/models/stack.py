@@ -4,6 +4,7 @@
 with `order=(0,) * 12`, two interleaved kinds of layer are `(0, 1) * 6`.
 """
 
+import dataclasses
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.module import Dims, Module, Shared
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.models.block import Block
 
@@ -62,6 +63,7 @@ class Stack(Depth, kind="stack"):
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         total, seen = self.norm.cost(dims.d_model), set()
+        dims = dataclasses.replace(dims, shared=Shared())
         for i in self.order:
             cost = self.blocks[i].cost(dims, shape)
             total += cost.again() if i in seen else cost
@@ -76,7 +78,9 @@ class Stack(Depth, kind="stack"):
 class _Stack(DepthModule):
     def __init__(self, spec: Stack, dims: Dims) -> None:
         super().__init__()
+        dims = dataclasses.replace(dims, shared=Shared())
         self.blocks = nn.ModuleList(block.build(dims) for block in spec.blocks)
+        self.shared = nn.ModuleList(dims.shared.modules.values())
         self.order = spec.order
         self.norm = spec.norm.build(dims.d_model)
 
