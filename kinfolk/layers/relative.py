@@ -1,0 +1,208 @@
+"""Positions that attention sees as relations between a query and a key: Shaw, Transformer-XL, T5, rotary, ALiBi.
+
+Each works with any pattern, dense or sparse, and while decoding: it is told absolute positions and nothing else.
+"""
+
+import functools
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.layers.module import Dims, Linear, borrow
+from kinfolk.layers.position import Heads, Hooks, Position, PositionModule, sinusoids
+from kinfolk.ops.relative import bucket, distance_scores, distances, picked_scores, picked_values, rotate, slopes
+
+
+def _of(heads: Heads | None, kind: str) -> Heads:
+    if heads is None:
+        raise SpecError(f"position {kind!r} belongs to attention, not to an embedding")
+    return heads
+
+
+class Rotary(Position, kind="rotary"):
+    """Queries and keys turned by their positions (Su et al. 2021, section 3.2.2)."""
+
+    base: float = 10000.0
+    layout: str = "interleaved"
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("interleaved", "halves"):
+            raise SpecError(f"layout: unknown {self.layout!r}{suggest(self.layout, ('interleaved', 'halves'))}")
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        if _of(heads, self.kind).d_head % 2:
+            raise SpecError(f"rotary: the width of a head must be even, got {_of(heads, self.kind).d_head}")
+        return _Rotary(self)
+
+
+class _Rotary(PositionModule):
+    def __init__(self, spec: Rotary) -> None:
+        super().__init__()
+        self.spec = spec
+
+    def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        pos = ctx.positions(q_BHLK.shape[2], q_BHLK.device)
+        return tuple(rotate(x, pos, self.spec.base, self.spec.layout) for x in (q_BHLK, k_BGMK))  # type: ignore[return-value]
+
+
+class ALiBi(Position, kind="alibi"):
+    """A penalty proportional to the distance, another slope for each head, nothing learnt (Press et al. 2022)."""
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _ALiBi(_of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        return Cost(kept=3 * _of(heads, self.kind).n_heads * seen)
+
+
+class _ALiBi(PositionModule):
+    def __init__(self, heads: Heads) -> None:
+        super().__init__()
+        self.slopes_H: Tensor
+        self.register_buffer("slopes_H", slopes(heads.n_heads), persistent=False)
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(bias=self._bias)
+
+    def _bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        away = distances(q_pos, k_pos).abs()
+        slope = self.slopes_H[heads].to(q.dtype)
+        return -slope.view(-1, *[1] * (away.ndim - 2)) * away
+
+
+class T5Buckets(Position, kind="t5-buckets"):
+    """A learned number for each head and bucket of distances, one table for all layers (Raffel et al. 2020)."""
+
+    n_buckets: int = 32
+    farthest: int = 128
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _T5Buckets(self, dims, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        n_heads = _of(heads, self.kind).n_heads
+        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, kept=3 * n_heads * seen)
+
+
+class _T5Buckets(PositionModule):
+    table: nn.Embedding
+
+    def __init__(self, spec: T5Buckets, dims: Dims, heads: Heads) -> None:
+        super().__init__()
+        self.spec = spec
+        borrow(self, "table", dims.shared.once(spec, lambda: nn.Embedding(spec.n_buckets, heads.n_heads)))
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(bias=functools.partial(self._bias, causal))
+
+    def _bias(self, causal: bool, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        which = bucket(distances(q_pos, k_pos)[:, 0], self.spec.n_buckets, self.spec.farthest, causal)
+        return self.table.weight[:, heads][which].movedim(-1, 1)
+
+
+class Shaw(Position, kind="shaw"):
+    """A learned vector for each distance up to `clip`, added to keys and values (Shaw et al. 2018, equations 3 and 4).
+
+    Heads share the tables, layers do not. `values` "none" leaves the values alone, which costs little quality.
+    """
+
+    clip: int = 16
+    values: str = "learned"
+
+    def __post_init__(self) -> None:
+        if self.values not in ("learned", "none"):
+            raise SpecError(f"values: unknown {self.values!r}{suggest(self.values, ('learned', 'none'))}")
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _Shaw(self, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        n_heads, d_head = _of(heads, self.kind)
+        tables, rows = 1 if self.values == "none" else 2, 2 * self.clip + 1
+        flops = 2.0 * n_heads * d_head * rows * tables
+        return Cost(params=tables * rows * d_head, flops=flops, kept=4 * n_heads * seen + n_heads * rows)
+
+
+class _Shaw(PositionModule):
+    def __init__(self, spec: Shaw, heads: Heads) -> None:
+        super().__init__()
+        self.spec = spec
+        self.keys = nn.Embedding(2 * spec.clip + 1, heads.d_head)
+        self.values = nn.Embedding(2 * spec.clip + 1, heads.d_head) if spec.values == "learned" else None
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(
+            bias=functools.partial(self._bias, ctx), value=functools.partial(self._value, ctx) if self.values else None
+        )
+
+    def _bias(self, ctx: Context, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        return picked_scores(q * q.shape[-1] ** -0.5, self.keys.weight, self._index(ctx, q_pos, k_pos))
+
+    def _value(self, ctx: Context, weights: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        assert self.values is not None
+        return picked_values(weights, self.values.weight, self._index(ctx, q_pos, k_pos))
+
+    def _index(self, ctx: Context, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Return the row of the tables for each pair: its distance, or what the example says instead of it."""
+        away = -distances(q_pos, k_pos)
+        if ctx.relation_BLM is not None:
+            example = torch.arange(len(ctx.relation_BLM), device=away.device).view(-1, *[1] * (away.ndim - 2))
+            away = ctx.relation_BLM[example, q_pos.unsqueeze(-1), k_pos.clamp(min=0).unsqueeze(-2)].unsqueeze(1)
+        return away.clamp(-self.spec.clip, self.spec.clip) + self.spec.clip
+
+
+class XL(Position, kind="xl"):
+    r"""Scores by content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
+
+    $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
+    """
+
+    biases: str = "shared"
+
+    def __post_init__(self) -> None:
+        if self.biases not in ("shared", "per-layer"):
+            raise SpecError(f"biases: unknown {self.biases!r}{suggest(self.biases, ('shared', 'per-layer'))}")
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _XL(self, dims, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
+        flops = 2.0 * dims.d_model * width + 2.0 * width * seen
+        kept = 6 * _of(heads, self.kind).n_heads * seen + 2 * width
+        return Cost(params=dims.d_model * width + own, flops=flops, kept=kept)
+
+
+class _XL(PositionModule):
+    biases: nn.Embedding
+
+    def __init__(self, spec: XL, dims: Dims, heads: Heads) -> None:
+        super().__init__()
+        self.heads = heads
+        width = heads.n_heads * heads.d_head
+        self.distance = Linear(dims.d_model, width, bias=False)
+        # row 0 is u, row 1 is v; a table, so that it is drawn like the other weights
+        if spec.biases == "shared":
+            borrow(self, "biases", dims.shared.once(spec, lambda: nn.Embedding(2, width)))
+        else:
+            self.biases = nn.Embedding(2, width)
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        low, dtype = 0 if causal else 1 - n, self.distance.weight.dtype
+        away = torch.arange(low, n, device=self.distance.weight.device)
+        table_RD = sinusoids(away, self.distance.in_features, "halves").to(dtype)
+        table_HRK = self.distance(table_RD).unflatten(-1, (self.heads.n_heads, -1)).transpose(0, 1)
+        return Hooks(bias=functools.partial(self._bias, table_HRK, low))
+
+    def _bias(
+        self, table_HRK: Tensor, low: int, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice
+    ) -> Tensor:
+        u_HK, v_HK = self.biases.weight.unflatten(1, (self.heads.n_heads, -1))[:, heads]
+        between = [1] * (q.ndim - 3)
+        u, v = (x.view(len(x), *between, x.shape[-1]) for x in (u_HK, v_HK))
+        content = (k * u).sum(-1).unsqueeze(-2)
+        return (content + distance_scores(q + v, table_HRK[heads], low, distances(q_pos, k_pos))) * q.shape[-1] ** -0.5

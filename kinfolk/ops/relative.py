@@ -1,0 +1,97 @@
+"""Scores and outputs that depend on where a key stands relative to its query.
+
+All work on tiles: `q` is [B, H, …, q, K], positions are [B or 1, …, q] and [B or 1, …, k], results [B, H, …, q, k],
+whatever stands between. Nothing of size (queries x keys x K) is ever made.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Return query position minus key position, with an axis for heads: [B or 1, 1, …, q, k]."""
+    return (q_pos.unsqueeze(-1) - k_pos.unsqueeze(-2)).unsqueeze(1)
+
+
+def bucket(distance: Tensor, n_buckets: int, farthest: int, causal: bool) -> Tensor:
+    r"""Return the T5 bucket of each distance (Raffel et al. 2020, section 2.1; the released code).
+
+    Half of the buckets hold one distance each, the other half grow in size logarithmically up to `farthest`, beyond
+    which all share the last. With both directions, later keys use the upper half of the buckets. Reference:
+    `kinfolk.ops.naive.relative.bucket`.
+    """
+    offset = torch.zeros_like(distance)
+    if causal:
+        away = distance.clamp(min=0)
+    else:
+        n_buckets //= 2
+        offset, away = (distance < 0) * n_buckets, distance.abs()
+    exact = n_buckets // 2
+    ratio = torch.log(away.clamp(min=1).float() / exact) / math.log(farthest / exact)
+    grown = (exact + (ratio * (n_buckets - exact)).long()).clamp(max=n_buckets - 1)
+    return offset + torch.where(away < exact, away, grown)
+
+
+def slopes(n_heads: int) -> Tensor:
+    r"""Return ALiBi's slopes (Press et al. 2022, section 3): $2^{-8h/H}$; in between powers of two, some of the next."""
+    closest = 1 << (n_heads.bit_length() - 1)
+    own = [2.0 ** (-8 * (h + 1) / closest) for h in range(closest)]
+    between = [2.0 ** (-8 * (h + 1) / (2 * closest)) for h in range(0, 2 * closest, 2)]
+    return torch.tensor(own + between[: n_heads - closest])
+
+
+def rotate(x_BHLK: Tensor, pos: Tensor, base: float, layout: str) -> Tensor:
+    r"""Turn each pair of channels by an angle proportional to the position (Su et al. 2021, equation 34).
+
+    Channel pair i turns by $p\,\mathrm{base}^{-2i/K}$, so $q_i \cdot k_j$ depends on $i - j$ only. `layout`
+    "interleaved" pairs neighbours (the paper), "halves" pairs channel i with i + K/2. `pos` is [L] or [B, L].
+    Reference: `kinfolk.ops.naive.relative.rotate`.
+    """
+    width = x_BHLK.shape[-1]
+    rate = base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=x_BHLK.device) / width)
+    angle = pos.double().unsqueeze(-1) * rate
+    angle = angle.unsqueeze(1) if pos.ndim == 2 else angle
+    sin, cos = angle.sin().to(x_BHLK.dtype), angle.cos().to(x_BHLK.dtype)
+    if layout == "interleaved":
+        a, b = x_BHLK[..., 0::2], x_BHLK[..., 1::2]
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
+    a, b = x_BHLK.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def picked_scores(q: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:
+    """Return q_i . table[index_ij] for every pair: products with the whole table, then one pick per pair.
+
+    `table_RK` is [R, K] or [H, R, K]; `index` broadcasts to [B, H, …, q, k]. Cost: (queries x R) products.
+    Reference: `kinfolk.ops.naive.relative.picked_scores`.
+    """
+    if table_RK.ndim == 3:
+        table_RK = table_RK.view(table_RK.shape[0], *[1] * (q.ndim - 4), *table_RK.shape[1:])
+    every = q @ table_RK.mT
+    return every.gather(-1, index.expand(*every.shape[:-1], index.shape[-1]))
+
+
+def picked_values(weights: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:
+    """Return the sum over j of weights_ij table[index_ij]: weights collected by index, then one product.
+
+    Reference: `kinfolk.ops.naive.relative.picked_values`.
+    """
+    by_index = weights.new_zeros(*weights.shape[:-1], len(table_RK))
+    return by_index.scatter_add(-1, index.expand_as(weights), weights) @ table_RK
+
+
+def distance_scores(q: Tensor, table_HRK: Tensor, low: int, distance: Tensor) -> Tensor:
+    """Return q_i . table[distance_ij - low]: `picked_scores` over just the distances that a tile has.
+
+    What Transformer-XL does by shifting (Dai et al. 2019, appendix B), for tiles of any keys. Distances outside the
+    table belong to pairs that are not allowed and get its nearest row.
+    """
+    index = (distance - low).clamp(0, table_HRK.shape[1] - 1)
+    first, last = int(index.min()), int(index.max())
+    n_pairs = distance.shape[-1] + distance.shape[-2]
+    if last - first < 4 * n_pairs or last - first + 1 == table_HRK.shape[1]:
+        return picked_scores(q, table_HRK[:, first : last + 1], index - first)
+    some, place = torch.unique(index, return_inverse=True)
+    return picked_scores(q, table_HRK[:, some], place)
