@@ -30,7 +30,6 @@ class ShardWriter:
         self.n_tokens = 0
         self.n_sequences = 0
         self._files = {suffix: _Hashed(aside.with_name(aside.name + suffix)) for suffix in (".bin", ".idx")}
-        self._files[".idx"].write(np.zeros(1, OFFSET))
 
     def __enter__(self) -> Self:
         return self
@@ -47,6 +46,8 @@ class ShardWriter:
         if not arrays:
             return
         ends = self.n_tokens + np.cumsum([len(array) for array in arrays])
+        if not self.n_sequences:
+            self._files[".idx"].write(np.zeros(1, OFFSET))
         self._files[".bin"].write(np.concatenate(arrays).astype(self.dtype, copy=False))
         self._files[".idx"].write(ends.astype(OFFSET))
         self.n_tokens = int(ends[-1])

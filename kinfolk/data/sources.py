@@ -93,7 +93,7 @@ class Bytes(io.BufferedReader):
 
     def __init__(self, disk: io.FileIO, *, gzipped: bool) -> None:
         self._disk = disk
-        super().__init__(gzip.GzipFile(fileobj=disk) if gzipped else disk, _BLOCK)
+        super().__init__(_Unpacked(disk) if gzipped else disk, _BLOCK)
 
     @property
     def consumed(self) -> int:
@@ -104,6 +104,22 @@ class Bytes(io.BufferedReader):
         """Close the file, the decompressor included."""
         super().close()
         self._disk.close()
+
+
+class _Unpacked(io.RawIOBase):
+    """A gzip file unpacked step by step: when it turns out to be broken, all that came before has been handed out."""
+
+    def __init__(self, disk: io.FileIO) -> None:
+        self._gzip = gzip.GzipFile(fileobj=disk)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._gzip.readinto1(buffer)
+
+    def tell(self) -> int:
+        return self._gzip.tell()
 
 
 def open_bytes(path: str, start: int = 0) -> Bytes:

@@ -56,8 +56,8 @@ def _cut(buffer: bytes, start: int, piece: int) -> int:
 
 
 def _character(buffer: bytes, place: int) -> int:
-    """Return the place of the first character that begins at or after `place`; UTF-8 needs at most 3 steps."""
-    for i in range(place, min(place + 4, len(buffer))):
-        if buffer[i] & 0xC0 != 0x80:
-            return i
-    return min(place, len(buffer))
+    """Return the place of the first character that begins at or after `place`; what is no UTF-8 is cut anywhere."""
+    for i in range(place, place + 4):
+        if i >= len(buffer) or buffer[i] & 0xC0 != 0x80:
+            return min(i, len(buffer))
+    return place

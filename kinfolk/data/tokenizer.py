@@ -220,12 +220,10 @@ def cut(text: str, size: int) -> Iterator[str]:
     """Cut a long text into parts of at most `size` characters, after a line, else after a word, else anywhere."""
     start = 0
     while len(text) - start > size:
-        stop = start + size
-        for mark in ("\n", " "):
-            found = text.rfind(mark, start + size // 2, stop)
-            if found >= 0:
-                stop = found + (mark == "\n")
-                break
+        # a line keeps its end; a space belongs to the word after it
+        line = text.rfind("\n", start + size // 2, start + size) + 1
+        word = text.rfind(" ", start + size // 2 + 1, start + size)
+        stop = line if line > start else word if word > start else start + size
         yield text[start:stop]
         start = stop
     yield text[start:]
