@@ -38,7 +38,7 @@ def nearest_width(value_of: Callable[[int], float], target: float, unit: int) ->
 
 def unit_of(spec: Spec) -> int:
     """Return the step in which a model's width may change: every head an even width, and whole vectors of 8."""
-    return math.lcm(8, *(2 * heads for heads in _values(spec, "n_heads")))
+    return math.lcm(8, *(2 * part.n_heads for part in specs_in(spec) if hasattr(part, "n_heads")))
 
 
 def difference(value: float, target: float) -> str:
@@ -46,15 +46,12 @@ def difference(value: float, target: float) -> str:
     return f"{100 * (value - target) / target:+.1f} %"
 
 
-def _values(value: Any, name: str) -> Iterator[Any]:
-    """Yield every value of a field of this name anywhere in a spec."""
+def specs_in(value: Any) -> Iterator[Spec]:
+    """Yield a spec and every spec inside it."""
     if isinstance(value, tuple):
         for item in value:
-            yield from _values(item, name)
+            yield from specs_in(item)
     elif isinstance(value, Spec):
+        yield value
         for field in dataclasses.fields(value):
-            inner = getattr(value, field.name)
-            if field.name == name:
-                yield inner
-            else:
-                yield from _values(inner, name)
+            yield from specs_in(getattr(value, field.name))

@@ -7,8 +7,9 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
-import os
+import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from kinfolk.compare.outcome import write_json
 from kinfolk.compare.reading import Reading, cost_of, read
 from kinfolk.compare.settings import Settings
 from kinfolk.compare.trial import Trial
-from kinfolk.core import paths, plugins
+from kinfolk.core import paths
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.data import Data, open_data
@@ -82,7 +83,7 @@ class Plan:
         steps = self.steps(entrant, seconds_per_step)
         # a validation batch is a forward pass, a third of a step
         affordable = 3 * VALIDATING * steps / max(1, entrant.recipe.training.eval_batches)
-        every = max(1, round(steps / min(max(affordable, VALIDATIONS[0]), VALIDATIONS[1])))
+        every = math.ceil(steps / min(max(affordable, VALIDATIONS[0]), VALIDATIONS[1]))
         training = entrant.recipe.training.replace(
             steps=steps, eval_every=every, save_every=every, keep_last=1, patience=0
         )
@@ -107,7 +108,7 @@ class Plan:
             extra={
                 "version": importlib.metadata.version("kinfolk"),
                 "budget": str(self.budget),
-                "plugins": _plugin_digests(),
+                "foreign": _foreign(recipe),
             }
             | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {}),
             **fields,
@@ -278,10 +279,11 @@ def _location(settings: Settings) -> dict[str, Any]:
     return found | ({"cache": str(settings.cache.resolve())} if settings.cache else {})
 
 
-def _plugin_digests() -> list[str]:
-    """Return what the loaded plugins say, as hashes: another plugin, another trial."""
-    files = filter(None, os.environ.get(plugins.VARIABLE, "").split(os.pathsep))
-    return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files)
+def _foreign(recipe: Recipe) -> list[str]:
+    """Return hashes of the users' own files that a recipe's kinds come from: another file, another trial."""
+    modules = {type(part).__module__ for part in match.specs_in(recipe)}
+    files = {sys.modules[name].__file__ for name in modules if not name.startswith("kinfolk.")}
+    return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files if file)
 
 
 def slug(name: str) -> str:

@@ -13,14 +13,15 @@ import torch
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Data
+from kinfolk.data.order import MEGA
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost, cost
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
-SAMPLES = 4
-"""Batches looked at: windows of text are all alike, and pairs are grouped by length."""
+SAMPLES = {"text": 1, "pairs": MEGA}
+"""Batches looked at: windows of text are all alike; pairs are sorted by length within so many batches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Reading:
 def read(data: Data, batch_size: int, length: int) -> Reading:
     """Look at the first batches of the training data."""
     batches = Batches(data.split("train"), batch_size=batch_size, length=length)
-    return Reading(tuple(map(batches.at, range(SAMPLES))), vocabulary_of(data.tokenizer))
+    count = min(SAMPLES[data.kind], batches.steps_per_epoch)
+    return Reading(tuple(map(batches.at, range(count))), vocabulary_of(data.tokenizer))
 
 
 def window(length: int) -> Reading:

@@ -252,8 +252,11 @@ def _no_memory(error: Exception) -> bool:
 
 
 def _words(error: Exception) -> str:
-    """Return the end of the traceback, which says where and what."""
-    return "\n".join("".join(traceback.format_exception(error)).rstrip().splitlines()[-5:])
+    """Return the end of the traceback, and what and where in one last line."""
+    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    what = traceback.format_exception_only(error)[-1].strip()
+    return "\n".join([*lines[-6:-1], f"{what} ({Path(frame.filename).name}:{frame.lineno})"])
 
 
 if __name__ == "__main__":

