@@ -27,7 +27,7 @@ DIGITS = string.digits + "+"
 
 # one question in this many belongs to valid
 _HELD_OUT = 10
-_MOST_TRIES = 10_000
+_MOST_TRIES = 1000
 _COUNTED = 1 << 16
 
 
@@ -98,8 +98,9 @@ class Addition:
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw one question for each number: how many digits first, so that short sums are as frequent as long ones."""
-        a, b = (self._operand(seed, numbers, tries, side) for side in (0, 1))
-        return _concatenate(_decimal(a), Symbols(np.full((len(a), 1), 10), np.ones(len(a), np.int64)), _decimal(b))
+        a, b = (_decimal(self._operand(seed, numbers, tries, side), self.digits) for side in (0, 1))
+        plus = Symbols(np.full((len(numbers), 1), 10), np.ones(len(numbers), np.int64))
+        return _concatenate(a, plus, b)
 
     def identity(self, question: Symbols) -> NDArray[np.uint64]:
         """Return a hash of what is asked; 1+2 and 2+1 are the same question."""
@@ -109,7 +110,7 @@ class Addition:
     def answer(self, question: Symbols) -> Symbols:
         """Return what is right."""
         a, b = self._operands(question)
-        return _decimal(a + b)
+        return _decimal(a + b, self.digits + 1)
 
     def _operand(self, seed: int, numbers: Indices, tries: Indices, side: int) -> Indices:
         digits = 1 + (mix(seed, numbers, tries, 2 * side) % np.uint64(self.digits)).astype(np.int64)
@@ -169,17 +170,20 @@ class GeneratedSplit:
 
     def _questions(self, indices: Indices) -> Symbols:
         """Draw until the hash of every question says that it belongs to this split."""
-        tries = np.zeros_like(indices)
-        while True:
-            question = self.task.draw(self.seed, indices, tries)
-            wrong = (self.task.identity(question) % np.uint64(_HELD_OUT) == 0) != (self.name == "valid")
-            if not wrong.any():
+        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
+        left = np.flatnonzero(self._strange(question))
+        for tries in range(1, _MOST_TRIES):
+            if not len(left):
                 return question
-            tries[wrong] += 1
-            if tries.max() > _MOST_TRIES:
-                raise DataError(
-                    f"{self.task}: there are too few questions to hold some out for {self.name}; allow longer ones"
-                )
+            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
+            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
+            left = left[self._strange(drawn)]
+        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
+
+    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
+        held_out = self.task.identity(question) % np.uint64(_HELD_OUT) == 0
+        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
+        return strange
 
 
 def is_task(name: str) -> bool:
@@ -215,9 +219,8 @@ def _content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
     return mix(2, np.bitwise_xor.reduce(words, axis=1), lengths)
 
 
-def _decimal(values: Indices) -> Symbols:
-    """Write whole numbers as rows of digits, the first digit first."""
-    width = len(str(int(values.max()))) if len(values) else 1
+def _decimal(values: Indices, width: int) -> Symbols:
+    """Write whole numbers of up to `width` digits as rows of digits, the first digit first."""
     lengths = np.ones(len(values), np.int64)
     for power in range(1, width):
         lengths += values >= 10**power
@@ -235,14 +238,13 @@ def _value(symbols: Indices, start: Indices, stop: Indices) -> Indices:
 
 
 def _concatenate(*parts: Symbols) -> Symbols:
-    total = sum(part.lengths for part in parts)
-    width = int(np.max(total, initial=1))
+    width = sum(part.symbols.shape[1] for part in parts)
+    # what is behind the length of a part goes to a last column, which is thrown away
     out = np.zeros((len(parts[0].lengths), width + 1), np.int64)
     start = np.zeros(len(out), np.int64)
     for part in parts:
         places = np.arange(part.symbols.shape[1])
         inside = places < part.lengths[:, None]
-        # what is behind the length goes to a column that is thrown away
         np.put_along_axis(out, np.where(inside, start[:, None] + places, width), part.symbols, axis=1)
         start = start + part.lengths
     return Symbols(out[:, :width], start)
