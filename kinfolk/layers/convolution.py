@@ -20,7 +20,7 @@ DIRECTIONS = ("past", "both")
 
 
 class LightConv(Mixer, kind="light-conv"):
-    r"""$W_o\,\mathrm{LightConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 3 and figure 2b).
+    r"""$W_o\,\mathrm{LightConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 3).
 
     `n_heads` kernels, each of them softmax-normalised over its taps and shared by neighbouring channels. `dropout`
     falls on the normalised taps (DropConnect).
@@ -43,7 +43,7 @@ class LightConv(Mixer, kind="light-conv"):
 
 
 class DynamicConv(Mixer, kind="dynamic-conv"):
-    r"""$W_o\,\mathrm{DynamicConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 4 and figure 2c).
+    r"""$W_o\,\mathrm{DynamicConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 4).
 
     As `LightConv`, but every position makes its own kernels by a linear map of its own gated input.
     """
@@ -69,7 +69,7 @@ class DynamicConv(Mixer, kind="dynamic-conv"):
 
 
 class SeparableConv(Mixer, kind="separable-conv"):
-    """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018, section 2)."""
+    """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018)."""
 
     kernel: int
     direction: str = "past"
