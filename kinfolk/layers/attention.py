@@ -13,7 +13,7 @@ from kinfolk.layers.cache import MemorySlots, Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
-from kinfolk.ops.attend import Scoring, View, attend
+from kinfolk.ops.attend import Scoring, View, attend, scored_pairs
 from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import pairs
 
@@ -44,7 +44,9 @@ class Attention(Mixer, kind="attention"):
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
         seen = pairs(self.pattern, shape.length, shape.length) / shape.length
         where = self.position.cost(dims, Heads(self.n_heads, d_head), seen)
-        return maps + _score_cost(d_q, d_kv, self, seen) + where
+        explicit = self.position.explicit or self.dropout > 0
+        scored = scored_pairs(self.pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
+        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where
 
 
 class CrossAttention(Mixer, kind="cross-attention"):
@@ -65,7 +67,7 @@ class CrossAttention(Mixer, kind="cross-attention"):
         per_query = linear(dims.d_model, d_q, self.bias) + linear(d_q, dims.d_model, self.bias)
         # the memory is projected once for the whole sequence of queries; its states are kept by the encoder
         per_key = linear(dims.d_model, 2 * d_kv, self.bias, kept=False).scaled(shape.memory / shape.length)
-        scores = _score_cost(d_q, 0, self, shape.memory)
+        scores = _score_cost(d_q, 0, self, shape.memory, shape.memory if self.dropout else 0.0)
         return per_query + per_key + scores + Cost(kept=2 * d_kv * shape.memory / shape.length)
 
 
@@ -171,7 +173,11 @@ def _scoring(
     return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, tap=tap)
 
 
-def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float) -> Cost:
-    """Scores and weighted values: two products per seen key; queries, keys, values, output and norms are kept."""
-    explicit = 3 * spec.n_heads * seen if spec.dropout else 0.0
-    return Cost(flops=4.0 * d_q * seen, kept=2 * d_q + 2 * d_kv + spec.n_heads + explicit - d_q)
+def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float, scored: float) -> Cost:
+    """Scores and weighted values: two products per seen key; queries, keys, values and norms are kept.
+
+    Where the fused kernel cannot be used, so are the weights of all `scored` keys, what dropout leaves of them, and
+    queries, keys and values in the order of the products.
+    """
+    explicit = spec.n_heads * scored * (2 if spec.dropout else 1) + (3 * d_q if scored else 0)
+    return Cost(flops=4.0 * d_q * seen, kept=d_q + 2 * d_kv + spec.n_heads + explicit)

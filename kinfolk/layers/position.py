@@ -5,7 +5,7 @@ Four places, the identity by default. `add` changes the embedding, `turn` the qu
 """
 
 import math
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,9 @@ class PositionModule(Module):
 
 
 class Position(Spec):
-    """Axis: where tokens stand."""
+    """Axis: where tokens stand. `explicit`: attention has to make its scores, fused kernels having no hooks."""
+
+    explicit: ClassVar[bool] = False
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         """Return the module; `heads` is given by attention."""

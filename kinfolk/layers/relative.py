@@ -4,6 +4,7 @@ Each works with any pattern, dense or sparse, and while decoding: it is told abs
 """
 
 import functools
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,10 @@ class Rotary(Position, kind="rotary"):
             raise SpecError(f"rotary: the width of a head must be even, got {_of(heads, self.kind).d_head}")
         return _Rotary(self)
 
+    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        return Cost(flops=6.0 * width, kept=2 * width)
+
 
 class _Rotary(PositionModule):
     def __init__(self, spec: Rotary) -> None:
@@ -51,11 +56,13 @@ class _Rotary(PositionModule):
 class ALiBi(Position, kind="alibi"):
     """A penalty proportional to the distance, another slope for each head, nothing learnt (Press et al. 2022)."""
 
+    explicit: ClassVar[bool] = True
+
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _ALiBi(_of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
-        return Cost(kept=3 * _of(heads, self.kind).n_heads * seen)
+        return Cost(flops=2.0 * _of(heads, self.kind).n_heads * seen)
 
 
 class _ALiBi(PositionModule):
@@ -79,12 +86,14 @@ class T5Buckets(Position, kind="t5-buckets"):
     n_buckets: int = 32
     farthest: int = 128
 
+    explicit: ClassVar[bool] = True
+
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _T5Buckets(self, dims, _of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
         n_heads = _of(heads, self.kind).n_heads
-        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, kept=3 * n_heads * seen)
+        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * seen)
 
 
 class _T5Buckets(PositionModule):
@@ -112,6 +121,8 @@ class Shaw(Position, kind="shaw"):
     clip: int = 16
     values: str = "learned"
 
+    explicit: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.values not in ("learned", "none"):
             raise SpecError(f"values: unknown {self.values!r}{suggest(self.values, ('learned', 'none'))}")
@@ -123,7 +134,7 @@ class Shaw(Position, kind="shaw"):
         n_heads, d_head = _of(heads, self.kind)
         tables, rows = 1 if self.values == "none" else 2, 2 * self.clip + 1
         flops = 2.0 * n_heads * d_head * rows * tables
-        return Cost(params=tables * rows * d_head, flops=flops, kept=4 * n_heads * seen + n_heads * rows)
+        return Cost(params=tables * rows * d_head, flops=flops, kept=n_heads * (d_head + rows))
 
 
 class _Shaw(PositionModule):
@@ -155,12 +166,14 @@ class _Shaw(PositionModule):
 
 
 class XL(Position, kind="xl"):
-    r"""Scores by content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
+    r"""Content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
 
     $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
     """
 
     biases: str = "shared"
+
+    explicit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.biases not in ("shared", "per-layer"):
@@ -173,8 +186,7 @@ class XL(Position, kind="xl"):
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
         own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
         flops = 2.0 * dims.d_model * width + 2.0 * width * seen
-        kept = 6 * _of(heads, self.kind).n_heads * seen + 2 * width
-        return Cost(params=dims.d_model * width + own, flops=flops, kept=kept)
+        return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
 
 
 class _XL(PositionModule):

@@ -126,11 +126,17 @@ def positions(view: View, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def softmax_product(
-    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, ok_BLM: Tensor | None, pos: tuple[Tensor, Tensor], scoring: Scoring
-) -> tuple[Tensor, Tensor]:
+    q_BHLK: Tensor,
+    k_BHMK: Tensor,
+    v_BHMK: Tensor,
+    ok_BLM: Tensor | None,
+    pos: tuple[Tensor, Tensor],
+    scoring: Scoring,
+    normaliser: bool = False,
+) -> tuple[Tensor, Tensor | None]:
     """Attend explicitly: for hooks, dropout and taps, which a fused kernel does not have. Any axes may follow H.
 
-    Also returns the logarithm of the normaliser, -inf for a query that sees nothing.
+    On request also returns the logarithm of the normaliser, -inf for a query that sees nothing.
     """
     scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     scores_BHLM = (q_BHLK * scale) @ k_BHMK.mT
@@ -138,18 +144,19 @@ def softmax_product(
         scores_BHLM = scores_BHLM + scoring.bias(q_BHLK, k_BHMK, *pos, scoring.heads)
     if ok_BLM is not None:
         scores_BHLM = scores_BHLM.masked_fill(~ok_BLM.unsqueeze(1), -torch.inf)
-    # a row that sees nothing would be 0 / 0: give it any finite scores and clear its weights
+    # a row that sees nothing would be 0 / 0: give it any finite scores and clear what comes of them
     empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
-    scores_BHLM = scores_BHLM.masked_fill(empty_BHL1, 0.0)
-    weights_BHLM = scores_BHLM.softmax(-1).masked_fill(empty_BHL1, 0.0)
-    norm_BHL = scores_BHLM.logsumexp(-1).masked_fill(empty_BHL1[..., 0], -torch.inf)
+    scores_BHLM = scores_BHLM.masked_fill_(empty_BHL1, 0.0)
+    weights_BHLM = scores_BHLM.softmax(-1)
     if scoring.tap is not None:
-        scoring.tap(weights_BHLM)
-    weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
+        scoring.tap(weights_BHLM.masked_fill(empty_BHL1, 0.0))
+    if scoring.dropout:
+        weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
     out_BHLK = weights_BHLM @ v_BHMK
     if scoring.value is not None:
         out_BHLK = out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
-    return out_BHLK, norm_BHL
+    norm_BHL = scores_BHLM.logsumexp(-1).masked_fill(empty_BHL1[..., 0], -torch.inf) if normaliser else None
+    return out_BHLK.masked_fill(empty_BHL1, 0.0), norm_BHL
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
@@ -185,6 +192,15 @@ def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:
     if n_q * n_k < DENSE_PAIRS or view.q_pos_BL is not None or view.k_pos_BM is not None:
         return False
     return density(pattern, n_q, n_k, view.start, BLOCK) < DENSE_SHARE
+
+
+def scored_pairs(pattern: Pattern, n: int, n_heads: int) -> float:
+    """Return how many pairs the executor scores for each head where it makes scores explicitly."""
+    total = 0.0
+    for one, heads in pattern.by_head(n_heads):
+        sparse = _worth_gathering(one, PLAIN_VIEW, n, n)
+        total += (density(one, n, n, 0, BLOCK) if sparse else 1.0) * n * n * (heads.stop - heads.start)
+    return total / n_heads
 
 
 def _attend_by_head(

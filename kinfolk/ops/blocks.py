@@ -131,12 +131,14 @@ def _combine(outs: tuple[Tensor, ...], norms: tuple[Tensor, ...]) -> tuple[Tenso
 
 def _explicit_blocks(q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, scoring: Scoring) -> Tensor:
     """Attend tile by tile under autograd: hooks, dropout, and devices without the fused kernel."""
-    outs, norms = zip(*(_explicit_sheet(q, k, v, sheet, view, scoring) for sheet in tiling.sheets), strict=True)
+    if len(tiling.sheets) == 1:
+        return _explicit_sheet(q, k, v, tiling.sheets[0], view, scoring, False)[0]
+    outs, norms = zip(*(_explicit_sheet(q, k, v, sheet, view, scoring, True) for sheet in tiling.sheets), strict=True)
     return _combine(outs, norms)[0]
 
 
 def _explicit_sheet(
-    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring
+    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring, normaliser: bool
 ) -> tuple[Tensor, Tensor]:
     what, device = sheet.extent, q.device
     q_BHnqK = _fold_q(q, what).unflatten(2, (-1, what.q_block))
@@ -148,9 +150,10 @@ def _explicit_sheet(
         q_at, k_at = tile.q_at_rq.to(device), tile.k_at_rk.to(device)
         ok = executor.allowed(sheet.pattern, view, q_at, k_at)
         pos = executor.positions(view, q_at, k_at)
-        out_t, norm_t = executor.softmax_product(q_BHnqK[:, :, rows], k_BHrkK, v_BHrkK, ok, pos, scoring)
+        out_t, norm_t = executor.softmax_product(q_BHnqK[:, :, rows], k_BHrkK, v_BHrkK, ok, pos, scoring, normaliser)
         out_BHnqK = out_BHnqK.index_copy(2, rows, out_t)
-        norm_BHnq = norm_BHnq.index_copy(2, rows, norm_t)
+        if norm_t is not None:
+            norm_BHnq = norm_BHnq.index_copy(2, rows, norm_t)
     return _unfold(out_BHnqK.flatten(2, 3), 2, what), _unfold(norm_BHnq.flatten(2, 3).transpose(1, 2), 1, what)
 
 

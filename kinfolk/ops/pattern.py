@@ -331,16 +331,40 @@ class Summary(Pattern, kind="summary"):
         return meets.expand_as(box.q_low + box.k_low)
 
 
-class Global(Pattern, kind="global"):
-    """The first `n` positions see, and are seen by, everyone (Zaheer et al. 2020, section 2)."""
+class BlockWindow(Pattern, kind="block-window"):
+    """Keys of the query's own block, `left` blocks before it and `right` after it (Zaheer et al. 2020, section 2)."""
 
-    n: int
+    block: int
+    left: int = 1
+    right: int = 1
+
+    @property
+    def span(self) -> int | None:
+        return (self.left + 1) * self.block
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
-        return (q < self.n) | (k < self.n)
+        away = q // self.block - k // self.block
+        return (away <= self.left) & (away >= -self.right)
 
     def touches(self, box: Box) -> Tensor:
-        return (box.q_low < self.n) | (box.k_low < self.n)
+        q_low, q_high, k_low, k_high = (x // self.block for x in box)
+        return (q_low - k_high <= self.left) & (q_high - k_low >= -self.right)
+
+
+class Global(Pattern, kind="global"):
+    """Positions `start` to `start + n - 1` see, and are seen by, everyone (Zaheer et al. 2020, section 2)."""
+
+    n: int
+    start: int = 0
+
+    def allows(self, q: Tensor, k: Tensor) -> Tensor:
+        return self._among(q, q) | self._among(k, k)
+
+    def touches(self, box: Box) -> Tensor:
+        return self._among(box.q_low, box.q_high) | self._among(box.k_low, box.k_high)
+
+    def _among(self, low: Tensor, high: Tensor) -> Tensor:
+        return (high >= self.start) & (low < self.start + self.n)
 
 
 class Prefix(Pattern, kind="prefix"):
@@ -420,6 +444,10 @@ class Local1D(Pattern, kind="local-1d"):
 
     block: int
     memory: int
+
+    @property
+    def span(self) -> int | None:
+        return self.block + self.memory
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         first = q // self.block * self.block

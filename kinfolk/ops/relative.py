@@ -35,7 +35,7 @@ def bucket(distance: Tensor, n_buckets: int, farthest: int, causal: bool) -> Ten
 
 
 def slopes(n_heads: int) -> Tensor:
-    r"""Return ALiBi's slopes (Press et al. 2022, section 3): $2^{-8h/H}$; in between powers of two, some of the next."""
+    r"""Return ALiBi's slopes (Press et al. 2022, section 3): $2^{-8h/H}$; between powers of two, some of the next."""
     closest = 1 << (n_heads.bit_length() - 1)
     own = [2.0 ** (-8 * (h + 1) / closest) for h in range(closest)]
     between = [2.0 ** (-8 * (h + 1) / (2 * closest)) for h in range(0, 2 * closest, 2)]

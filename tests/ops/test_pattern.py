@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from kinfolk.core.errors import SpecError
 from kinfolk.ops.pattern import (
     Axial,
+    BlockWindow,
     Box,
     Causal,
     Full,
@@ -34,6 +35,8 @@ PICTURES = {
     Causal() & Summary(block=3, width=1): "...... ...... ..#... ..#... ..#... ..#..#",
     Summary(block=3, width=1, before=1): ".#..#. .#..#. .#..#. .#..#. .#..#. .#..#.",
     Global(n=1) | Window(left=0): "###### ##.... #.#... #..#.. #...#. #....#",
+    Global(n=1, start=2): "..#... ..#... ###### ..#... ..#... ..#...",
+    BlockWindow(block=2, right=0): "##.... ##.... ####.. ####.. ..#### ..####",
     Causal() | Prefix(n=3): "###... ###... ###... ####.. #####. ######",
     Axial(width=3): "####.. ###.#. ###..# #..### .#.### ..####",
     Causal() & Local1D(block=2, memory=1): "#..... ##.... .##... .###.. ...##. ...###",
@@ -49,7 +52,8 @@ LEAVES = st.one_of(
     st.builds(Strided, stride=st.integers(1, 6)),
     st.builds(SameBlock, size=st.integers(1, 6)),
     st.builds(Summary, block=st.integers(4, 6), width=st.integers(1, 2), before=st.integers(0, 2)),
-    st.builds(Global, n=st.integers(0, 3)),
+    st.builds(Global, n=st.integers(0, 3), start=st.integers(0, 5)),
+    st.builds(BlockWindow, block=st.integers(1, 5), left=st.integers(0, 2), right=st.integers(0, 2)),
     st.builds(Prefix, n=st.integers(0, 7)),
     st.builds(Axial, width=st.integers(1, 5)),
     st.builds(

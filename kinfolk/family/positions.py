@@ -1,0 +1,89 @@
+"""Relatives that say otherwise where tokens stand: each is a parent with another position."""
+
+from typing import Any
+
+from kinfolk.family.assembly import with_mixer
+from kinfolk.family.bert import bert
+from kinfolk.family.gpt import gpt, gpt2
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.family.transformer import vanilla
+from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.position import NoPosition, Position
+from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw
+from kinfolk.ops.pattern import Causal, Local1D
+
+
+def placed(recipe: Recipe, name: str, position: Position) -> Recipe:
+    """Take positions out of the embedding and give every self-attention this one."""
+    model = with_mixer(recipe.model, lambda look: look.replace(position=position))
+    assert isinstance(model.embedding, Tokens)
+    return recipe.replace(name=name, model=model.replace(embedding=model.embedding.replace(position=NoPosition())))
+
+
+@relative(
+    "shaw",
+    parent="vanilla",
+    year=2018,
+    paper="Shaw et al. 2018, Self-Attention with Relative Position Representations, arXiv:1803.02155",
+    topology="encoder-decoder",
+    causal=True,
+    changes="a learned vector for each distance, added to keys and values, instead of sinusoids",
+)
+def shaw(*, clip: int = 16, **numbers: Any) -> Recipe:
+    """Section 3.2."""
+    return placed(vanilla(**numbers), "shaw", Shaw(clip=clip))
+
+
+@relative(
+    "transformer-xl",
+    parent="gpt",
+    year=2019,
+    paper="Dai et al. 2019, Transformer-XL: Attentive Language Models Beyond a Fixed-Length Context, arXiv:1901.02860",
+    topology="decoder",
+    causal=True,
+    changes="segments see the memory of the segment before; positions are distances, in the scores of every layer",
+)
+def transformer_xl(
+    *, d_model: int = 512, n_heads: int = 8, d_ff: int = 2048, segment: int = 0, memory: int = 0, **numbers: Any
+) -> Recipe:
+    """Section 3, at the size of its enwik8 model. 0 means an eighth of max_len for `segment`, as much for `memory`.
+
+    A segment sees itself and what stands up to `memory` before it, which is a pattern; layer by layer the memory is the
+    states of the layer below, so dependencies reach further with depth.
+    """
+    base = {"vocab_size": 204, "max_len": 4096} | numbers
+    recipe = gpt(d_model=d_model, n_heads=n_heads, d_ff=d_ff, **base)
+    segment = segment or max(1, recipe.model.max_len // 8)
+    pattern = Causal() & Local1D(block=segment, memory=memory or segment)
+    model = with_mixer(recipe.model, lambda look: look.replace(pattern=pattern, bias=False))
+    model = model.replace(embedding=Tokens(scale="sqrt"))
+    return placed(recipe.replace(model=model), "transformer-xl", XL())
+
+
+@relative(
+    "roformer",
+    parent="bert",
+    year=2021,
+    paper="Su et al. 2021, RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv:2104.09864",
+    topology="encoder",
+    causal=False,
+    changes="queries and keys are turned by their positions",
+)
+def roformer(**numbers: Any) -> Recipe:
+    """Section 3.2.2."""
+    return placed(bert(**numbers), "roformer", Rotary())
+
+
+@relative(
+    "alibi",
+    parent="gpt2",
+    year=2022,
+    paper="Press et al. 2022, Train Short, Test Long, arXiv:2108.12409",
+    topology="decoder",
+    causal=True,
+    changes="scores fall with distance at another rate for each head, and nothing else says where tokens stand",
+)
+def alibi(**numbers: Any) -> Recipe:
+    """Section 3."""
+    return placed(gpt2(**numbers), "alibi", ALiBi())
