@@ -24,9 +24,9 @@ def main(text: str, out: str, tokenizer: str, limit: str, whom: str) -> None:
 
         def tell(n: int) -> None:
             nonlocal done
-            done += n
-            if done >= int(limit) and whom != "nobody":
+            if done < int(limit) <= done + n and whom != "nobody":
                 strike(whom)
+            done += n
 
         yield tell
 
