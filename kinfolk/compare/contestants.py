@@ -52,13 +52,14 @@ class Contestant:
         """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
         return bool(self.relative) and "d_model" in self._known() and "d_model" not in self.overrides
 
-    def recipe(self, vocab_size: int, assignments: Sequence[str] = (), d_model: int | None = None) -> Recipe:
-        """Return its recipe for data of this vocabulary, with `--set` applied, at another width if one is given."""
+    def recipe(
+        self, vocab_size: int, assignments: Sequence[str] = (), widths: Mapping[str, int] | None = None
+    ) -> Recipe:
+        """Return its recipe for data of this vocabulary, with `--set` applied, at other widths if they are given."""
         if self.written is not None:
             recipe = paths.set_path(self.written, "model.vocab_size", vocab_size)
         else:
-            numbers = {"vocab_size": vocab_size, **(self._widened(d_model) if d_model else {})}
-            known = self._known()
+            numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
             fitting = {name: value for name, value in numbers.items() if name in known}
             recipe = make(self.relative, size=self.size, **(fitting | dict(self.overrides)))
         return paths.assign(recipe, assignments)
@@ -77,15 +78,15 @@ class Contestant:
             # a path of `--set` may lead to what only the child has
             return elder.recipe(vocab_size)
 
-    def _known(self) -> dict[str, Any]:
-        return numbers_of(registry.entry(self.relative).function)
-
-    def _widened(self, d_model: int) -> dict[str, int]:
-        """Return a width, and the feed-forward width in proportion to it."""
+    def widths(self, d_model: int) -> dict[str, int]:
+        """Return a width, and the feed-forward width in proportion to it unless that is fixed."""
         numbers = self._known() | SIZES[self.size].numbers | dict(self.overrides)
-        if "d_ff" not in numbers or "d_ff" in self.overrides:
+        if "d_ff" not in self._known() or "d_ff" in self.overrides:
             return {"d_model": d_model}
         return {"d_model": d_model, "d_ff": max(8, round(numbers["d_ff"] * d_model / numbers["d_model"] / 8) * 8)}
+
+    def _known(self) -> dict[str, Any]:
+        return numbers_of(registry.entry(self.relative).function)
 
 
 def gather(names: Sequence[str | Path], size: str = "tiny") -> list[Contestant]:

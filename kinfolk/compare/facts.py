@@ -21,7 +21,7 @@ def gather(plan: Plan, command: str, ended: int, paces: Mapping[str, float]) -> 
     planned = settings.seeds * len(plan.entrants)
     return {
         "command": command,
-        "budget": f"{plan.budget} of training for every trial",
+        "budget": f"{str(plan.budget).replace('-', ' ')} of training for every trial",
         "match": "widths as they are" if settings.match == "none" else f"matched by {settings.match}",
         "seeds": f"{settings.seeds} seed{'s' * (settings.seeds > 1)}",
         "made": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),

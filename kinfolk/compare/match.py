@@ -1,8 +1,8 @@
 """Make contestants comparable: scale a width until parameters (or operations per token) come nearest to a target.
 
-Only the model's width moves, and with it what the relative derives from it; depth, heads and everything that a paper
-is about stay. A width is a multiple of the heads and of 8, the lanes of a vector unit, so a match is near and not
-exact; what remains is said.
+Only widths move: the model's, and the feed-forward's in proportion to it and then a little more; depth, heads and
+everything that a paper is about stay. A width is a multiple of the heads and of 8, the lanes of a vector unit, so a
+match is near and not exact; what remains is said.
 """
 
 import dataclasses
@@ -34,6 +34,12 @@ def nearest_width(value_of: Callable[[int], float], target: float, unit: int) ->
         middle = (low + high) // (2 * unit) * unit
         low, high = (middle, high) if value_of(middle) < target else (low, middle)
     return min((low, high), key=lambda width: abs(value_of(width) - target))
+
+
+def near(width: int, usual: int, unit: int, share: float = 0.2) -> int:
+    """Return a width no further than a share from the usual one, so that a match does not change what a model is."""
+    most = int(share * usual) // unit * unit
+    return min(max(width, usual - most), usual + most)
 
 
 def unit_of(spec: Spec) -> int:

@@ -199,15 +199,23 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: i
             entrant, matched=f"{by} {left} against {first.name}; its width is fixed and was left"
         )
 
-    def at(width: int) -> Entrant:
-        recipe = contestant.recipe(vocab_size, settings.assignments, d_model=width)
+    def at(**widths: int) -> Entrant:
+        recipe = contestant.recipe(vocab_size, settings.assignments, widths)
         return _entrant(contestant, recipe, first.recipe, reading)
 
-    width = match.nearest_width(lambda w: _size(at(w).cost, by), target, match.unit_of(entrant.recipe.model))
-    found = at(width)
+    def size(**widths: int) -> float:
+        return _size(at(**widths).cost, by)
+
+    unit = match.unit_of(entrant.recipe.model)
+    widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
+    if "d_ff" in widths:
+        # what is left is taken up by the feed-forward, whose width knows no heads
+        finer = match.nearest_width(lambda f: size(d_model=widths["d_model"], d_ff=f), target, 8)
+        widths["d_ff"] = match.near(finer, widths["d_ff"], 8)
+    found = at(**widths)
     left = match.difference(_size(found.cost, by), target)
-    said = f"d_model {entrant.recipe.model.d_model} -> {width}: {by} {left} against {first.name}"
-    return dataclasses.replace(found, matched=said)
+    said = ", ".join(f"{name} {width}" for name, width in widths.items())
+    return dataclasses.replace(found, matched=f"matched to {first.name}: {said}; {by} {left}")
 
 
 def _size(cost: ModelCost, by: str) -> float:

@@ -33,7 +33,7 @@ def test_a_relative_takes_the_vocabulary_of_the_data_and_what_is_set() -> None:
     recipe = gpt2.recipe(77, ["training.length=33"])
     assert (recipe.model.vocab_size, recipe.training.length) == (77, 33)
     assert gpt2.scalable
-    wide = gpt2.recipe(77, (), d_model=64)
+    wide = gpt2.recipe(77, (), gpt2.widths(64))
     assert wide.model.d_model == 64
     assert paths.get(wide, "model.decoder.blocks[0].parts[1].d_ff") == 256
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.compare.match import check, difference, nearest_width, unit_of
+from kinfolk.compare.match import check, difference, near, nearest_width, unit_of
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 
@@ -39,6 +39,11 @@ def test_a_unit_suits_every_head_of_a_spec() -> None:
     assert unit_of(_Layers(parts=())) == 8
     assert unit_of(_Layers(parts=(_Heads(n_heads=4),))) == 8
     assert unit_of(_Layers(parts=(_Heads(n_heads=4), _Heads(n_heads=6)), bridge=_Heads(n_heads=8))) == 48
+
+
+def test_a_match_stays_near_what_is_usual() -> None:
+    assert [near(width, 100, 8) for width in (8, 90, 100, 112, 400)] == [84, 90, 100, 112, 116]
+    assert near(8, 16, 8) == 16
 
 
 def test_what_is_said() -> None:
