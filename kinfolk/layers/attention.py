@@ -43,9 +43,9 @@ class Attention(Mixer, kind="attention"):
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
         seen = pairs(self.pattern, shape.length, shape.length) / shape.length
-        where = self.position.cost(dims, Heads(self.n_heads, d_head), seen)
         explicit = self.position.explicit or self.dropout > 0
         scored = scored_pairs(self.pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
+        where = self.position.cost(dims, Heads(self.n_heads, d_head), scored or seen)
         return maps + _score_cost(d_q, d_kv, self, seen, scored) + where
 
 

@@ -62,8 +62,8 @@ class Position(Spec):
         """Return the module; `heads` is given by attention."""
         raise NotImplementedError
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
-        """Return its cost per token that sees `seen` keys."""
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        """Return its cost per token that scores so many keys."""
         return Cost()
 
 
@@ -85,7 +85,7 @@ class Sinusoid(Position, kind="sinusoid"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Sinusoid(self, dims)
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         return Cost(flops=dims.d_model)
 
 
@@ -121,7 +121,7 @@ class Learned(Position, kind="learned"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Learned(dims)
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         return Cost(params=dims.max_len * dims.d_model, flops=dims.d_model)
 
 

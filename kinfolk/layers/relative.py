@@ -38,7 +38,7 @@ class Rotary(Position, kind="rotary"):
             raise SpecError(f"rotary: the width of a head must be even, got {_of(heads, self.kind).d_head}")
         return _Rotary(self)
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
         return Cost(flops=6.0 * width, kept=2 * width)
 
@@ -61,8 +61,8 @@ class ALiBi(Position, kind="alibi"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _ALiBi(_of(heads, self.kind))
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
-        return Cost(flops=2.0 * _of(heads, self.kind).n_heads * seen)
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        return Cost(flops=2.0 * _of(heads, self.kind).n_heads * scored)
 
 
 class _ALiBi(PositionModule):
@@ -91,9 +91,9 @@ class T5Buckets(Position, kind="t5-buckets"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _T5Buckets(self, dims, _of(heads, self.kind))
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         n_heads = _of(heads, self.kind).n_heads
-        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * seen)
+        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * scored)
 
 
 class _T5Buckets(PositionModule):
@@ -130,7 +130,7 @@ class Shaw(Position, kind="shaw"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Shaw(self, _of(heads, self.kind))
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         n_heads, d_head = _of(heads, self.kind)
         tables, rows = 1 if self.values == "none" else 2, 2 * self.clip + 1
         flops = 2.0 * n_heads * d_head * rows * tables
@@ -182,11 +182,15 @@ class XL(Position, kind="xl"):
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _XL(self, dims, _of(heads, self.kind))
 
-    def cost(self, dims: Dims, heads: Heads | None = None, seen: float = 0.0) -> Cost:
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
         own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
-        flops = 2.0 * dims.d_model * width + 2.0 * width * seen
-        return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
+        flops = 2.0 * dims.d_model * width + 2.0 * width * scored
+        return Cost(
+            params=dims.d_model * width + own,
+            flops=flops,
+            kept=2 * width + dims.d_model + _of(heads, self.kind).n_heads * scored,
+        )
 
 
 class _XL(PositionModule):
