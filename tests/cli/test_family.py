@@ -106,7 +106,7 @@ def test_every_relative_can_be_explained(name):
     assert found["lineage"][-1] == name
     assert found["params"] > 0
     assert found["activation_bytes"] > 0
-    assert found["patterns"]
+    assert all(len(drawing["picture"]) == 16 for drawing in found["patterns"])
 
 
 @pytest.mark.parametrize(
