@@ -16,6 +16,9 @@ from kinfolk.data.order import Budgeted, Grouped, InOrder, Order, Rows, Shuffled
 from kinfolk.data.split import Indices, Pairs, Split, TextSplit
 
 _NO_LIMIT = 1 << 60
+_COUNTED = 1 << 22
+_CHUNK = 1 << 16
+_MOST_BUDGETED = 1 << 27
 
 
 @dataclasses.dataclass
@@ -60,7 +63,7 @@ class Batches:
 
     @property
     def n_cut(self) -> int:
-        """How many pairs are longer than `length` and lose their end; text loses nothing."""
+        """How many of the first four million pairs are longer than `length` and lose their end; text loses nothing."""
         return self._source.n_cut
 
     def at(self, step: int, rank: int = 0, world: int = 1) -> Batch:
@@ -157,12 +160,19 @@ class _PaddedPairs:
     def n_cut(self) -> int:
         if self.batches.length is None:
             return 0
-        source, target = self.data.lengths(np.arange(len(self.data)))
-        return int(((source + 1 > self.limits[0]) | (target + 2 > self.limits[1])).sum())
+        count, n = 0, min(len(self.data), _COUNTED)
+        for start in range(0, n, _CHUNK):
+            source, target = self.data.lengths(np.arange(start, min(start + _CHUNK, n)))
+            count += int(((source + 1 > self.limits[0]) | (target + 2 > self.limits[1])).sum())
+        return count
 
     def order(self) -> Order:
         options, n = self.batches, len(self.data)
         if options.budget is not None:
+            if n > _MOST_BUDGETED:
+                raise DataError(
+                    f"a budget needs the lengths of all pairs in memory, and {n:,} are too many; give batch_size"
+                )
             return Budgeted(self._longer_side(np.arange(n)), options.budget, options.seed, shuffle=options.shuffle)
         if not options.shuffle:
             return InOrder(n, options.batch_size)

@@ -95,6 +95,10 @@ class Tokenizer:
         except Exception as error:
             raise DataError(f"{where}: not a tokenizer.json: {error}") from None
 
+    def __reduce__(self) -> Any:
+        # the library forgets that text never spells a special
+        return Tokenizer.from_json, (self.to_json(),)
+
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as a `tokenizer.json`."""
         write_atomic(Path(path), self.to_json().encode())

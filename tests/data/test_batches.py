@@ -282,6 +282,7 @@ def test_what_cannot_be_is_refused(text: Data, pairs: Data) -> None:
         (train, {"batch_size": 1, "length": 10_000}, r"needs 10001; choose a smaller length"),
         (pairs.split("train"), {"batch_size": 1, "packed": True}, "packing is for text"),
         (pairs.split("train"), {"budget": 5}, "less than the longest pair"),
+        (open_data("copy:examples=1000000000000").split("train"), {"budget": 500}, "too many; give batch_size"),
     ):
         with pytest.raises(DataError, match=message):
             Batches(split, **options)  # type: ignore[arg-type]

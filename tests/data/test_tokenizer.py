@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,11 @@ def test_saved_and_loaded_it_is_the_same(any_kind: Tokenizer, tmp_path: Path) ->
     )
     assert again.encode(SAMPLE[1]) == any_kind.encode(SAMPLE[1])
     assert again.to_json() == any_kind.to_json()
+
+
+def test_pickled_it_is_the_same(any_kind: Tokenizer) -> None:
+    text = "a <eos> b"
+    assert pickle.loads(pickle.dumps(any_kind)).encode(text) == any_kind.encode(text)
 
 
 def test_a_batch_is_its_texts_one_by_one(any_kind: Tokenizer) -> None:
