@@ -73,7 +73,8 @@ def roll_back(out: Path, to: int) -> None:
 
 def test_killed_at_a_moment_nobody_chose(tmp_path: Path) -> None:
     out = str(tmp_path / "cut")
-    script = f"from pathlib import Path; from tests.train.toy import job, start; start(Path({out!r}), job(steps=400))"
+    call = f"start(Path({out!r}), job(steps=150, save_every=25))"
+    script = f"from pathlib import Path; from tests.train.toy import job, start; {call}"
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
     metrics = tmp_path / "cut/metrics.jsonl"
     deadline = time.monotonic() + 60
@@ -82,6 +83,6 @@ def test_killed_at_a_moment_nobody_chose(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "cut/result.json").exists()
-    start(tmp_path / "cut", job(steps=400))
-    start(tmp_path / "whole", job(steps=400))
+    start(tmp_path / "cut", job(steps=150, save_every=25))
+    start(tmp_path / "whole", job(steps=150, save_every=25))
     assert same_run(tmp_path / "whole", tmp_path / "cut")
