@@ -53,6 +53,8 @@ class HeadModule(Module):
 def scored(x_BLD: Tensor, targets_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the states and targets of scored positions only; the rest is not worth an output layer."""
     keep_BL = targets_BL != IGNORE
+    if bool(keep_BL.all()):
+        return x_BLD.flatten(0, 1), targets_BL.flatten()
     return x_BLD[keep_BL], targets_BL[keep_BL]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kinfolk.core.shapes import shaped
+from kinfolk.ops.gelu import gelu_tanh, gelu_tanh_backward
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -43,17 +44,26 @@ class _ActivatedLinear(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
         ctx.save_for_backward(u, w)
         ctx.activation, ctx.has_bias = activation, b is not None
-        return F.linear(ACTIVATIONS[activation](u), w.to(u.dtype), None if b is None else b.to(u.dtype))
+        value = gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
+        return F.linear(value, w.to(u.dtype), None if b is None else b.to(u.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         u, w = ctx.saved_tensors
-        with torch.enable_grad():
-            leaf = u.detach().requires_grad_()
-            a = ACTIVATIONS[ctx.activation](leaf)
+        value, du = _again(u, dy @ w.to(dy.dtype), ctx.activation)
         dy_flat = dy.flatten(0, -2)
-        dw = dy_flat.mT @ a.detach().flatten(0, -2)
-        (du,) = torch.autograd.grad(a, leaf, dy @ w.to(dy.dtype))
+        dw = dy_flat.mT @ value.flatten(0, -2)
         db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
         return du, dw.to(w.dtype), db, None
+
+
+def _again(u: Tensor, d_value: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """Make the activated values again, and the gradient of what went in; `d_value` may be written over."""
+    if activation == "gelu-tanh":
+        return gelu_tanh_backward(u, d_value)
+    with torch.enable_grad():
+        leaf = u.detach().requires_grad_()
+        value = ACTIVATIONS[activation](leaf)
+    (du,) = torch.autograd.grad(value, leaf, d_value)
+    return value.detach(), du

@@ -45,35 +45,43 @@ def token_losses(
     h_LD: Tensor, w_VD: Tensor, b_V: Tensor | None, target_L: Tensor, gold: float = 1.0, uniform: float = 0.0
 ) -> Tensor:
     """Return the loss of each token, without a gradient."""
-    losses = []
+    losses, w = [], w_VD.to(_product_dtype(h_LD))
     for some in _chunks(len(h_LD), len(w_VD), h_LD.element_size()):
-        logits_LV = _logits(h_LD[some], w_VD, b_V)
+        logits_LV = _logits(h_LD[some], w, b_V)
         losses.append(_losses(logits_LV, logits_LV.logsumexp(-1), target_L[some], gold, uniform))
-    return torch.cat(losses) if losses else h_LD.new_zeros(0)
+    return torch.cat(losses) if losses else h_LD.new_zeros(0, dtype=_exact_dtype(h_LD))
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Gradients are made in the forward pass, when the logits are there, and scaled in the backward pass."""
+    """Gradients are made in the forward pass, when the logits are there, and scaled in the backward pass.
+
+    The logits become exponentials in place, once, and are never divided by their sum: states are far narrower, so
+    they are divided instead.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, gold: float, uniform: float
     ) -> Tensor:
-        dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=h.dtype)
-        db = None if b is None else torch.zeros_like(b, dtype=h.dtype)
-        total = h.new_zeros(())
+        w_VD, exact = w.to(_product_dtype(h)), _exact_dtype(h)
+        dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=exact)
+        db = None if b is None else torch.zeros_like(b, dtype=exact)
+        total = h.new_zeros((), dtype=exact)
         for some in _chunks(len(h), len(w), h.element_size()):
-            logits = _logits(h[some], w, b)
-            norm = logits.logsumexp(-1)
-            total += _losses(logits, norm, target[some], gold, uniform).sum()
-            d_logits = logits.sub_(norm[:, None]).exp_()
+            logits, target_L1 = _logits(h[some], w_VD, b), target[some, None]
+            top, kept = logits.amax(-1, keepdim=True), gold * logits.gather(-1, target_L1)
             if uniform:
-                d_logits -= uniform
-            d_logits[torch.arange(len(norm), device=h.device), target[some]] -= gold
-            torch.mm(d_logits, w.to(h.dtype), out=dh[some])
-            dw.addmm_(d_logits.mT, h[some])
+                kept += uniform * logits.sum(-1, keepdim=True)
+            exps = logits.sub_(top).exp_()
+            sums = exps.sum(-1, keepdim=True)
+            total += (sums.log() + top - kept).sum()
+            # the gradient of the logits, times the sums
+            if uniform:
+                exps.sub_(uniform * sums)
+            exps.scatter_add_(-1, target_L1, -gold * sums)
             if db is not None:
-                db += d_logits.sum(0)
+                db.addmv_(exps.mT, 1 / sums[:, 0])
+            _products(exps, sums, h[some], w_VD, dh[some], dw)
         ctx.save_for_backward(dh, dw.to(w.dtype), db if db is None or b is None else db.to(b.dtype))
         return total
 
@@ -90,8 +98,32 @@ def _chunks(n_tokens: int, n_classes: int, size: int) -> list[slice]:
     return [slice(first, min(first + step, n_tokens)) for first in range(0, n_tokens, step)]
 
 
+def _product_dtype(h: Tensor) -> torch.dtype:
+    """Return what products are computed in: what autocast says, else what the states have."""
+    device = h.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+
+
+def _exact_dtype(h: Tensor) -> torch.dtype:
+    """Return what is summed in: 16 bits are not enough for a sum over a vocabulary."""
+    return torch.float32 if h.element_size() < 4 else h.dtype
+
+
 def _logits(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    return torch.nn.functional.linear(h, w.to(h.dtype), None if b is None else b.to(h.dtype))
+    bias = None if b is None else b.to(w.dtype)
+    return torch.nn.functional.linear(h.to(w.dtype), w, bias).to(_exact_dtype(h))
+
+
+def _products(exps: Tensor, sums: Tensor, h: Tensor, w: Tensor, dh: Tensor, dw: Tensor) -> None:
+    """Write the gradient of the states and add that of the weights."""
+    if exps.dtype == w.dtype:
+        torch.mm(exps, w, out=dh).div_(sums)
+        dw.addmm_(exps.mT, h / sums)
+        return
+    # 16 bits hold a probability, but not a state divided by a sum
+    slope = exps.div_(sums).to(w.dtype)
+    dh.copy_(slope @ w)
+    dw += slope.mT @ h.to(w.dtype)
 
 
 def _losses(logits: Tensor, norm: Tensor, target: Tensor, gold: float, uniform: float) -> Tensor:

@@ -61,3 +61,21 @@ def test_no_tensor_holds_all_logits():
         patch.setattr(fast, "CHUNK_BYTES", 1 << 18)
         fast.cross_entropy(h, w, None, torch.zeros(n, dtype=torch.long), 1.0, 0.0).backward()
     assert biggest < n * v / 8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_autocast_multiplies_in_16_bits_and_sums_in_32(dtype, epsilon):
+    h, w, b, target = (x.float().detach() if x.is_floating_point() else x for x in leaves(40, d=16, v=300))
+    inputs = [x.requires_grad_() for x in (h, w, b)]
+    weights = fast.smoothing(epsilon, 300, "others")
+    want = fast.cross_entropy(h, w, b, target, *weights)
+    with torch.autocast("cpu", dtype=dtype):
+        got = fast.cross_entropy(h, w, b, target, *weights)
+        each = fast.token_losses(h, w, b, target, *weights)
+    assert got.dtype == each.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=0)
+    torch.testing.assert_close(each.sum(), want.detach(), rtol=1e-2, atol=0)
+    for mine, theirs in zip(torch.autograd.grad(got, inputs), torch.autograd.grad(want, inputs), strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.05)
