@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.atomic import write_atomic
+from kinfolk.data.words import WordMemory, splits_into_words
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>", "<cls>", "<mask>")
 N_SPECIALS = len(SPECIALS)
@@ -32,7 +33,8 @@ _ALIASES = (
     ("<mask>", "[MASK]"),
 )
 
-# a longer text is encoded in parts, cut where a line or a word ends: the library needs about 100 bytes a token
+# a longer text is encoded in parts, cut where a line or a word ends: the library needs about 100 bytes a token, and
+# more than linear time for a word
 PART = 1 << 16
 
 Ids = NDArray[np.uint32]
@@ -141,7 +143,9 @@ class Tokenizer:
         if self._char_table is not None:
             table = self._char_table
             return [table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")] for text in texts]
-        return self._encode_in_parts(texts)
+        parts = [list(cut(text, PART)) for text in texts]
+        ids = iter(self._encode_parts([part for group in parts for part in group]))
+        return [np.concatenate([next(ids) for _ in group]) for group in parts]
 
     def decode(self, ids: Sequence[int] | NDArray[Any], *, specials: bool = False) -> str:
         """Return the text of ids. Specials are left out unless asked for; broken UTF-8 shows as U+FFFD."""
@@ -171,15 +175,23 @@ class Tokenizer:
         ids: list[int] = (np.frombuffer(raw, np.uint8).astype(np.int64) + N_SPECIALS).tolist()
         return ids
 
-    def _encode_in_parts(self, texts: Sequence[str]) -> list[NDArray[Any]]:
-        parts = [list(cut(text, PART)) for text in texts]
+    def _encode_parts(self, parts: Sequence[str]) -> list[NDArray[Any]]:
+        known = [self._words is not None and self._words.knows(part) for part in parts]
+        unknown = [part for part, is_known in zip(parts, known, strict=True) if not is_known]
         try:
-            coded = self.inner.encode_batch_fast([p for group in parts for p in group], add_special_tokens=False)
+            coded = iter(self.inner.encode_batch_fast(unknown, add_special_tokens=False) if unknown else ())
         except (TypeError, UnicodeEncodeError):
             raise DataError("a text holds a lone surrogate, which is not valid Unicode") from None
-        ids = iter(coded)
-        empty = np.zeros(0, self.dtype)
-        return [np.concatenate([empty, *(np.array(next(ids).ids, self.dtype) for _ in group)]) for group in parts]
+        return [
+            self._words.encode(part) if self._words and is_known else np.array(next(coded).ids, self.dtype)
+            for part, is_known in zip(parts, known, strict=True)
+        ]
+
+    @cached_property
+    def _words(self) -> WordMemory | None:
+        if not splits_into_words(self.to_json()):
+            return None
+        return WordMemory(lambda word: self.inner.encode(word, add_special_tokens=False).ids, self.dtype)
 
     @cached_property
     def _is_byte(self) -> bool:

@@ -384,6 +384,16 @@ def test_the_parts_of_a_file_are_the_file(
         assert parts == whole
 
 
+def test_a_text_may_be_cut_into_parts_anywhere(file: Write) -> None:
+    text = "é\néé\n\n東 x\r\n" * 3 + "no more lines 東é" * 3
+    (source,) = find_sources([file("a.txt", text)], pairs=False)
+    for cut in range(1, source.size):
+        for near in (4, 1 << 16):
+            with mock.patch("kinfolk.data.text._NEAR", near):
+                items = [i for span in (Span(0, 0, cut), Span(0, cut)) for i in read(source, span, Preparation(), 8)]
+            assert "".join(item.texts[0] for item in items if isinstance(item, Document)) == text
+
+
 def test_two_files_are_cut_at_the_same_lines(tmp_path: Path) -> None:
     n = 150_000
     (tmp_path / "a.de").write_text("".join(f"de {i}\n" for i in range(n)))
