@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from kinfolk.compare.settings import Settings
 from kinfolk.compare.trial import Trial
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import from_plain
-from kinfolk.data import open_data
+from kinfolk.data import Batches, open_data
 from kinfolk.family.making import make
 from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import cost
 from kinfolk.models.model import build_model
+from kinfolk.train.step import tokens_of
 
 
 def planned(folder: Path, **asked: Any) -> plan.Plan:
@@ -27,9 +30,23 @@ def planned(folder: Path, **asked: Any) -> plan.Plan:
 
 
 def test_everybody_gets_the_batches_of_the_first(tmp_path: Path) -> None:
-    made = planned(tmp_path, contestants=("gpt2", "bert"), assignments=("training.length=24", "training.batch_size=8"))
+    table = tmp_path / "t.toml"
+    table.write_text("""
+        [contestants.first]
+        relative = "gpt2"
+        "training.batch_size" = 8
+        "training.length" = 24
+        "training.eval_batches" = 3
+        [contestants.second]
+        relative = "bert"
+        "training.batch_size" = 64
+        "training.length" = 99
+        "training.precision" = "bf16"
+        """)
+    made = planned(tmp_path / "out", contestants=(str(table),))
     trainings = [entrant.recipe.training for entrant in made.entrants]
-    assert {(t.batch_size, t.length, t.precision, t.compile) for t in trainings} == {(8, 24, "fp32", "off")}
+    same = {(t.batch_size, t.length, t.eval_batches, t.precision, t.compile) for t in trainings}
+    assert same == {(8, 24, 3, "fp32", "off")}
 
 
 def test_tokens_become_steps(tmp_path: Path) -> None:
@@ -144,6 +161,20 @@ def test_costs_are_those_that_training_counts() -> None:
             counted = flops_per_token(make_job(recipe, data, seed=0), recipe)
             # pairs of other batches are shorter, so their tokens cost a little less
             assert cost_of(recipe, reading).train_flops_per_token == pytest.approx(counted, rel=0.05)
+
+
+def test_tokens_of_a_step_are_those_of_all_lengths() -> None:
+    data = open_data("copy")
+    batches = Batches(data.split("train"), batch_size=8, length=64)
+    mean = statistics.fmean(tokens_of(batches.at(step)) for step in range(150))
+    assert read(data, 8, 64).tokens_per_step == pytest.approx(mean, rel=0.03)
+
+
+def test_a_window_of_a_decoder_costs_what_the_model_says() -> None:
+    recipe = make("gpt2", "tiny")
+    assert dataclasses.astuple(cost_of(recipe, window(32))) == pytest.approx(
+        dataclasses.astuple(cost(recipe.model, 32)), rel=1e-12
+    )
 
 
 def test_a_window_costs_what_text_costs() -> None:

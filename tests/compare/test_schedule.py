@@ -90,7 +90,7 @@ here = pathlib.Path(sys.argv[1])
 while len(list(here.parent.glob("*/here"))) < 2: time.sleep(0.01)
 time.sleep(0.5)
 """ + FINISH.replace('"x"', "sys.argv[1][-1]")
-    outcomes = run_all([job(tmp_path, meet, "a"), job(tmp_path, meet, "b")], 2, screen)
+    outcomes = run_all([job(tmp_path, meet, name, limit=60.0) for name in "ab"], 2, screen)
     assert sorted(outcome.name for outcome in outcomes) == ["a", "b"]
     assert all(outcome.status == DONE and outcome.neighbours > 0.4 for outcome in outcomes)
     # measured from outside: more than the one byte that the child itself said
@@ -129,6 +129,12 @@ def test_an_interruption_lets_every_child_save(tmp_path: Path, screen: Screen) -
     assert sorted(file.parent.name for file in tmp_path.glob("*/saved")) == ["a", "b"]
     # what was interrupted is not an outcome: it goes on next time
     assert not list(tmp_path.glob("*/result.json"))
+
+
+def test_a_child_does_not_hear_the_keyboard(tmp_path: Path, screen: Screen) -> None:
+    # Ctrl-C goes to all processes of a terminal's session; a child that also heard it would be interrupted twice
+    run_all([job(tmp_path, f"import os; open({str(tmp_path / 'sid')!r}, 'w').write(str(os.getsid(0)))")], 1, screen)
+    assert int((tmp_path / "sid").read_text()) != os.getsid(0)
 
 
 def test_a_child_stops_when_its_parent_is_gone(tmp_path: Path) -> None:
