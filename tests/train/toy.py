@@ -57,6 +57,7 @@ class ToyLearner(nn.Module):
         return {"next-token": (loss.total, loss.count)}
 
     def forward(self, batch: Batch) -> ToyLoss:
+        assert len(batch), "models need not know what to do with no rows"
         keep = torch.ones_like(batch.tokens) if batch.keep is None else batch.keep
         logits = self.model(batch.tokens[:, :-1])
         nats = F.cross_entropy(logits.flatten(0, 1), batch.tokens[:, 1:].flatten(), reduction="none")
