@@ -1,6 +1,7 @@
 """From a recipe and data to a run, and from a run folder to its continuation."""
 
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
 
 
+class OtherVersion(UserWarning):
+    """A run goes on with another PyTorch than it was begun with."""
+
+
 def train(
     recipe: Recipe,
     data: Data,
@@ -40,9 +45,9 @@ def train(
     run = describe(data, seed, options, source)
     with parallel.join(options.strategy, options.device) as team:
         job = make_job(recipe, data, seed, team)
-        spec = dumps(recipe)
         if team.main and not (parallel.restarted() and (out / folder.RUN).exists()):
-            folder.create(out, spec, run | folder.origin(), data.tokenizer)
+            try_out(job)
+            folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer)
         team.wait()
         return _carry_out(job, out, team, options)
 
@@ -62,6 +67,10 @@ def resume(out: str | Path, *, data: Data | None = None, options: RunOptions | N
     registry.load()
     recipe = load(Recipe, out / folder.SPEC)
     options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
+    begun = run["versions"]["torch"]
+    if begun != torch.__version__:
+        text = f"{out}: begun with torch {begun}, goes on with {torch.__version__}: the same only up to rounding"
+        warnings.warn(text, OtherVersion, stacklevel=2)
     if not options.threads:
         # sums depend on how many threads share them
         options = options.replace(threads=run["versions"]["threads"])
@@ -140,6 +149,13 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
         seed=seed,
     )
     return job.replace(flops_per_token=flops_per_token(job, recipe))
+
+
+def try_out(job: Job) -> None:
+    """Run one row forward, so that what cannot work is refused before there is a folder, not in the first step."""
+    batch, _ = job.read(1, Team())
+    with torch.no_grad():
+        job.learner(batch.rows(slice(0, 1)))
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.core.errors import CheckpointError, DataError, SpecError
+from kinfolk.core.errors import CheckpointError, DataError, KinfolkError, SpecError
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.models.cost import cost
-from kinfolk.train import RunOptions, load_learner, resume, train
+from kinfolk.train import RunOptions, folder, load_learner, resume, train
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.parallel import Team
-from kinfolk.train.run import make_job
+from kinfolk.train.run import OtherVersion, make_job
 from tests.train.toy import rows, same_run, weights
 
 QUIET = RunOptions(quiet=True, tensorboard=False, device="cpu", threads=1)
@@ -119,6 +119,8 @@ def test_what_cannot_work_is_refused_before_anything_is_written(data: Data, tmp_
     out = tmp_path / "run"
     with pytest.raises(SpecError, match=r"model\.vocab_size: 5 is less than the 27 tokens of copy"):
         train(recipe(data, **{"model.vocab_size": 5}), data, out, options=QUIET)
+    with pytest.raises(KinfolkError, match="use a larger max_len"):
+        train(recipe(data, max_len=4), data, out, options=QUIET)
     with pytest.raises(SpecError, match="4 rows cannot be shared by 3 processes"):
         make_job(recipe(data), data, 0, Team(world=3))
     with pytest.raises(SpecError, match="strategy: unknown choice 'dpp'; did you mean 'ddp'"):
@@ -133,6 +135,17 @@ def test_other_data_is_noticed(data: Data, tmp_path: Path, monkeypatch: pytest.M
             train(recipe(data), data, tmp_path / "run", options=QUIET)
     with pytest.raises(DataError, match="is not the data"):
         resume(tmp_path / "run", data=dataclasses.replace(data, fingerprint="other"))
+
+
+def test_another_version_is_said(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        cut_after(patched, 5)
+        with pytest.raises(CutError):
+            train(recipe(data), data, tmp_path / "run", options=QUIET)
+    versions = folder.read(tmp_path / "run")["versions"] | {"torch": "1.0"}
+    folder.update(tmp_path / "run", versions=versions)
+    with pytest.warns(OtherVersion, match=r"begun with torch 1\.0, goes on with"):
+        assert resume(tmp_path / "run", options=QUIET).status == "finished"
 
 
 def test_a_run_without_weights_says_so(data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
