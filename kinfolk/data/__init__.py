@@ -1,5 +1,14 @@
 """Files to tokens to prepared shards to batches; and data that needs no files.
 
+The way of the data, file by file:
+
+    sources, lines, text, reader, readers, tables, parquet      a part of a file to documents, or to what is wrong with it
+    tokenizer, words, learn, unigram, sampling                  text to ids and back, and learning how
+    preparation, plan, job, worker, crew, gather, preparing     `prepare`: the work cut into jobs, done on all cores
+    shards, manifest, split                                     what lies on disk, and how it is read
+    mixing, order, batches, loader                              batch number `step`, a pure function of (seed, step)
+    generated, stdlib, names, opening                           `open_data`: tasks, embedded text, folders, raw files
+
 Names are imported when first used: preparing needs no torch, and help needs nothing.
 """
 

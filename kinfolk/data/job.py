@@ -34,6 +34,7 @@ HELD_OUT = "held-out.json"
 # texts are encoded together up to this many characters
 _TOGETHER = 1 << 20
 _PLACES = 1 << 10
+_TELL = 32
 
 Tell = Callable[[int], None]
 
@@ -80,11 +81,13 @@ def documents(plan: Plan, job: int, tell: Tell) -> Iterator[tuple[str, Document 
         source.check_unchanged()
         reader = read(source, span, plan.choices, plan.piece)
         told = 0
-        for item in reader:
-            if (now := reader.consumed) > told:
+        for i, item in enumerate(reader):
+            # rows may be many and short, and a bar need not know each; a file is read ahead of them
+            if i % _TELL == 0 and (now := min(reader.consumed, span.size)) > told:
                 tell(now - told)
                 told = now
             yield source.path, item
+        tell(span.size - told)
 
 
 def run_job(shop: Workshop, job: int, tell: Tell) -> None:

@@ -32,9 +32,7 @@ class ParquetReader(Reader):
         stop = table.num_row_groups if self.span.stop is None else self.span.stop
         row = sum(table.metadata.row_group(i).num_rows for i in range(self.span.start))
         for group in range(self.span.start, stop):
-            for batch in table.iter_batches(
-                _ROWS, row_groups=[group], columns=list(self.choices.columns), use_threads=False
-            ):
+            for batch in table.iter_batches(_ROWS, row_groups=[group], columns=list(self.columns), use_threads=False):
                 for values in zip(*(column.to_pylist() for column in self._columns(batch)), strict=True):
                     row += 1
                     try:
@@ -44,16 +42,16 @@ class ParquetReader(Reader):
             self._done += self.source.size // max(1, table.num_row_groups)
 
     def _columns(self, batch: Any) -> list[Any]:
-        return [batch.column(name) for name in self.choices.columns]
+        return [batch.column(name) for name in self.columns]
 
     def _texts(self, values: tuple[Any, ...]) -> tuple[str, ...]:
-        for name, value in zip(self.choices.columns, values, strict=True):
+        for name, value in zip(self.columns, values, strict=True):
             if not isinstance(value, str):
                 raise RowError("not text", f"{name!r} is {'null' if value is None else type(value).__name__}")
         return values
 
     def _check(self, schema: Any) -> None:
-        for name in self.choices.columns:
+        for name in self.columns:
             if name not in schema.names:
                 raise RowError("column missing", f"no {name!r}{suggest(name, schema.names)}")
 

@@ -49,7 +49,7 @@ class Plan:
 
     def size(self, job: int) -> int:
         """Return about how many bytes on disk a job reads."""
-        return sum(_span_size(self.sources[span.source], span) for span in self.jobs[job])
+        return sum(span.size for span in self.jobs[job])
 
     def plain(self) -> dict[str, Any]:
         """Return the plan as plain data."""
@@ -83,7 +83,7 @@ def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
         sources=tuple(sources),
         choices=choices,
         piece=min(max(total // _PIECES, _SMALLEST_PIECE), _LARGEST_PIECE),
-        jobs=tuple(_jobs(spans, sources, job_size)),
+        jobs=tuple(_jobs(spans, job_size)),
         bad=tuple(bad),
     )
 
@@ -94,35 +94,35 @@ def _spans(i: int, source: Source, size: int) -> Iterator[Span]:
         yield from _row_groups(i, source, size)
     elif source.format == "csv" or source.gzipped:
         # a line end may be inside a quoted field; a compressed file has no middle
-        yield Span(i, line=0)
+        yield Span(i, line=0, size=source.total)
     elif source.format == "lines":
         yield from _line_by_line(i, source)
     else:
-        starts = range(0, source.size, size)
-        for start in starts:
-            yield Span(i, start, start + size if start + size < source.size else None)
+        for start in range(0, source.size, size):
+            stop = min(start + size, source.size)
+            yield Span(i, start, stop if stop < source.size else None, size=stop - start)
 
 
 def _row_groups(i: int, source: Source, size: int) -> Iterator[Span]:
     try:
-        groups = open_parquet(source.path).num_row_groups
+        groups = max(1, open_parquet(source.path).num_row_groups)
     except RowError:
         # its reader will say so
         groups = 1
-    step = max(1, groups * size // max(1, source.size))
+    step = max(1, groups * size // source.size)
     for start in range(0, groups, step):
-        yield Span(i, start, min(start + step, groups))
+        stop = min(start + step, groups)
+        yield Span(i, start, stop if stop < groups else None, size=source.size * (stop - start) // groups)
 
 
 def _line_by_line(i: int, source: Source) -> Iterator[Span]:
     """Cut two files at the same lines, which takes one look at both."""
     assert source.twin is not None
-    marks = zip(_every(source.path), _every(source.twin.path), strict=False)
     here, line = (0, 0), 0
-    for there in marks:
-        yield Span(i, here[0], there[0], here[1], line)
+    for there in zip(_every(source.path), _every(source.twin.path), strict=False):
+        yield Span(i, here[0], there[0], here[1], line, size=sum(there) - sum(here))
         here, line = there, line + _LINES
-    yield Span(i, here[0], None, here[1], line)
+    yield Span(i, here[0], None, here[1], line, size=source.total - sum(here))
 
 
 def _every(path: str) -> Iterator[int]:
@@ -137,22 +137,14 @@ def _every(path: str) -> Iterator[int]:
             place += len(block)
 
 
-def _jobs(spans: Sequence[Span], sources: Sequence[Source], size: int) -> Iterator[tuple[Span, ...]]:
+def _jobs(spans: Sequence[Span], size: int) -> Iterator[tuple[Span, ...]]:
     job: list[Span] = []
     taken = 0
     for span in spans:
         job.append(span)
-        taken += _span_size(sources[span.source], span)
+        taken += span.size
         if taken >= size:
             yield tuple(job)
             job, taken = [], 0
     if job:
         yield tuple(job)
-
-
-def _span_size(source: Source, span: Span) -> int:
-    if source.format == "parquet":
-        return source.size
-    stop = source.size if span.stop is None else span.stop
-    twin = source.twin.size * (stop - span.start) // max(1, source.size) if source.twin else 0
-    return stop - span.start + twin

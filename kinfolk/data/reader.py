@@ -41,7 +41,7 @@ class Span:
     """A part of a source: bytes of a file, or row groups of a parquet file. `stop` None is the end.
 
     source: its place in the plan. twin_start: where the second of two files begins. line: how many lines come
-    before, if known.
+    before, if known. size: about how many bytes on disk it is.
     """
 
     source: int
@@ -49,6 +49,7 @@ class Span:
     stop: int | None = None
     twin_start: int = 0
     line: int | None = None
+    size: int = 0
 
 
 class Reader(abc.ABC):
@@ -56,6 +57,7 @@ class Reader(abc.ABC):
 
     def __init__(self, source: Source, span: Span, choices: Preparation, piece: int) -> None:
         self.source, self.span, self.choices, self.piece = source, span, choices, piece
+        self.columns = choices.columns
         self.line = 0
         # where the lines begin that are counted from 0, and how many come before; counted only when somebody asks
         self.place = span.start

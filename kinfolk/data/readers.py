@@ -76,12 +76,12 @@ class JsonReader(Reader):
             raise RowError("not valid JSON", str(error)) from None
         if not isinstance(row, dict):
             raise RowError("not a JSON object", f"found {type(row).__name__}")
-        for key in self.choices.columns:
+        for key in self.columns:
             if key not in row:
                 raise RowError("key missing", f"no {key!r}{suggest(key, row)}")
             if not isinstance(row[key], str):
                 raise RowError("not text", f"{key!r} is {type(row[key]).__name__}")
-        return tuple(row[key] for key in self.choices.columns)
+        return tuple(row[key] for key in self.columns)
 
 
 class LinesReader(Reader):

@@ -4,6 +4,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +19,7 @@ from kinfolk.data.job import run_job
 from kinfolk.data.learn import make_tokenizer
 from kinfolk.data.manifest import open_prepared
 from kinfolk.data.plan import make_plan
+from kinfolk.data.progress import bar
 from kinfolk.data.sampling import sample
 from kinfolk.data.split import PairSplit, TextSplit
 from tests.data.made import contents, prose
@@ -410,3 +413,34 @@ def test_preparing_needs_no_torch(tmp_path: Path) -> None:
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "numpy" in imported
     assert not {"torch", "pyarrow"} & set(imported)
+
+
+# progress
+
+
+def test_a_bar_is_shown_to_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
+    with bar("preparing", 1000) as tell:
+        tell(1000)
+    assert capsys.readouterr().err == ""
+    with mock.patch("sys.stderr.isatty", return_value=True), bar("preparing", 1000) as tell:
+        tell(400)
+        tell(600)
+    shown = capsys.readouterr().err
+    assert "preparing" in shown
+    assert "1.0/1.0 kB" in shown
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_adds_up_to_the_whole(short: Path, tmp_path: Path, workers: int) -> None:
+    told: list[int] = []
+
+    @contextmanager
+    def listen(what: str, total: int) -> Iterator[Callable[[int], None]]:
+        assert (what, total) == ("preparing", short.stat().st_size)
+        yield told.append
+
+    with SMALL_JOBS, mock.patch("kinfolk.data.preparing.bar", listen):
+        prepare([short], tmp_path / "out", workers=workers)
+    assert len(told) > 5
+    assert min(told) >= 0
+    assert sum(told) == short.stat().st_size
