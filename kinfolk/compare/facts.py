@@ -38,7 +38,7 @@ def _same_for_all(plan: Plan) -> dict[str, str]:
     tokens, vocabulary = amount(data.split("train").n_tokens), data.tokenizer.vocab_size
     compiled = "not compiled" if training.compile == "off" else "compiled"
     return {
-        "data": f"{data.name}: {data.kind}, {tokens} tokens, vocabulary of {vocabulary}, hash {data.fingerprint}",
+        "data": f"{data.name}: {data.kind}, {tokens} tokens, vocabulary of {vocabulary}, hash {data.fingerprint[:16]}",
         "batches": f"{training.batch_size} examples of {training.length} tokens, in the same order for all "
         f"contestants with the same seed",
         "precision": f"{training.precision}, {compiled}; the same for all",

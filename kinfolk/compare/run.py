@@ -4,8 +4,11 @@ What is finished stays: a trial's folder is named after a hash of everything tha
 command finds it again, and one with another contestant or more seeds adds only what is missing.
 """
 
+import contextlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +30,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     """Compare, write the results into the folder, and return them. Interrupted, write what there is and pass it on."""
     console = console or Console(stderr=True)
     made = plan.make(settings)
-    with lock(settings.folder) as held:
+    with lock(settings.folder) as held, _terminable():
         contest = _Contest(made, command, console, held)
         try:
             contest.calibrate()
@@ -136,6 +139,24 @@ class _Contest:
         with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
             screen.note(f"{what}{f'; {kept} finished before' if kept else ''}")
             run_all(jobs, self.plan.layout.jobs, screen, self.held)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Take a request to terminate, as batch systems send it, for Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        # only the main thread may set handlers
+        yield
+        return
+    old = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
 
 
 def _is_done(folder: Path) -> bool:

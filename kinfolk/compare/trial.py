@@ -11,6 +11,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -129,6 +130,8 @@ def last_step(folder: Path) -> int:
 def main(folder: Path) -> int:
     """Carry out the order in a folder."""
     trial = Trial.read(folder)
+    # a parent in the background of a shell hands down that interruptions are ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupt_with_parent()
     if trial.nice and hasattr(os, "nice"):
         os.nice(trial.nice)

@@ -1,6 +1,8 @@
 """What is run, in which order, and what is kept, with processes that are only pretended."""
 
 import io
+import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,19 @@ def test_an_interruption_leaves_a_report_of_what_there_is(machine: Machine, tmp_
     machine.how = ended
     compare(tmp_path)
     assert machine.labels[1] == ["gpt1", "gpt21", "bert1"]
+
+
+def test_a_request_to_terminate_is_an_interruption(machine: Machine, tmp_path: Path) -> None:
+    def terminate(job: Job) -> Outcome:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ended(job)
+
+    before = signal.getsignal(signal.SIGTERM)
+    machine.how = terminate
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path)
+    assert (tmp_path / "report.html").exists()
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_seconds_are_measured_in_full_rounds_and_only_once(machine: Machine, tmp_path: Path) -> None:

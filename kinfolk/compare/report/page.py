@@ -19,12 +19,15 @@ RANKS = (
     "equal. With one seed there is no spread and so no test. The first was picked by looking at the same numbers, "
     "which favours it slightly. A contestant that lost a seed is ranked by those it has left, which favours it too."
 )
-MEASURES = (
-    "Losses are nats per scored token on held-out data. next-token: every token from all before it. continuation: "
-    "every token of the second half of a window from all before it, which an encoder-decoder and a decoder can both "
-    "answer. target-token: every token of the target of a pair. masked-token: hidden tokens from both sides; not a "
-    "probability of the text, so it has no bits per byte and no place among the others."
-)
+LOSSES = "Losses are nats per scored token on held-out data, after the last step of the budget."
+MEASURES = {
+    "next-token": "every token of a text from all before it",
+    "continuation": "every token of the second half of a window from all before it, which an encoder-decoder and a "
+    "decoder can both answer",
+    "target-token": "every token of the target of a pair",
+    "masked-token": "hidden tokens from both sides; not a probability of the text, so it has no bits per byte and no "
+    "place among the others",
+}
 MEMORY = (
     "Peak memory is the most resident memory of the trial's own process, interpreter and libraries included; "
     "point at it to see how much came on top after start-up: weights, gradients, optimiser and activations."
@@ -153,11 +156,10 @@ def _changes(cards: Sequence[Card]) -> Html:
 
 
 def _change(card: Card) -> Html:
-    source = " · ".join(filter(None, (card.paper, str(card.year or ""))))
     what = f"{card.changes} (parent: {card.parent})" if card.parent else card.changes
     parts = [tag("h3", tag("span", class_="swatch", data_name=card.name), card.name)]
     parts += [
-        tag("p", text, class_=kind) for text, kind in ((what, None), (source, "dim"), (card.matched, "dim")) if text
+        tag("p", text, class_=kind) for text, kind in ((what, None), (card.paper, "dim"), (card.matched, "dim")) if text
     ]
     if card.differences:
         head = tag("tr", *(tag("th", name, class_="text") for name in ("where", card.parent or "before", card.name)))
@@ -193,7 +195,8 @@ def _method(comparison: Comparison) -> Html:
         tag("h3", "Ranks"),
         tag("p", RANKS),
         tag("h3", "Measures"),
-        tag("p", MEASURES),
+        tag("p", LOSSES),
+        tag("dl", *(join(tag("dt", name), tag("dd", text)) for name, text in MEASURES.items())),
         tag("p", MEMORY),
         id="method",
     )
