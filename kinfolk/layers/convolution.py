@@ -112,6 +112,8 @@ class _Convolution(PartModule):
 
     def __init__(self, spec: LightConv | DynamicConv | SeparableConv, dims: Dims) -> None:
         super().__init__()
+        if dims.direction == "past" and spec.direction != "past":
+            raise SpecError(f"direction: {spec.direction!r} would let a decoder see the future; use 'past'")
         self.spec = spec
         self.left = spec.kernel - 1 if spec.direction == "past" else spec.kernel // 2
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)

@@ -43,6 +43,7 @@ class Dims:
     dropout: float
     n_sublayers: int  # residual branches of the deepest stack, for initialisations that depend on depth
     shared: Shared = dataclasses.field(default_factory=Shared, compare=False)  # of the stack that is being built
+    direction: str = "both"  # "past" inside a decoder, where nothing may see the future
 
 
 class Module(nn.Module):

@@ -26,6 +26,8 @@ class Part(Spec):
 class PartModule(Module):
     """A part without memory: it decodes as it trains."""
 
+    limit: int | None = None  # positions it can take, where they are bounded
+
     def new_state(self, batch_size: int, max_len: int) -> Any:
         """Return an empty state for decoding up to `max_len` positions."""
         return None

@@ -16,6 +16,7 @@ from kinfolk.layers.embedding import Embedding
 from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.init import Init, seeded
 from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.part import PartModule
 from kinfolk.layers.position import PositionModule
 from kinfolk.models.bridge import Bridge, LastLayer
 from kinfolk.models.stack import Depth
@@ -98,7 +99,8 @@ class Transformer(Module):
         self.embedding = spec.embedding.build(dims)
         self.encoder = None if spec.encoder is None else spec.encoder.build(dims)
         self.bridge = spec.bridge.build()
-        self.decoder = None if spec.decoder is None else spec.decoder.build(dims)
+        back = dataclasses.replace(dims, direction="past")
+        self.decoder = None if spec.decoder is None else spec.decoder.build(back)
         self.head = spec.head.build(dims, self.embedding)
 
     def forward(
@@ -157,7 +159,7 @@ class Transformer(Module):
     @property
     def limit(self) -> int | None:
         """The longest sequence it can take; None if there is no bound."""
-        limits = (m.limit for m in self.modules() if isinstance(m, PositionModule))
+        limits = (m.limit for m in self.modules() if isinstance(m, PositionModule | PartModule))
         return min((n for n in limits if n is not None), default=None)
 
     @property

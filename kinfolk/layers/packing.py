@@ -1,0 +1,50 @@
+"""Packed documents as rows of their own, for mixers that cannot hide one document from another by a mask."""
+
+import dataclasses
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.context import Context, Padding
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Packing:
+    """Where the tokens of a batch stand if each of N documents has a row of M positions."""
+
+    at_b: Tensor  # N M, past the end, for padding
+    n_rows: int
+    length: int
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, ctx: Context, shape: tuple[int, int], device: torch.device) -> Self | None:
+        """Read it from a context; None if the batch is one document per row, at positions from 0 on."""
+        if ctx.group_BL is None and ctx.pos_BL is None:
+            return None
+        pos_BL = ctx.positions(shape[1], device).expand(shape)
+        group_BL = torch.zeros(shape, dtype=torch.long, device=device) if ctx.group_BL is None else ctx.group_BL
+        real_b = torch.ones_like(pos_BL, dtype=torch.bool) if ctx.padding is None else ctx.padding.keep_BL
+        real_b = real_b.flatten()
+        row_B1 = torch.arange(shape[0], device=device)[:, None]
+        both_b2 = torch.stack([row_B1.expand(shape), group_BL], dim=-1).flatten(0, 1)
+        documents, document_b = both_b2.unique(dim=0, return_inverse=True)
+        length = int(pos_BL.max()) + 1
+        at_b = torch.where(real_b, document_b * length + pos_BL.flatten(), len(documents) * length)
+        return cls(at_b, len(documents), length, shape)
+
+    def unpack(self, x_BLD: Tensor) -> Tensor:
+        """Give each document its row; zeros where it has no token."""
+        rows = x_BLD.new_zeros(self.n_rows * self.length + 1, x_BLD.shape[-1])
+        return rows.index_copy(0, self.at_b, x_BLD.flatten(0, 1))[:-1].unflatten(0, (self.n_rows, self.length))
+
+    def pack(self, x_NMD: Tensor) -> Tensor:
+        """Bring tokens back to where they came from; padding gets anything finite."""
+        return x_NMD.flatten(0, 1)[self.at_b.clamp(max=self.n_rows * self.length - 1)].unflatten(0, self.shape)
+
+    def context(self, ctx: Context) -> Context:
+        """Return the context of the rows."""
+        keep = torch.zeros(self.n_rows * self.length + 1, dtype=torch.bool, device=self.at_b.device)
+        keep = keep.index_fill(0, self.at_b, True)[:-1].unflatten(0, (self.n_rows, self.length))
+        return ctx.replace(start=0, pos_BL=None, group_BL=None, padding=Padding.of(keep))
