@@ -73,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         result = compare(settings, command, notes)
     except KeyboardInterrupt:
-        notes.print(f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}", markup=False)
+        said = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
+        notes.print(said, markup=False, highlight=False, soft_wrap=True)
         raise
     if args.json:
         print(json.dumps(result.to_plain(), indent=2, ensure_ascii=False))

@@ -23,7 +23,7 @@ class Screen:
     def __init__(self, total: int, *, kept: int = 0, weight: float = 1.0, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self.total, self.ended, self.weight = total, kept, weight
-        self._worked = 0.0
+        self._worked = self._found = 0.0
         self._began = time.monotonic()
         self._live: Live | None = None
 
@@ -43,7 +43,8 @@ class Screen:
         self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def started(self, job: "Job") -> None:
-        """Say that a job begins, where no bar would show it."""
+        """Say that a job begins, where no bar would show it; what an earlier run did of it is not this run's work."""
+        self._found += job.weight * job.progress()
         if not self._live:
             self.note(f"[{self.ended}/{self.total}] {job.label} begins")
 
@@ -60,7 +61,8 @@ class Screen:
         lines = Table.grid(padding=(0, 1))
         for job, fraction in running:
             lines.add_row(job.label, _bar(fraction), f"{100 * fraction:3.0f} %")
-        share = (self._worked + sum(job.weight * fraction for job, fraction in running)) / (self.weight or 1.0)
+        gained = self._worked + sum(job.weight * fraction for job, fraction in running) - self._found
+        share = gained / (self.weight - self._found or 1.0)
         lines.add_row(f"{self.ended} of {self.total} trials", _bar(share), self.time_left(share))
         self._live.update(lines)
 

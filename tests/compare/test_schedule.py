@@ -1,5 +1,6 @@
 """Children are run side by side, watched, stopped and explained; none ends the others."""
 
+import io
 import os
 import signal
 import sys
@@ -175,9 +176,22 @@ def test_exit_codes_in_words() -> None:
     assert explain(-300) == "killed by signal 300"
 
 
-def test_lines_instead_of_bars_where_nobody_watches(tmp_path: Path) -> None:
-    import io
+def test_the_time_left_counts_only_the_work_of_this_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("kinfolk.compare.screen.time.monotonic", lambda: now[0])
+    text = io.StringIO()
+    with Screen(2, weight=2.0, console=Console(file=text, width=200, force_terminal=True)) as screen:
+        fresh, half = job(tmp_path, FINISH, "a"), job(tmp_path, FINISH, "b", progress=lambda: 0.5)
+        screen.started(fresh)
+        screen.started(half)
+        now[0] += 30
+        # a quarter of each remains undone: one did three quarters in half a minute, the other one quarter
+        screen.update([(fresh, 0.75), (half, 0.75)])
+    # one of one and a half is done in 30 s, so the other half takes 15
+    assert "15s left" in text.getvalue()
 
+
+def test_lines_instead_of_bars_where_nobody_watches(tmp_path: Path) -> None:
     text = io.StringIO()
     with Screen(1, console=Console(file=text, width=200)) as screen:
         run_all([job(tmp_path, "raise KeyError('k')", "odd[1]")], 1, screen)
