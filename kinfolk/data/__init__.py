@@ -2,7 +2,7 @@
 
 The way of the data, file by file:
 
-    sources, lines, text, reader, readers, tables, parquet      a part of a file to documents, or to what is wrong with it
+    sources, lines, text, reader, readers, tables, parquet      a part of a file to documents, or to what is bad in it
     tokenizer, words, learn, unigram, sampling                  text to ids and back, and learning how
     preparation, plan, job, worker, crew, gather, preparing     `prepare`: the work cut into jobs, done on all cores
     shards, manifest, split                                     what lies on disk, and how it is read
