@@ -18,7 +18,8 @@ def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None =
     """
     team, training = team or Team(), job.training
     learner = copy.deepcopy(job.learner).to(team.device)
-    choice = choose(learner, job.read(1, team)[0], training, team.device)
+    # compiling would take longer than everything else here, and a budget may rather be overstated
+    choice = choose(learner, job.read(1, team)[0], training, team.device, steady=False)
     optimiser = training.optimiser.build(learner)
     forward, autocast = choice.wrap(learner), choice.autocast(team.device)
     stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale())

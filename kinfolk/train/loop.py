@@ -235,8 +235,10 @@ def _choice(job: Job, out: Path, team: Team) -> precision.Choice:
     if team.main:
         noted = folder.read(out).get("choice")
         if noted is None:
-            batch, _ = job.read(1, team)
-            found = precision.choose(job.learner.to(team.device), batch, job.training, team.device)
+            batch, other = job.read(1, team)[0], job.read(2, team)[0]
+            steady = batch.tokens.shape == other.tokens.shape and batch.keep is None
+            learner = job.learner.to(team.device)
+            found = precision.choose(learner, batch, job.training, team.device, steady=steady)
             folder.update(out, choice=dataclasses.asdict(found))
         else:
             found = precision.Choice(**noted)

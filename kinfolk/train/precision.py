@@ -9,6 +9,7 @@ The choice is written to run.toml, so that a resumed run repeats it instead of m
 import contextlib
 import dataclasses
 import functools
+import logging
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from kinfolk.train.step import Autocast, LossScale
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 GAIN = 1.1
 """How much faster a candidate must be: less is within the noise of a short measurement."""
-COMPILE_AFTER = 600.0
-"""Seconds a run must be expected to take before half a minute of compiling is worth trying."""
+COMPILE_AFTER = 1800.0
+"""Seconds a run must be expected to take before a minute of compiling is worth trying."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +49,20 @@ class Choice:
         """Return the module compiled, if that was chosen."""
         if self.compile == "off":
             return module
+        # what the compiler leaves to eager mode is not the user's concern
+        logs: Any = torch._logging
+        logs.set_logs(all=logging.ERROR)
         compiled: Any = torch.compile(module)
         return compiled
 
 
-def choose(learner: nn.Module, batch: Batch, training: Training, device: torch.device) -> Choice:
-    """Measure what the spec leaves open ("auto") on one micro-batch; the learner's weights do not change."""
+def choose(
+    learner: nn.Module, batch: Batch, training: Training, device: torch.device, *, steady: bool = True
+) -> Choice:
+    """Measure what the spec leaves open ("auto") on one micro-batch; the learner's weights do not change.
+
+    steady: whether all batches have the shape of this one. If not, "auto" does not compile: it would do so for each.
+    """
     micro = batch.rows(slice(0, max(1, len(batch) // training.accumulate)))
     measured: dict[str, float] = {}
     with _undisturbed(learner):
@@ -62,7 +71,9 @@ def choose(learner: nn.Module, batch: Batch, training: Training, device: torch.d
         if precision == "auto":
             precision = _choose_precision(time_of, device, measured)
         compiling = training.compile
-        if compiling == "auto":
+        if compiling == "auto" and not steady:
+            compiling = "off"
+        elif compiling == "auto":
             compiling = _choose_compile(time_of, precision, training, measured)
     return Choice(precision, compiling, {name: round(value, 6) for name, value in measured.items()})
 

@@ -47,10 +47,10 @@ STEPS = {("fp32", "off"): 1.0, ("bf16", "off"): 0.5}
         (FAST_HALF, STEPS | {("bf16", "off"): 0.99}, 10, ("fp32", "off")),
         ({"fp32": 78e9}, STEPS, 10, ("fp32", "off")),
         # long enough to try compiling: it pays, it does not pay, it does not work
-        (SLOW_HALF, STEPS | {("fp32", "on"): 0.6}, 1000, ("fp32", "on")),
-        (SLOW_HALF, STEPS | {("fp32", "on"): 0.98}, 1000, ("fp32", "off")),
-        (SLOW_HALF, STEPS | {("fp32", "on"): -1}, 1000, ("fp32", "off")),
-        (FAST_HALF, STEPS | {("bf16", "on"): 0.2}, 2000, ("bf16", "on")),
+        (SLOW_HALF, STEPS | {("fp32", "on"): 0.6}, 3000, ("fp32", "on")),
+        (SLOW_HALF, STEPS | {("fp32", "on"): 0.98}, 3000, ("fp32", "off")),
+        (SLOW_HALF, STEPS | {("fp32", "on"): -1}, 3000, ("fp32", "off")),
+        (FAST_HALF, STEPS | {("bf16", "on"): 0.2}, 5000, ("bf16", "on")),
     ],
 )
 def test_the_faster_one_is_chosen(
@@ -64,6 +64,15 @@ def test_the_faster_one_is_chosen(
     the_job = job(precision="auto", compile="auto", steps=steps)
     found = choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU)
     assert (found.precision, found.compile) == wanted
+
+
+def test_batches_of_many_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, SLOW_HALF, STEPS | {("fp32", "on"): 0.1})
+    the_job = job(precision="auto", compile="auto", steps=9999)
+    found = [
+        choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU, steady=s).compile for s in (True, False)
+    ]
+    assert found == ["on", "off"]
 
 
 def test_a_slow_format_is_never_tried_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
