@@ -4,6 +4,7 @@ All contestants see the same batches in the same order, so batch size and length
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -222,8 +223,12 @@ def _size(cost: ModelCost, by: str) -> float:
     return cost.params if by == "params" else cost.flops_per_token
 
 
+@functools.cache
 def _precision(asked: str) -> str:
-    """Return one number format for everybody: the one this machine multiplies fastest, unless one was asked for."""
+    """Return one number format for everybody: the one this machine multiplies fastest, unless one was asked for.
+
+    It is measured once: two measurements may differ.
+    """
     if asked != "auto":
         return asked
     import torch

@@ -6,7 +6,9 @@ which is the same number for every contestant.
 """
 
 import dataclasses
+import functools
 import statistics
+from typing import NamedTuple
 
 import torch
 
@@ -16,7 +18,7 @@ from kinfolk.data import Batches, Data
 from kinfolk.data.order import MEGA
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost, cost
-from kinfolk.objectives.objective import Vocabulary
+from kinfolk.objectives.objective import Objective, Vocabulary
 from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
@@ -24,7 +26,7 @@ SAMPLES = {"text": 1, "pairs": MEGA}
 """Batches looked at: windows of text are all alike; pairs are sorted by length within so many batches."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
     """The first batches that every trial sees."""
 
@@ -53,17 +55,34 @@ def window(length: int) -> Reading:
 
 def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
     """Return what a recipe costs per token that is read."""
-    flops = kept = tokens = 0.0
+    flops = kept = 0.0
     params = 0
-    for raw in reading.batches:
-        batch = recipe.objective.prepare(raw, Rng(0), reading.vocabulary)
-        assert batch.targets is not None
-        positions = batch.tokens.numel()
-        scored = float((batch.targets != IGNORE).sum()) / positions
-        source = None if batch.source is None else batch.source.shape[1]
-        found = cost(recipe.model, batch.tokens.shape[1], source, scored)
+    for shape in _shapes(recipe.objective, reading):
+        found = cost(recipe.model, shape.length, shape.source, shape.scored)
         params = found.params
-        flops += found.flops_per_token * positions
-        kept += found.activation_bytes * positions
-        tokens += tokens_of(raw)
+        flops += found.flops_per_token * shape.positions
+        kept += found.activation_bytes * shape.positions
+    tokens = sum(map(tokens_of, reading.batches))
     return ModelCost(params, flops / tokens, kept / tokens)
+
+
+class _Shape(NamedTuple):
+    """What a model sees of a batch: its lengths, the share of positions that are scored, and how many there are."""
+
+    length: int
+    source: int | None
+    scored: float
+    positions: int
+
+
+@functools.lru_cache(maxsize=64)
+def _shapes(objective: Objective, reading: Reading) -> tuple[_Shape, ...]:
+    """Prepare the batches once for every objective: matching tries many widths of one recipe."""
+    return tuple(_shape(objective.prepare(batch, Rng(0), reading.vocabulary)) for batch in reading.batches)
+
+
+def _shape(batch: Batch) -> _Shape:
+    assert batch.targets is not None
+    positions = batch.tokens.numel()
+    scored = float((batch.targets != IGNORE).sum()) / positions
+    return _Shape(batch.tokens.shape[1], None if batch.source is None else batch.source.shape[1], scored, positions)
