@@ -16,7 +16,7 @@ import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kinfolk.core import paths
 from kinfolk.core.errors import SpecError, suggest
@@ -34,13 +34,14 @@ TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """One that takes part: a relative with some numbers, or a recipe read from a file."""
+    """One that takes part: a relative with some numbers, or a recipe read from a file, and what `--set` changes."""
 
     name: str
     relative: str = ""
     size: str = "tiny"
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Recipe | None = None
+    assignments: tuple[str, ...] = ()
 
     @property
     def about(self) -> About | None:
@@ -52,31 +53,37 @@ class Contestant:
         """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
         return bool(self.relative) and "d_model" in self._known() and "d_model" not in self.overrides
 
-    def recipe(
-        self, vocab_size: int, assignments: Sequence[str] = (), widths: Mapping[str, int] | None = None
-    ) -> Recipe:
-        """Return its recipe for data of this vocabulary, with `--set` applied, at other widths if they are given."""
+    def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
+        """Return its recipe for data of this vocabulary, at other widths if they are given."""
         if self.written is not None:
             recipe = paths.set_path(self.written, "model.vocab_size", vocab_size)
         else:
             numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
             fitting = {name: value for name, value in numbers.items() if name in known}
             recipe = make(self.relative, size=self.size, **(fitting | dict(self.overrides)))
-        return paths.assign(recipe, assignments)
+        return paths.assign(recipe, self.assignments)
 
-    def parent(self, vocab_size: int, assignments: Sequence[str] = ()) -> Recipe | None:
+    def parent(self, vocab_size: int) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
         about = self.about
         if about is None or about.parent is None:
             return None
         known = numbers_of(registry.entry(about.parent).function)
         same = {name: value for name, value in self.overrides.items() if name in known}
-        elder = Contestant(about.parent, about.parent, self.size, same)
+        elder = Contestant(about.parent, about.parent, self.size, same, assignments=self.assignments)
         try:
-            return elder.recipe(vocab_size, assignments)
+            return elder.recipe(vocab_size)
         except SpecError:
             # a path of `--set` may lead to what only the child has
-            return elder.recipe(vocab_size)
+            return dataclasses.replace(elder, assignments=()).recipe(vocab_size)
+
+    def changed(self, assignments: Sequence[str]) -> Self:
+        """Return it with `--set` applied: `n_layers=4` is a number of a relative, `model.dropout=0.1` a path."""
+        known = self._known() if self.relative else {}
+        pairs = [paths.split(text) for text in assignments]
+        numbers = {name: paths.Written(text).read() for name, text in pairs if name in known}
+        rest = tuple(f"{name}={text}" for name, text in pairs if name not in known)
+        return dataclasses.replace(self, overrides={**self.overrides, **numbers}, assignments=rest)
 
     def widths(self, d_model: int) -> dict[str, int]:
         """Return a width, and the feed-forward width in proportion to it unless that is fixed."""
@@ -89,11 +96,11 @@ class Contestant:
         return numbers_of(registry.entry(self.relative).function)
 
 
-def gather(names: Sequence[str | Path], size: str = "tiny") -> list[Contestant]:
+def gather(names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = ()) -> list[Contestant]:
     """Find everybody who was named; a name that stands for nothing, or for two, is refused before anything runs."""
     if size not in SIZES:
         raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
-    found = [contestant for name in (names or FIRST) for contestant in _named(name, size)]
+    found = [each.changed(assignments) for name in (names or FIRST) for each in _named(name, size)]
     for i, contestant in enumerate(found):
         if contestant.name in (other.name for other in found[:i]):
             raise SpecError(

@@ -117,12 +117,11 @@ class Plan:
 
     def card(self, entrant: Entrant, trial: Trial | None, problem: str = "") -> Card:
         """Return what a report says of a contestant."""
-        contestant, settings = entrant.contestant, self.settings
+        contestant, recipe = entrant.contestant, entrant.recipe
         about = contestant.about
-        recipe = entrant.recipe
         if trial is not None:
             recipe = recipe.replace(training=recipe.training.replace(steps=trial.recipe["training"]["steps"]))
-        parent = contestant.parent(self.data.tokenizer.vocab_size, settings.assignments)
+        parent = contestant.parent(self.data.tokenizer.vocab_size)
         return Card(
             name=entrant.name,
             parent=(about.parent or "") if about else "",
@@ -142,10 +141,10 @@ class Plan:
 
 def make(settings: Settings) -> Plan:
     """Settle everything that can be settled without training."""
-    contestants = gather(settings.contestants, settings.size)
+    contestants = gather(settings.contestants, settings.size, settings.assignments)
     data = open_data(**_arguments(settings))
     vocab_size = data.tokenizer.vocab_size
-    recipes = [contestant.recipe(vocab_size, settings.assignments) for contestant in contestants]
+    recipes = [contestant.recipe(vocab_size) for contestant in contestants]
     first = recipes[0].training
     reading = read(data, first.batch_size, first.length)
     entrants = [
@@ -201,7 +200,7 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: i
         )
 
     def at(**widths: int) -> Entrant:
-        recipe = contestant.recipe(vocab_size, settings.assignments, widths)
+        recipe = contestant.recipe(vocab_size, widths)
         return _entrant(contestant, recipe, first.recipe, reading)
 
     def size(**widths: int) -> float:

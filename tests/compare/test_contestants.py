@@ -29,13 +29,17 @@ def test_nobody_named_means_the_first_relatives() -> None:
 
 
 def test_a_relative_takes_the_vocabulary_of_the_data_and_what_is_set() -> None:
-    (gpt2,) = gather(["gpt2"])
-    recipe = gpt2.recipe(77, ["training.length=33"])
+    (gpt2,) = gather(["gpt2"], assignments=["training.length=33", "n_layers=5"])
+    recipe = gpt2.recipe(77)
     assert (recipe.model.vocab_size, recipe.training.length) == (77, 33)
+    # a number of the relative needs no path
+    assert len(paths.get(recipe, "model.decoder.blocks")) == 5
     assert gpt2.scalable
-    wide = gpt2.recipe(77, (), gpt2.widths(64))
+    wide = gpt2.recipe(77, gpt2.widths(64))
     assert wide.model.d_model == 64
     assert paths.get(wide, "model.decoder.blocks[0].parts[1].d_ff") == 256
+    (fixed,) = gather(["gpt2"], assignments=["d_model=64"])
+    assert not fixed.scalable
 
 
 def test_a_table_gives_names_and_numbers(tmp_path: Path) -> None:
@@ -62,9 +66,9 @@ def test_a_spec_file_and_a_run_are_taken_as_written(tmp_path: Path) -> None:
 
 
 def test_parents_have_the_same_numbers() -> None:
-    vanilla, gpt2 = gather(["vanilla", "gpt2"])
+    vanilla, gpt2 = gather(["vanilla", "gpt2"], assignments=["training.length=33"])
     assert vanilla.parent(50) is None
-    parent = gpt2.parent(50, ["training.length=33"])
+    parent = gpt2.parent(50)
     assert parent is not None
     assert (parent.name, parent.model.vocab_size, parent.training.length) == ("gpt", 50, 33)
     assert parent.model.max_len == gpt2.recipe(50).model.max_len
