@@ -76,14 +76,15 @@ class _SelfAttention(PartModule):
         super().__init__()
         self.spec = spec
         self.d_head, self.n_kv = _widths(spec, dims)
-        self.sizes = [spec.n_heads * self.d_head, self.n_kv * self.d_head, self.n_kv * self.d_head]
+        self.heads = [spec.n_heads, self.n_kv, self.n_kv]
         packs = 3 if self.n_kv == spec.n_heads else 1
-        self.qkv = Linear(dims.d_model, sum(self.sizes), bias=spec.bias, packs=packs)
-        self.out = Linear(self.sizes[0], dims.d_model, bias=spec.bias, ends_branch=True)
+        self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs)
+        self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
-        q_BHLK, k_BGLK, v_BGLK = (_split(x, self.d_head) for x in self.qkv(x_BLD).split(self.sizes, dim=-1))
+        packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
+        q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in packed_BLHK.split_with_sizes(self.heads, dim=2))
         q_BHLK, k_BGLK = self.position.turn(q_BHLK, k_BGLK, ctx)
         if state is None:
             k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, self.spec.pattern)

@@ -25,15 +25,15 @@ class Slots:
         if stop > self.k_BGMK.shape[2]:
             raise ShapeError(f"position {stop - 1} does not fit a state made for {self.k_BGMK.shape[2]} positions")
         if ctx.pos_BL is None:
-            self.k_BGMK[:, :, ctx.start : stop] = k_BGLK
-            self.v_BGMK[:, :, ctx.start : stop] = v_BGLK
+            self.k_BGMK.narrow(2, ctx.start, stop - ctx.start).copy_(k_BGLK)
+            self.v_BGMK.narrow(2, ctx.start, stop - ctx.start).copy_(v_BGLK)
             view = View(start=ctx.start)
         else:
             rows_B1 = torch.arange(len(k_BGLK), device=k_BGLK.device)[:, None]
             self.k_BGMK[rows_B1, :, ctx.pos_BL] = k_BGLK.transpose(1, 2)
             self.v_BGMK[rows_B1, :, ctx.pos_BL] = v_BGLK.transpose(1, 2)
             view = View(q_pos_BL=ctx.pos_BL)
-        return self.k_BGMK[:, :, :stop], self.v_BGMK[:, :, :stop], view
+        return self.k_BGMK.narrow(2, 0, stop), self.v_BGMK.narrow(2, 0, stop), view
 
     def select(self, rows_B: Tensor) -> None:
         """Make example i a copy of example `rows[i]`: what beam search needs."""

@@ -6,7 +6,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.position import NoPosition, Position
 
@@ -51,7 +51,7 @@ class _Tokens(Module):
         self.segments = nn.Embedding(spec.n_segments, dims.d_model) if spec.n_segments else None
         self.position = spec.position.build(dims)
         self.norm = spec.norm.build(dims.d_model)
-        self.dropout = nn.Dropout(dims.dropout)
+        self.dropout = Dropout(dims.dropout)
         self.scale = dims.d_model**0.5 if spec.scale == "sqrt" else 1.0
 
     @property

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -52,6 +52,13 @@ class Module(nn.Module):
     if TYPE_CHECKING:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Dropout(nn.Dropout):
+    """Dropout that steps aside where there is nothing to drop, as at every step of decoding."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if self.training and self.p else x
 
 
 class Linear(nn.Linear):

@@ -5,12 +5,12 @@ A residual owns what stands around one part (norms, gates, dropout) and calls it
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.norm import LayerNorm, Norm
 
 
@@ -41,7 +41,7 @@ class PostNorm(Residual, kind="post-norm"):
 class _PostNorm(Module):
     def __init__(self, spec: PostNorm, dims: Dims) -> None:
         super().__init__()
-        self.norm, self.dropout = spec.norm.build(dims.d_model), nn.Dropout(dims.dropout)
+        self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         y, state = part(x, ctx, state)
@@ -63,7 +63,7 @@ class PreNorm(Residual, kind="pre-norm"):
 class _PreNorm(Module):
     def __init__(self, spec: PreNorm, dims: Dims) -> None:
         super().__init__()
-        self.norm, self.dropout = spec.norm.build(dims.d_model), nn.Dropout(dims.dropout)
+        self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         y, state = part(self.norm(x), ctx, state)

@@ -86,8 +86,9 @@ class _Stack(DepthModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         again = self.recompute == "blocks" and self.training and states is None
+        blocks = list(self.blocks)
         for n, i in enumerate(self.order):
-            block = self.blocks[i]
+            block = blocks[i]
             with ctx.scope(str(n)):
                 if again:
                     x_BLD = checkpoint(block, x_BLD, ctx, None, use_reentrant=False)

@@ -35,8 +35,10 @@ def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation
     Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is made again in the
     backward pass, which costs one elementwise pass. Reference: `kinfolk.ops.naive.activated_linear`.
     """
-    out: Tensor = _ActivatedLinear.apply(u_BLF, w_DF, b_D, activation)
-    return out
+    if torch.is_grad_enabled():
+        out: Tensor = _ActivatedLinear.apply(u_BLF, w_DF, b_D, activation)
+        return out
+    return _forward(u_BLF, w_DF, b_D, activation)
 
 
 class _ActivatedLinear(torch.autograd.Function):
@@ -44,8 +46,7 @@ class _ActivatedLinear(torch.autograd.Function):
     def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
         ctx.save_for_backward(u, w)
         ctx.activation, ctx.has_bias = activation, b is not None
-        value = gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
-        return F.linear(value, w.to(u.dtype), None if b is None else b.to(u.dtype))
+        return _forward(u, w, b, activation)
 
     @staticmethod
     @once_differentiable
@@ -56,6 +57,11 @@ class _ActivatedLinear(torch.autograd.Function):
         dw = dy_flat.mT @ value.flatten(0, -2)
         db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
         return du, dw.to(w.dtype), db, None
+
+
+def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+    value = gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
+    return F.linear(value, w.to(u.dtype), None if b is None else b.to(u.dtype))
 
 
 def _again(u: Tensor, d_value: Tensor, activation: str) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,15 @@ class View:
     @property
     def plain(self) -> bool:
         """True if nothing but the pattern hides a key."""
-        return all(getattr(self, f.name) is None for f in dataclasses.fields(self) if f.name != "start")
+        # written out: asked for by every layer at every step of decoding
+        return (
+            self.q_pos_BL is None
+            and self.k_pos_BM is None
+            and self.keep_BM is None
+            and self.q_group_BL is None
+            and self.k_group_BM is None
+            and self.visible_BLM is None
+        )
 
 
 Hook = Callable[[Tensor, Tensor, Tensor, Tensor, slice], Tensor]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 PIECE = 1 << 19
 """Numbers of one pass: the few tensors of a piece stay in the last cache, and calls are few."""
+FEW = 1 << 14
 CUBE, SCALE = 0.044715, 2 * math.sqrt(2 / math.pi)
 
 
@@ -52,8 +53,12 @@ def gelu_tanh_backward(u: Tensor, d_out: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _here(u: Tensor) -> bool:
-    """Tell whether the passes are worth it: one fused kernel is better on a GPU, and half precision needs its care."""
-    return u.device.type == "cpu" and u.dtype in (torch.float32, torch.float64) and u.is_contiguous()
+    """Tell whether the passes are worth it.
+
+    Calls cost more than they save on a few numbers, one fused kernel is better on a GPU, and 16 bits need its care.
+    """
+    large, cpu = u.numel() >= FEW, u.device.type == "cpu"
+    return large and cpu and u.dtype in (torch.float32, torch.float64) and u.is_contiguous()
 
 
 def _cubic(u: Tensor, out: Tensor) -> Tensor:

@@ -80,8 +80,9 @@ def test_selecting_rows_moves_the_state_with_them():
 
 def test_shared_key_heads_equal_copied_ones():
     shared, plain = layer(Causal(), n_kv_heads=2), layer(Causal())
-    q, k, v = shared.qkv.weight.split(shared.sizes)
-    qb, kb, vb = shared.qkv.bias.split(shared.sizes)
+    sizes = [n * shared.d_head for n in shared.heads]
+    q, k, v = shared.qkv.weight.split(sizes)
+    qb, kb, vb = shared.qkv.bias.split(sizes)
 
     def repeat(w):
         return w.unflatten(0, (2, 3)).repeat_interleave(2, 0).flatten(0, 1)
