@@ -30,7 +30,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--match", default="none", metavar="BY", help="scale widths to the first: params, flops or none (default: none)"
     )
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
-    add("--set", action="append", default=[], metavar="PATH=VALUE", help="change every recipe: n_layers=4, training.length=256")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="PATH=VALUE",
+        help="change every recipe: n_layers=4, training.clip=0",
+    )
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")
     files = parser.add_argument_group("raw files")
     files.add_argument("--tokenizer", default="byte", help="byte, char, word, bpe, unigram or a file (default: byte)")
