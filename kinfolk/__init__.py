@@ -30,10 +30,10 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from kinfolk.compare import compare
     from kinfolk.core.errors import KinfolkError
+    from kinfolk.decoding import generate
     from kinfolk.family.building import build, load, save
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
-    from kinfolk.decoding import generate
     from kinfolk.ops import pattern as patterns
     from kinfolk.ops.attend import attend
 

@@ -33,6 +33,7 @@ MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "bench", "compare", "kinfolk"}
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {
     "pattern": "data: each pattern is held to a picture",
+    "algebra": "data: combinations are held to pictures, and to brute force",
     "plan": "which blocks the executor visits; held by the reference of attend",
     "blocks": "a path of the executor; held by the reference of attend",
     "flex": "a path of the executor; its mask is held to the pattern's predicate",
@@ -40,6 +41,7 @@ NO_REFERENCE = {
 
 SPINE = [
     "core/spec.py",
+    "ops/algebra.py",
     "ops/pattern.py",
     "ops/attend.py",
     "layers/attention.py",

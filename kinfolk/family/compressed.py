@@ -1,10 +1,14 @@
-"""Relatives that look at fewer keys and values than there are positions: Linformer."""
+"""Relatives that look at fewer keys and values than there are positions: Linformer and memory-compressed attention."""
 
-from kinfolk.family.assembly import with_mixer
+from kinfolk.family.assembly import with_mixer, with_mixers
 from kinfolk.family.bert import bert
+from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.compressed import Linformer
+from kinfolk.layers.attention import Attention
+from kinfolk.layers.compressed import Linformer, MemoryCompressed
+from kinfolk.layers.part import Mixer
+from kinfolk.ops.pattern import Causal, SameBlock
 
 
 @relative(
@@ -30,3 +34,28 @@ def linformer(*, max_len: int = 512, rank: int = 0, sharing: str = "headwise", *
         ),
     )
     return recipe.replace(name="linformer", model=model)
+
+
+@relative(
+    "dmca",
+    parent="gpt2",
+    year=2018,
+    paper="Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, arXiv:1801.10198",
+    topology="decoder",
+    causal=True,
+    changes="layers look in turn at their own block of tokens and at windows of three tokens of the whole past",
+)
+def dmca(
+    *, n_layers: int = 5, max_len: int = 11_000, block: int = 256, stride: int = 3, **numbers: int | float
+) -> Recipe:
+    """Transformer-DMCA: local and memory-compressed layers alternate, the first and the last are local."""
+
+    def change(look: Attention, layer: int) -> Mixer:
+        if layer % 2 == 0:
+            return look.replace(pattern=Causal() & SameBlock(size=block))
+        return MemoryCompressed(n_heads=look.n_heads, stride=stride, bias=look.bias, dropout=look.dropout)
+
+    recipe = gpt2(n_layers=n_layers, max_len=max_len, **numbers)  # type: ignore[arg-type]
+    return recipe.replace(
+        name="dmca", model=with_mixers(recipe.model, change), training=recipe.training.replace(length=max_len)
+    )

@@ -13,6 +13,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.module import Dims, Linear
+from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
 
@@ -119,6 +120,7 @@ class _Convolution(PartModule):
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> tuple[Tensor, Recent | None]:
+        refuse_pairs(ctx, self.spec.kind)
         x_BLD = self._without_padding(self.inputs(x_BLD), ctx)
         if state is None:
             y_BLD = self.mix(x_BLD, x_BLD, self.left, ctx)

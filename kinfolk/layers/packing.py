@@ -1,12 +1,14 @@
-"""Packed documents as rows of their own, for mixers that cannot hide one document from another by a mask."""
+"""Packed documents as rows of their own, for mixers that have no pairs of positions to hide by a mask."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.context import Context, Padding
+from kinfolk.core.errors import ShapeError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,3 +50,17 @@ class Packing:
         keep = torch.zeros(self.n_rows * self.length + 1, dtype=torch.bool, device=self.at_b.device)
         keep = keep.index_fill(0, self.at_b, True)[:-1].unflatten(0, (self.n_rows, self.length))
         return ctx.replace(start=0, pos_BL=None, group_BL=None, padding=Padding.of(keep))
+
+
+def by_document(mix: Callable[[Tensor, Context], Tensor], x_BLD: Tensor, ctx: Context) -> Tensor:
+    """Mix each packed document for itself."""
+    packing = Packing.of(ctx, (x_BLD.shape[0], x_BLD.shape[1]), x_BLD.device)
+    if packing is None:
+        return mix(x_BLD, ctx)
+    return packing.pack(mix(packing.unpack(x_BLD), packing.context(ctx)))
+
+
+def refuse_pairs(ctx: Context, kind: str) -> None:
+    """Refuse rules about pairs of positions where a mixer has no pairs to hide."""
+    if ctx.visible_BLM is not None:
+        raise ShapeError(f"{kind}: what it mixes are no pairs of positions, so it cannot follow who may see whom")

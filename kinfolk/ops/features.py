@@ -1,10 +1,11 @@
 """Feature maps of kernel attention: positive vectors whose inner product is the weight of a query for a key.
 
-A map returns its features divided by a factor of each vector's own, and the logarithm of that factor, so that no exponential
-leaves its range. A query's factor cancels in the average; a key's comes back where keys are weighed against one another.
+A map divides the features of each vector by a factor of their own and returns its logarithm with them, so that no
+exponential leaves its range. A query's factor cancels in its average; a key's comes back where keys meet.
 """
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
@@ -36,10 +37,10 @@ class FeatureMap:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exponential(FeatureMap):
-    r"""$\phi(x)_r = \exp(w_r \cdot x' - \lVert x' \rVert^2 / 2)$ with $x' = x / K^{1/4}$ (Choromanski et al. 2021, lemma 1).
+    r"""$\phi(x)_r = \exp(w_r \cdot x' - |x'|^2 / 2)$ with $x' = x / K^{1/4}$ (Choromanski et al. 2021, lemma 1).
 
-    For rows $w_r \sim N(0, I)$, $\phi(q) \cdot \phi(k) / R$ is $\exp(q \cdot k / \sqrt K)$ in the mean. With the rows $-w_r$ as
-    well it is the hyperbolic map of the same lemma.
+    For rows $w_r \sim N(0, I)$ the mean of $\phi(q) \cdot \phi(k) / R$ is $\exp(q \cdot k / \sqrt K)$. If the rows hold
+    $-w_r$ with every $w_r$, it is the hyperbolic map of the same lemma.
     """
 
     w_RK: Tensor
@@ -61,14 +62,14 @@ class Exponential(FeatureMap):
     def _width(self) -> int:
         return self.w_RK.shape[1]
 
-    @property
+    @functools.cached_property
     def _scaled(self) -> Tensor:
         return self.w_RK * self._width**-0.25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rectified(FeatureMap):
-    r"""$\phi(x)_r = \max(0, w_r \cdot x) / \sqrt R + 10^{-3}$: a kernel of its own (Choromanski et al. 2021, section 2.2)."""
+    r"""$\phi(x)_r = \max(0, w_r \cdot x) / \sqrt R + 0.001$: another kernel (Choromanski et al. 2021, section 2.2)."""
 
     w_RK: Tensor
 
@@ -81,7 +82,7 @@ class Rectified(FeatureMap):
     def to(self, dtype: torch.dtype) -> "Rectified":
         return Rectified(self.w_RK.to(dtype))
 
-    @property
+    @functools.cached_property
     def _scaled(self) -> Tensor:
         return self.w_RK * len(self.w_RK) ** -0.5
 
@@ -121,8 +122,8 @@ def draw(n_features: int, width: int, rows: str, seed: int, count: int = 0) -> T
 def haar(normal: Tensor) -> Tensor:
     """Turn Gaussian matrices [..., n, n] into uniformly distributed orthogonal ones, whose rows are the directions.
 
-    LAPACK fixes the signs of Q by its own convention, which leaves it orthogonal but not uniform and the estimate of the
-    kernel biased. The factorisation whose R has a positive diagonal is the uniform one (Mezzadri 2007).
+    LAPACK chooses the signs of Q by a convention of its own: orthogonal, but not uniform, and the kernel is then biased
+    by a tenth and more. The factorisation whose R has a positive diagonal is the uniform one (Mezzadri 2007).
     """
     q, r = torch.linalg.qr(normal)
     return (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT

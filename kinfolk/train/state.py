@@ -5,6 +5,7 @@ with another number of processes or another strategy.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -36,8 +37,8 @@ class Counters:
         """Take in a validation, judged by its first measure; return whether it is the best so far."""
         self.valid = valid
         value = next(iter(valid.values()))
-        # not a number is never better
-        if self.best is None or value < self.best:
+        # not a number is never better, not even than nothing
+        if value < (math.inf if self.best is None else self.best):
             self.best, self.best_step, self.stale = value, self.step, 0
             return True
         self.stale += 1

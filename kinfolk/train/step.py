@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,14 @@ class Loss(Protocol):
     @property
     def side(self) -> Tensor:
         """Side losses, a mean."""
+
+
+@runtime_checkable
+class Paced(Protocol):
+    """A module that changes with the number of the step: random features that are drawn anew, for example."""
+
+    def at_step(self, step: int) -> None:
+        """Be as this step wants it; called between passes, so that all passes of a step see the same."""
 
 
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -105,6 +113,9 @@ class Stepper:
         `stop` tells this process's wish to end after this step; the outcome carries it to all. When the loss
         or the gradient is not finite the weights are left as they were.
         """
+        for module in self.forward.modules():
+            if isinstance(module, Paced):
+                module.at_step(step)
         self.optimiser.zero_grad(set_to_none=True)
         sums, totals = self._backward(batch, step)
         sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))

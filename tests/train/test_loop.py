@@ -18,6 +18,7 @@ from kinfolk.train.checkpoint import Checkpoints, DamagedCheckpoint
 from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
+from kinfolk.train.state import Counters
 from tests.train.toy import QUIET, ToyBatches, ToyLoss, job, rows, same_run, start
 
 
@@ -215,6 +216,17 @@ class Lonely(Team):
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
+
+
+def test_a_validation_that_is_not_a_number_is_never_the_best() -> None:
+    counters = Counters(step=1)
+    assert [counters.judge({"next-token": value}) for value in (math.nan, 3.0, math.nan, 2.0)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert (counters.best, counters.stale) == (2.0, 0)
 
 
 def test_bits_per_byte() -> None:

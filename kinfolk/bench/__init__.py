@@ -1,0 +1,1 @@
+"""Speed and memory beside the peers: fresh interleaved processes, medians, and ratios."""

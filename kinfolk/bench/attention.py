@@ -1,0 +1,77 @@
+"""The attention operator alone: a window of 512 keys beside causal attention over everything."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.ops.attend import attend
+from kinfolk.ops.pattern import Causal, Window
+from kinfolk.ops.plan import pairs
+
+ENGINE = True
+HEADS, WIDTH, WINDOW = 8, 64, 512
+SDPA = "causal SDPA"
+LENGTHS, LONG = (1024, 2048, 4096, 16384), 65536
+
+
+def contests(long: bool = False) -> list[Contest]:
+    """Return one contest for each length and direction; the longest takes minutes and is asked for."""
+    who = (Contestant(OURS), Contestant(SDPA, "sdpa"))
+    return [
+        Contest(
+            "attention",
+            f"attend to a window of {WINDOW} of {length:,} positions, causal, {HEADS} heads of {WIDTH}, {passes}",
+            {"length": length, "window": WINDOW, "heads": HEADS, "width": WIDTH, "backward": passes != "forward"},
+            who,
+            SDPA,
+            unit="positions",
+        )
+        for length in (*LENGTHS, *([LONG] if long else []))
+        for passes in ("forward", "forward and backward")
+    ]
+
+
+def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+    """Return one pass over random queries, keys and values."""
+    length, heads, width, backward = sizes["length"], sizes["heads"], sizes["width"], sizes["backward"]
+    draw = torch.Generator().manual_seed(1)
+    q, k, v, d = (torch.randn(1, heads, length, width, generator=draw) for _ in range(4))
+    pattern = Causal() & Window(left=sizes["window"] - 1)
+    ours = contestant.how == OURS
+
+    def forward() -> Tensor:
+        return attend(q, k, v, pattern) if ours else F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def both() -> None:
+        for x in (q, k, v):
+            x.grad = None
+        forward().backward(d)
+
+    if backward:
+        for x in (q, k, v):
+            x.requires_grad_()
+    seen = pairs(pattern, length, length) if ours else length * (length + 1) // 2
+    # two products forward; backward their four and the scores once more
+    flops = (14 if backward else 4) * seen * heads * width
+    few = length >= LONG
+    return Work(
+        both if backward else forward,
+        length,
+        flops,
+        steps=sizes.get("steps", 1 if few else 5),
+        warm_up=1 if few else 2,
+    )
+
+
+def crossover(speeds: Mapping[int, float]) -> int | None:
+    """Return the shortest measured length from which on ours is faster, by speed at each length."""
+    faster = None
+    for length in sorted(speeds, reverse=True):
+        if speeds[length] <= 1:
+            break
+        faster = length
+    return faster

@@ -1,0 +1,90 @@
+"""The process in which one contestant is measured: reads a task, does the work, writes a sample.
+
+    python -m kinfolk.bench.child < task.json > sample.json
+
+The allocator and the number of threads are set before anything large is imported, the same for ours and for peers.
+"""
+
+import dataclasses
+import gc
+import importlib
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+from kinfolk.bench import resident
+from kinfolk.bench.contest import Contestant, Sample, Task, Work
+from kinfolk.core import allocator
+
+ALLOCATORS = {"default": lambda: True, "speed": allocator.favour_speed, "memory": allocator.favour_memory}
+
+
+def main() -> None:
+    """Do the task that stands on standard input."""
+    given = json.load(sys.stdin)
+    task = Task(**given | {"contestant": Contestant(**given["contestant"])})
+    # what a library prints must not end up in the sample
+    out, sys.stdout = sys.stdout, sys.stderr
+    json.dump(dataclasses.asdict(measure(task)), out)
+
+
+def measure(task: Task) -> Sample:
+    """Do one task in this process."""
+    ALLOCATORS[task.allocator]()
+    subject: Any = importlib.import_module(f"kinfolk.bench.{task.subject}")
+    if task.threads and subject.ENGINE:
+        import torch
+
+        torch.set_num_threads(task.threads)
+    work: Work = subject.prepare(task.contestant, task.sizes)
+    gc.collect()
+    before, so_far = resident.resident(), resident.peak()
+    resident.forget_peak()
+    seconds, value = timed(work)
+    most = resident.peak()
+    return Sample(
+        seconds=seconds,
+        units=work.units,
+        flops=work.flops,
+        parameters=work.parameters,
+        growth_bytes=max(0, most - before),
+        peak_bytes=max(most, so_far),
+        gemm=gemm() if work.flops else 0.0,
+        value=value,
+    )
+
+
+def timed(work: Work) -> tuple[float, float | None]:
+    """Return the median seconds of the work's steps, and what the last one returned if that is a number."""
+    took, result = [], None
+    for n in range(work.warm_up + work.steps):
+        start = time.perf_counter()
+        result = work.step()
+        if n >= work.warm_up:
+            took.append(time.perf_counter() - start)
+    return statistics.median(took), float(result) if isinstance(result, int | float) else None
+
+
+def gemm() -> float:
+    """Return the speed of a matrix product in this process, with its threads."""
+    import torch
+
+    from kinfolk.train.peak import gemm_flops
+
+    return gemm_flops(torch.device("cpu"), seconds=0.5)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Return the environment of a child: its threads, no progress bars, no network."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    # the allocator is set in the child; a setting from outside would speak for one and not be stated
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_TUNABLES"))}
+    return inherited | dict.fromkeys(names, str(threads)) | quiet
+
+
+if __name__ == "__main__":
+    main()

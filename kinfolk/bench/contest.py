@@ -1,0 +1,101 @@
+"""What is measured: contests, who takes part in them, and the work of one step. Plain data, so that it can travel."""
+
+import dataclasses
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any
+
+OURS = "kinfolk"
+SUBJECTS = ("attention", "train", "generate", "memory", "startup")
+"""Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """One way to do the work of a contest.
+
+    how: which of the subject's ways it is. settings: what distinguishes it from another that works the same way.
+    package, extra: what must be installed, and the extra that brings it. Without a package it is always there.
+    """
+
+    name: str
+    how: str = OURS
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    package: str = ""
+    extra: str = "bench"
+
+    @property
+    def peer(self) -> bool:
+        """Whether it is not ours."""
+        return self.how != OURS
+
+    @property
+    def missing(self) -> str:
+        """Say how to install it, if it is not there."""
+        if not self.package or importlib.util.find_spec(self.package) is not None:
+            return ""
+        return f"not installed: pip install 'kinfolk[{self.extra}]'"
+
+
+@dataclasses.dataclass(frozen=True)
+class Contest:
+    """Contestants that do the same work. `beside` is the one whose speed and memory are 1."""
+
+    subject: str
+    title: str
+    sizes: Mapping[str, Any]
+    contestants: tuple[Contestant, ...]
+    beside: str
+    unit: str = "tokens"
+
+    def among(self, peers: str) -> "Contest":
+        """Return the contest with "all" peers, or with "none"."""
+        if peers == "all":
+            return self
+        ours = tuple(c for c in self.contestants if not c.peer)
+        beside = self.beside if self.beside in {c.name for c in ours} else ours[0].name
+        return dataclasses.replace(self, contestants=ours, beside=beside)
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """The work of one contestant, ready to be done again and again.
+
+    units: how many tokens (or whatever the contest counts) one step does; flops: its operations, 0 if not counted.
+    """
+
+    step: Callable[[], Any]
+    units: float = 1.0
+    flops: float = 0.0
+    parameters: int = 0
+    steps: int = 5
+    warm_up: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one child process is asked to do."""
+
+    subject: str
+    contestant: Contestant
+    sizes: Mapping[str, Any]
+    threads: int
+    allocator: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """What one child process found.
+
+    seconds: the median of its steps. growth_bytes: its peak while stepping over what it held just before the first
+    step; peak_bytes: all it ever held. gemm: operations per second of a matrix product in the same process.
+    """
+
+    seconds: float
+    units: float
+    flops: float
+    parameters: int
+    growth_bytes: int
+    peak_bytes: int
+    gemm: float
+    value: float | None = None

@@ -1,0 +1,151 @@
+"""Runs contests: every contestant in fresh processes, in turn, round after round.
+
+A, B, C, A, B, C: whatever disturbs the machine for a minute disturbs all contestants alike. A ratio is taken within a
+round, between neighbours in time, and the median over the rounds is reported.
+"""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from kinfolk.bench.child import environment
+from kinfolk.bench.contest import Contest, Contestant, Sample, Task
+
+Start = Callable[[Task], Sample]
+TIMEOUT = 1800.0
+
+
+class ChildError(Exception):
+    """A child process ended without a sample; the text is its last words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How contests are run. `peers` is "all" or "none"."""
+
+    rounds: int = 5
+    threads: int = 1
+    allocator: str = "default"
+    peers: str = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What is said of one contestant. Ratios are to the contest's `beside`; `speed` above 1 is faster than it.
+
+    spread: half of the distance between the fastest and the slowest round, as a share of the median.
+    growth_bytes: peak while stepping, over what was held before; total_bytes: all of the process.
+    """
+
+    name: str
+    peer: bool
+    note: str = ""
+    rounds: int = 0
+    seconds: float | None = None
+    spread: float | None = None
+    units_per_second: float | None = None
+    speed: float | None = None
+    mfu: float | None = None
+    growth_bytes: float | None = None
+    total_bytes: float | None = None
+    memory: float | None = None
+    parameters: int = 0
+    value: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """The result of a contest. `gemm` is the best speed of a matrix product in any of its processes."""
+
+    contest: Contest
+    settings: Settings
+    gemm: float
+    rows: tuple[Row, ...]
+
+    def row(self, name: str) -> Row:
+        """Return what is said of one contestant."""
+        return next(row for row in self.rows if row.name == name)
+
+
+def run(contest: Contest, settings: Settings, say: Callable[[str], None], start: Start | None = None) -> Standing:
+    """Run a contest. `start` measures one task in a fresh process; `say` is told how it goes."""
+    start = start or in_child
+    contest = contest.among(settings.peers)
+    notes = {c.name: c.missing for c in contest.contestants}
+    found: dict[str, dict[int, Sample]] = {c.name: {} for c in contest.contestants}
+    for turn in range(settings.rounds):
+        for contestant in contest.contestants:
+            if notes[contestant.name]:
+                continue
+            task = Task(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator)
+            try:
+                sample = start(task)
+            except ChildError as error:
+                notes[contestant.name] = f"failed: {error}"
+                continue
+            found[contestant.name][turn] = sample
+            say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {1e3 * sample.seconds:10.1f} ms")
+    return summarise(contest, settings, found, notes)
+
+
+def in_child(task: Task) -> Sample:
+    """Measure in a process of its own."""
+    command = [sys.executable, "-m", "kinfolk.bench.child"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(dataclasses.asdict(task)),
+            capture_output=True,
+            text=True,
+            env=environment(task.threads),
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        raise ChildError(f"no answer after {TIMEOUT:.0f} s") from None
+    if done.returncode:
+        words = done.stderr.strip().splitlines()
+        raise ChildError(words[-1] if words else f"exit code {done.returncode}")
+    return Sample(**json.loads(done.stdout))
+
+
+def summarise(
+    contest: Contest, settings: Settings, found: dict[str, dict[int, Sample]], notes: dict[str, str]
+) -> Standing:
+    """Turn samples by contestant and round into rows."""
+    gemm = max((s.gemm for samples in found.values() for s in samples.values()), default=0.0)
+    beside = found[contest.beside]
+    rows = [_row(c, found[c.name], beside, gemm, notes[c.name]) for c in contest.contestants]
+    return Standing(contest, settings, gemm, tuple(rows))
+
+
+def _row(contestant: Contestant, mine: dict[int, Sample], beside: dict[int, Sample], gemm: float, note: str) -> Row:
+    if not mine:
+        return Row(contestant.name, contestant.peer, note)
+    samples = list(mine.values())
+    first, times = samples[0], [s.seconds for s in samples]
+    seconds = statistics.median(times)
+    return Row(
+        name=contestant.name,
+        peer=contestant.peer,
+        note=note,
+        rounds=len(samples),
+        seconds=seconds,
+        spread=(max(times) - min(times)) / 2 / seconds,
+        units_per_second=first.units / seconds,
+        speed=_ratio([(beside[n].seconds, s.seconds) for n, s in mine.items() if n in beside]),
+        mfu=first.flops / seconds / gemm if first.flops and gemm else None,
+        growth_bytes=statistics.median(s.growth_bytes for s in samples),
+        total_bytes=statistics.median(s.peak_bytes for s in samples),
+        memory=_ratio([(s.growth_bytes, beside[n].growth_bytes) for n, s in mine.items() if n in beside]),
+        parameters=first.parameters,
+        value=samples[-1].value,
+    )
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the median over rounds of a / b."""
+    ratios = [a / b for a, b in pairs if b]
+    return statistics.median(ratios) if ratios else None

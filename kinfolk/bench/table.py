@@ -1,0 +1,151 @@
+"""Standings on screen and for machines."""
+
+import dataclasses
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from typing import Any
+
+from kinfolk.bench import attention, memory
+from kinfolk.bench.runner import Row, Standing
+
+NONE = "-"
+BUSY = 0.5
+"""Share of the cores above which other work counts as a disturbance."""
+VERSIONS = ("kinfolk", "torch", "transformers", "x-transformers")
+
+
+def machine() -> dict[str, Any]:
+    """Describe where this is measured: kind of processor, cores, versions, and how busy it is."""
+    import torch
+
+    return {
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in VERSIONS if (version := _version(name))},
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def plain(standings: Iterable[Standing], where: dict[str, Any]) -> dict[str, Any]:
+    """Return everything as plain data."""
+    return {"machine": where, "contests": [_contest(s) for s in standings], "notes": notes(list(standings), where)}
+
+
+def text(standings: Sequence[Standing], where: dict[str, Any]) -> str:
+    """Return all tables, and what a reader must know."""
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    head = f"{where['cores']} cores, {where['processor']}, Python {where['python']}, {versions}"
+    return "\n\n".join([head, *(_table(s) for s in standings), "\n".join(notes(standings, where))])
+
+
+def notes(standings: Sequence[Standing], where: dict[str, Any]) -> list[str]:
+    """Say what the figures mean together, and what may be wrong with them."""
+    lines = [_crossover([s for s in standings if s.contest.subject == "attention"])]
+    lines += _per_layer([s for s in standings if s.contest.subject == "memory"])
+    if where["load_before"] > BUSY * (where["cores"] or 1):
+        lines.append(
+            f"the machine was busy (load {where['load_before']:g} on {where['cores']} cores): ratios are between "
+            "neighbours in time, times are not to be trusted"
+        )
+    lines.append("speed and memory: medians over rounds of the ratio to the contestant that has 1.00")
+    return [line for line in lines if line]
+
+
+def cells(row: Row, standing: Standing) -> dict[str, str]:
+    """Return what the table says of a contestant, column by column."""
+    unit = standing.contest.unit
+    found = {
+        "contestant": row.name,
+        "speed": _number(row.speed, ".2f"),
+        "ms": _number(None if row.seconds is None else 1e3 * row.seconds, ",.1f"),
+        "±": "" if row.spread is None else f"{100 * row.spread:.0f} %",
+    }
+    if not unit:
+        return found
+    return found | {
+        f"{unit}/s": _number(row.units_per_second, ",.0f"),
+        "MFU": NONE if row.mfu is None else f"{100 * row.mfu:.0f} %",
+        "memory": _number(row.memory, ".2f"),
+        "growth": _megabytes(row.growth_bytes),
+        "process": _megabytes(row.total_bytes),
+        "parameters": f"{row.parameters:,}" if row.parameters else NONE,
+    }
+
+
+def _table(standing: Standing) -> str:
+    settings = standing.settings
+    rows = [cells(row, standing) for row in standing.rows]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    peak = f", GEMM peak {standing.gemm / 1e9:.0f} GFLOP/s" if standing.gemm else ""
+    lines = [
+        standing.contest.title,
+        f"beside {standing.contest.beside}; {settings.rounds} rounds, {settings.threads} threads, "
+        f"allocator: {settings.allocator}{peak}",
+        "  ".join(_aligned(name, name, widths) for name in widths),
+    ]
+    for row, written in zip(standing.rows, rows, strict=True):
+        line = "  ".join(_aligned(name, written[name], widths) for name in widths)
+        lines.append(f"{row.name}: {row.note}" if row.seconds is None else f"{line}  {row.note}".rstrip())
+    return "\n".join(lines)
+
+
+def _contest(standing: Standing) -> dict[str, Any]:
+    contest = standing.contest
+    return {
+        "subject": contest.subject,
+        "title": contest.title,
+        "sizes": dict(contest.sizes),
+        "beside": contest.beside,
+        "unit": contest.unit,
+        "settings": dataclasses.asdict(standing.settings),
+        "gemm_flops": standing.gemm,
+        "rows": [dataclasses.asdict(row) for row in standing.rows],
+    }
+
+
+def _crossover(standings: Sequence[Standing]) -> str:
+    """Say from which length on the window is faster than everything, forward and backward."""
+    speeds = {
+        s.contest.sizes["length"]: speed
+        for s in standings
+        if s.contest.sizes["backward"] and (speed := s.rows[0].speed) is not None and len(s.rows) > 1
+    }
+    if not speeds:
+        return ""
+    found = attention.crossover(speeds)
+    if found is None:
+        return "window attention is not faster than causal SDPA at any of these lengths"
+    return f"window attention is faster than causal SDPA from {found:,} positions on (of those measured)"
+
+
+def _per_layer(standings: Sequence[Standing]) -> list[str]:
+    """Say what a further layer costs each contestant."""
+    grown: dict[str, dict[int, float]] = {}
+    for standing in standings:
+        for row in standing.rows:
+            if row.growth_bytes is not None:
+                grown.setdefault(row.name, {})[standing.contest.sizes["n_layers"]] = row.growth_bytes
+    costs = {name: memory.per_layer(by_depth) for name, by_depth in grown.items()}
+    return [f"{name}: {_megabytes(cost)} for each further layer" for name, cost in costs.items() if cost is not None]
+
+
+def _aligned(column: str, value: str, widths: dict[str, int]) -> str:
+    return value.ljust(widths[column]) if column == "contestant" else value.rjust(widths[column])
+
+
+def _number(value: float | None, how: str) -> str:
+    return NONE if value is None else format(value, how)
+
+
+def _megabytes(size: float | None) -> str:
+    return NONE if size is None else f"{size / 1e6:,.0f} MB"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,100 @@
+"""`kin bench`: speed and memory beside other libraries."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kinfolk.bench.contest import Contest
+    from kinfolk.bench.runner import Settings
+
+EPILOG = """\
+subjects:
+  attention   the operator alone: a window of 512 beside causal SDPA, and where it begins to pay
+  train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
+  generate    cached greedy generation beside Hugging Face
+  memory      peak memory of a step by depth, plain and recomputed
+  startup     how long the command line takes to answer
+
+examples:
+  kin bench train                           about ten minutes; stop other work first
+  kin bench train --peers none --rounds 3   ours alone
+  kin bench attention --long --out runs/bench
+
+Every contestant runs in fresh processes, in turn, round after round. Ratios are taken within a round. `memory` is the
+peak while stepping over what was held just before the first step."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("subjects", nargs="+", metavar="SUBJECT", help="attention, train, generate, memory or startup")
+    add("--peers", default="all", help="all or none (default: all)")
+    add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
+    add("--threads", type=int, metavar="N", help="of every process (default: one for each core)")
+    add("--allocator", default="default", help="default, speed or memory, for ours and peers (default: default)")
+    add("--long", action="store_true", help="attention: 65,536 positions too, which takes minutes")
+    add("--out", type=Path, metavar="DIR", help="also write SUBJECT.json and SUBJECT.txt here")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the contests and print the tables."""
+    from kinfolk.bench import table
+    from kinfolk.bench.runner import run as run_contest
+
+    settings = _settings(args)
+    where = table.machine()
+    everything = []
+    for subject in args.subjects:
+        contests = _contests(subject, args.long)
+        standings = []
+        for contest in contests:
+            print(contest.title, file=sys.stderr)
+            standings.append(run_contest(contest, settings, lambda line: print(f"  {line}", file=sys.stderr)))
+        if args.out:
+            _write(args.out, subject, table.plain(standings, where), table.text(standings, where))
+        everything += standings
+    print(json.dumps(table.plain(everything, where), indent=1) if args.json else table.text(everything, where))
+    return 0 if all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1
+
+
+def _settings(args: argparse.Namespace) -> "Settings":
+    """Return the settings that the options name, or say what is wrong with them."""
+    import os
+
+    from kinfolk.bench.child import ALLOCATORS
+    from kinfolk.bench.contest import SUBJECTS
+    from kinfolk.bench.runner import Settings
+    from kinfolk.core.errors import SpecError, suggest
+
+    known = {"--peers": (args.peers, ("all", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
+    for option, (value, choices) in known.items():
+        if value not in choices:
+            raise SpecError(f"{option}: unknown choice {value!r}{suggest(value, choices)}")
+    for subject in args.subjects:
+        if subject not in SUBJECTS:
+            raise SpecError(f"unknown subject {subject!r}{suggest(subject, SUBJECTS)}")
+    threads = os.cpu_count() or 1 if args.threads is None else args.threads
+    for option, number in {"--rounds": args.rounds, "--threads": threads}.items():
+        if number < 1:
+            raise SpecError(f"{option} must be at least 1, got {number}")
+    return Settings(args.rounds, threads, args.allocator, args.peers)
+
+
+def _contests(subject: str, long: bool) -> "list[Contest]":
+    import importlib
+
+    contests: list[Contest] = importlib.import_module(f"kinfolk.bench.{subject}").contests(long)
+    return contests
+
+
+def _write(folder: Path, subject: str, found: dict[str, Any], text: str) -> None:
+    """Write a result whole or not at all."""
+    from kinfolk.train import durable
+
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.write(folder / f"{subject}.json", json.dumps(found, indent=1) + "\n")
+    durable.write(folder / f"{subject}.txt", text + "\n")

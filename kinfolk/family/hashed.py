@@ -1,0 +1,25 @@
+"""Relatives that find their keys by hashing: the attention of the Reformer."""
+
+from kinfolk.family.assembly import with_mixer
+from kinfolk.family.gpt import gpt2
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.layers.hashed import Hashed, Hashing
+from kinfolk.ops.lsh import Recent
+
+
+@relative(
+    "reformer-lsh",
+    parent="gpt2",
+    year=2020,
+    paper="Kitaev et al. 2020, Reformer: The Efficient Transformer, arXiv:2001.04451",
+    topology="decoder",
+    causal=True,
+    changes="one map makes queries and keys, and a token looks back only at the last of those that hash like it",
+)
+def reformer_lsh(*, n_rounds: int = 4, sight: int = 64, **numbers: int | float) -> Recipe:
+    """Section 2, with a sight of the last `sight` tokens of a bucket in place of chunks, which later tokens move."""
+    recipe = gpt2(**numbers)  # type: ignore[arg-type]
+    hashed = Hashed(n_heads=1, sight=Recent(size=sight), hashing=Hashing(n_rounds=n_rounds))
+    model = with_mixer(recipe.model, lambda look: hashed.replace(n_heads=look.n_heads, bias=look.bias))
+    return recipe.replace(name="reformer-lsh", model=model)

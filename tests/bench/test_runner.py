@@ -1,0 +1,126 @@
+import dataclasses
+import json
+
+import pytest
+
+from kinfolk.bench import attention, memory, table
+from kinfolk.bench.contest import Contest, Contestant, Sample, Task
+from kinfolk.bench.runner import ChildError, Settings, in_child, run
+
+WHERE = {"processor": "x", "cores": 2, "python": "3", "versions": {"torch": "2"}, "load_before": 0.1}
+
+
+def contest(*more):
+    who = (Contestant("ours"), Contestant("peer", "peer"), *more)
+    return Contest("train", "a contest", {"n_layers": 2}, who, "peer")
+
+
+def sample(seconds, **changes):
+    found = {"units": 100.0, "flops": 4.0, "parameters": 7, "growth_bytes": 50, "peak_bytes": 90, "gemm": 8.0}
+    return Sample(seconds, **found | changes)
+
+
+class Fake:
+    """Answers like children do, one prepared time after another."""
+
+    def __init__(self, times, **changes):
+        self.times, self.asked, self.changes = {name: iter(t) for name, t in times.items()}, [], changes
+
+    def __call__(self, task: Task) -> Sample:
+        self.asked.append(task.contestant.name)
+        seconds = next(self.times[task.contestant.name])
+        if seconds is None:
+            raise ChildError("out of memory")
+        return sample(seconds, **self.changes.get(task.contestant.name, {}))
+
+
+def standing(times, settings=None, *more, **changes):
+    start = Fake(times, **changes)
+    return run(contest(*more), settings or Settings(rounds=3), lambda line: None, start), start
+
+
+def test_contestants_take_turns():
+    _, start = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]})
+    assert start.asked == ["ours", "peer"] * 3
+
+
+def test_ratios_are_between_neighbours_in_time():
+    # the machine slows down ten times from round to round; ours is twice as fast in each
+    result, _ = standing({"ours": [1, 10, 100], "peer": [2, 20, 200]})
+    ours, peer = result.row("ours"), result.row("peer")
+    assert (ours.speed, peer.speed) == (2.0, 1.0)
+    assert (ours.seconds, ours.units_per_second, ours.rounds) == (10, 10.0, 3)
+    assert ours.spread == pytest.approx(99 / 2 / 10)
+
+
+def test_memory_and_share_of_the_peak():
+    changes = {"ours": {"growth_bytes": 25, "gemm": 2.0}}
+    result, _ = standing({"ours": [1, 1, 2], "peer": [1, 1, 1]}, **changes)
+    assert result.row("ours").memory == 0.5
+    assert (result.row("ours").growth_bytes, result.row("ours").total_bytes) == (25, 90)
+    # against the best product of any process: 4 operations in a second of 8
+    assert (result.gemm, result.row("ours").mfu) == (8.0, 0.5)
+
+
+def test_a_missing_peer_is_a_row_that_says_what_to_install():
+    absent = Contestant("absent", "absent", package="no_such_package_anywhere")
+    result, start = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, None, absent)
+    row = result.row("absent")
+    assert row.seconds is None
+    assert "pip install 'kinfolk[bench]'" in row.note
+    assert "absent" not in start.asked
+    assert "absent: not installed: pip install 'kinfolk[bench]'" in table.text([result], WHERE)
+
+
+def test_a_contestant_that_fails_is_a_row_and_the_others_go_on():
+    result, start = standing({"ours": [1, 1, 1], "peer": [2, None, 2]})
+    assert result.row("peer").note == "failed: out of memory"
+    assert result.row("peer").rounds == 1
+    # the ratio is over the rounds that both have
+    assert (result.row("ours").rounds, result.row("ours").speed) == (3, 2.0)
+    assert start.asked.count("peer") == 2
+
+
+def test_without_peers_ours_stands_beside_itself():
+    result, start = standing({"ours": [1, 2, 3]}, Settings(rounds=3, peers="none"))
+    assert set(start.asked) == {"ours"}
+    assert [row.name for row in result.rows] == ["ours"]
+    assert result.row("ours").speed == 1.0
+
+
+def test_plain_data_survives_json_and_the_table_states_its_settings():
+    result, _ = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, Settings(3, 2, "speed"))
+    found = json.loads(json.dumps(table.plain([result], WHERE)))
+    assert found["contests"][0]["rows"][0]["speed"] == 2.0
+    assert found["contests"][0]["settings"] == {"rounds": 3, "threads": 2, "allocator": "speed", "peers": "all"}
+    text = table.text([result], WHERE)
+    assert "beside peer; 3 rounds, 2 threads, allocator: speed, GEMM peak 0 GFLOP/s" in text
+    assert "ours         2.00" in text
+
+
+def test_a_busy_machine_is_said():
+    result, _ = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]})
+    assert "busy" not in table.text([result], WHERE)
+    assert "the machine was busy (load 5 on 2 cores)" in table.text([result], WHERE | {"load_before": 5.0})
+
+
+def test_a_real_child_measures_and_a_failing_one_says_why():
+    sizes = {"length": 64, "window": 16, "heads": 2, "width": 8, "backward": True, "steps": 2}
+    task = Task("attention", Contestant("kinfolk"), sizes, 1, "memory")
+    found = in_child(task)
+    assert found.seconds > 0
+    assert found.gemm > 1e8
+    assert found.peak_bytes > found.growth_bytes >= 0
+    with pytest.raises(ChildError, match="KeyError: 'length'"):
+        in_child(dataclasses.replace(task, sizes={}))
+
+
+def test_the_crossover_is_the_length_from_which_on_ours_is_faster():
+    assert attention.crossover({1: 0.5, 2: 1.2, 4: 0.9, 8: 1.1, 16: 3.0}) == 8
+    assert attention.crossover({1: 0.5, 2: 0.9}) is None
+    assert attention.crossover({1: 1.5, 2: 1.9}) == 1
+
+
+def test_the_cost_of_a_layer_is_a_slope():
+    assert memory.per_layer({2: 100.0, 4: 140.0, 8: 220.0}) == 20.0
+    assert memory.per_layer({2: 100.0}) is None
