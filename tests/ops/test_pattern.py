@@ -5,7 +5,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.core.errors import SpecError
 from kinfolk.ops.pattern import (
     Axial,
     BlockWindow,
@@ -15,7 +14,6 @@ from kinfolk.ops.pattern import (
     Global,
     Local1D,
     Local2D,
-    PerHead,
     Prefix,
     RandomBlocks,
     SameBlock,
@@ -129,16 +127,6 @@ def test_a_plan_covers_every_pair_and_each_query_block_once(pattern, n, small, t
     assert not (mask(pattern, n, n, start) & ~covered[:n, :n]).any()
 
 
-@given(pattern=PATTERNS, n=st.integers(1, 30), start=st.integers(0, 9))
-def test_sheets_are_disjoint_and_their_union_is_the_pattern(pattern, n, start):
-    masks = torch.stack([mask(sheet, n, n, start) for sheet in pattern.sheets()])
-    assert torch.equal(masks.sum(0) > 0, mask(pattern, n, n, start))
-    assert int(masks.sum(0).max()) <= 1
-    distance = start + torch.arange(n)[:, None] - torch.arange(n)
-    for sheet, allowed in zip(pattern.sheets(), masks, strict=True):
-        assert not (allowed & (distance % sheet.fold != 0)).any()
-
-
 def test_closed_forms_of_the_number_of_pairs():
     n, b, w, s = 24, 4, 5, 6
     assert mask(Causal() & SameBlock(size=b), n).sum() == n * (b + 1) // 2
@@ -193,8 +181,3 @@ def test_planning_65536_positions_makes_no_large_tensor():
             tiling = plan(pattern, 65_536, 65_536, 0, 128)
         assert tiling.scores < 0.1 * 65_536**2
     assert biggest <= 8 * 512 * 8192
-
-
-def test_a_per_head_pattern_must_divide_the_heads():
-    with pytest.raises(SpecError, match="2 patterns do not divide 3 heads"):
-        PerHead(patterns=(Full(), Causal())).by_head(3)
