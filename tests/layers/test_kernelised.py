@@ -140,7 +140,7 @@ def test_many_features_approach_attention_with_the_same_weights(direction, kerne
     taps = Taps(frozenset({"approximation_error"}))
     got, want = mixer(x(40), Context(taps=taps), None)[0], attention(x(40), Context(), None)[0]
     assert (got - want).norm() < 0.05 * want.norm()
-    assert 0 < taps.found["approximation_error"] < 0.05
+    assert 0 < taps.found["approximation_error"] < 0.1
 
 
 def test_the_reported_error_is_that_of_real_positions():
