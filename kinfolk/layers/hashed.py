@@ -130,12 +130,14 @@ class BucketState:
         self.k_BHMK, self.v_BHMK, self.looking = k_BHMK, v_BHMK, looking
         (n_rounds, n_buckets), size = buckets, looking.sight.size
         self.stride = k_BHMK.shape[2] + size + 1
-        start = {"dtype": torch.long, "device": k_BHMK.device}
-        head = (*k_BHMK.shape[:2], n_rounds)
-        self.place_BHrM = torch.full((*head, k_BHMK.shape[2]), -2 * self.stride, **start)  # type: ignore[call-overload]
-        self.count_BHrb = torch.zeros((*head, n_buckets), **start)  # type: ignore[call-overload]
+
+        def new(n: int, value: int) -> Tensor:
+            return torch.full((*k_BHMK.shape[:2], n_rounds, n), value, device=k_BHMK.device)
+
+        self.place_BHrM = new(k_BHMK.shape[2], -2 * self.stride)
+        self.count_BHrb = new(n_buckets, 0)
         # the last slot takes what nobody needs
-        self.last_BHrs = torch.full((*head, n_buckets * size + 1), -1, **start)  # type: ignore[call-overload]
+        self.last_BHrs = new(n_buckets * size + 1, -1)
 
     def attend(self, q_BHLK: Tensor, v_BHLK: Tensor, buckets_BHrL: Tensor, ctx: Context) -> Tensor:
         """Enter new tokens and return what they attend to."""

@@ -109,7 +109,9 @@ def attend_hashed(
     Reference: `kinfolk.ops.naive.lsh`.
     """
     plan = _plan(buckets_BHrL, looking, keep_BL, group_BL)
-    out: Tensor = _Hashed.apply(q_BHLK, v_BHLK, plan, looking)
+    # what is hidden is too large a number for half precision
+    with torch.autocast(q_BHLK.device.type, enabled=False):
+        out: Tensor = _Hashed.apply(q_BHLK, v_BHLK, plan, looking)
     return out
 
 

@@ -132,9 +132,17 @@ def join(strategy: str = "ddp", device: str = "auto") -> Iterator[Team]:
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
-    dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=datetime.timedelta(minutes=30))
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    limit = datetime.timedelta(minutes=30)
+    store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
+    # torch elastic keeps one store over restarts; the addresses of processes that died must not be found in it
+    store = PrefixStore(f"attempt-{restarts()}", store)
+    backend = "nccl" if where.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     try:
-        yield Team(dist.get_rank(), world, where, strategy)
+        yield Team(rank, world, where, strategy)
     finally:
         dist.destroy_process_group()
 
@@ -157,15 +165,15 @@ def inside() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def restarted() -> bool:
-    """Tell whether torch elastic started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def restarts() -> int:
+    """Return how often torch elastic has started this process again after a failure."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
-def launch(arguments: list[str], processes: int, restarts: int = 0) -> int:
+def launch(arguments: list[str], processes: int, max_restarts: int = 0) -> int:
     """Run `kin` with these arguments in so many processes on this machine; return the exit code.
 
-    An interruption is passed on to the processes, which save and leave; after `restarts` failures torch elastic
+    An interruption is passed on to the processes, which save and leave; after `max_restarts` failures torch elastic
     gives up, and until then the processes go on from the newest checkpoint.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -183,7 +191,7 @@ def launch(arguments: list[str], processes: int, restarts: int = 0) -> int:
         run_id=f"kin-{os.getpid()}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        max_restarts=restarts,
+        max_restarts=max_restarts,
         # a step may be long, and an interrupted process saves after the one it is in
         shutdown_timeout=300,
     )

@@ -1,5 +1,6 @@
 """From a recipe and data to a run, and from a run folder to its continuation."""
 
+import contextlib
 import os
 import warnings
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ import torch
 
 from kinfolk.core import plugins
 from kinfolk.core.batch import IGNORE
-from kinfolk.core.errors import CheckpointError, DataError, SpecError
+from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
 from kinfolk.data import Batches, Data, Tokenizer, open_data
 from kinfolk.family import registry
@@ -45,7 +46,7 @@ def train(
     run = describe(data, seed, options, source)
     with parallel.join(options.strategy, options.device) as team:
         job = make_job(recipe, data, seed, team)
-        if team.main and not (parallel.restarted() and (out / folder.RUN).exists()):
+        if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
             try_out(job)
             folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer)
         team.wait()
@@ -185,7 +186,18 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
 def _carry_out(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
     if options.threads:
         torch.set_num_threads(options.threads)
-    if not team.main:
-        return loop.run(job, out, team, options)
-    with folder.locked(out):
-        return loop.run(job, out, team, options)
+    try:
+        with folder.locked(out) if team.main else contextlib.nullcontext():
+            return loop.run(job, out, team, options)
+    except RuntimeError as error:
+        if team.world == 1 or not _is_lost_process(error):
+            raise
+        raise TrainingError(
+            f"{out}: another process of the run is gone; `kin resume` goes on from the newest checkpoint"
+        ) from error
+
+
+def _is_lost_process(error: RuntimeError) -> bool:
+    """Tell whether a collective operation failed, which PyTorch reports in as many ways as it has backends."""
+    text = str(error).lower()
+    return any(word in text for word in ("gloo", "nccl", "connection", "peer"))

@@ -278,6 +278,7 @@ def test_taps_hear_without_changing_the_output(name):
     assert all(key.endswith(".hidden") for key in only)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_learns_its_toy_task(name):
     """A line of eight tokens again and again in one of two phases: who does not look around stays at log 2."""

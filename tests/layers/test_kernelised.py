@@ -108,7 +108,7 @@ def test_padding_and_packing_equal_separate_runs(name, direction):
     group = torch.tensor([0] * 6 + [1] * 11).expand(2, -1)
     got, _ = mixer(torch.cat([a, b], 1), Context(group_BL=group), None)
     torch.testing.assert_close(got, torch.cat([want_a, want_b], 1), rtol=1e-10, atol=1e-12)
-    # junk on the right, on the left, and between two documents
+    # junk on the right, and on the left
     for keep, at in (
         (torch.arange(17) < 6, slice(0, 6)),
         (torch.arange(17) >= 11, slice(11, 17)),
