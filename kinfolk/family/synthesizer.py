@@ -1,0 +1,117 @@
+"""Relatives that make up their attention scores instead of comparing tokens: the Synthesizers."""
+
+from kinfolk.family.assembly import with_mixer
+from kinfolk.family.gpt import gpt2
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.layers.synthesizer import Synthesizer
+
+
+def _synthesized(form: str, numbers: dict[str, int | float], rank: int = 8) -> Recipe:
+    """Give every layer of GPT-2 scores of this form, under the same pattern."""
+    recipe = gpt2(**numbers)  # type: ignore[arg-type]
+    model = with_mixer(
+        recipe.model,
+        lambda look: Synthesizer(
+            n_heads=look.n_heads, form=form, rank=rank, pattern=look.pattern, bias=look.bias, dropout=look.dropout
+        ),
+    )
+    return recipe.replace(name=f"synthesizer-{form}", model=model)
+
+
+@relative(
+    "synthesizer-dense",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="each token makes its row of attention scores from itself alone, whatever the others are",
+)
+def synthesizer_dense(**numbers: int | float) -> Recipe:
+    """Scores from a layer of the query and a vector for each position of a key."""
+    return _synthesized("dense", numbers)
+
+
+@relative(
+    "synthesizer-dense-plus",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="scores that each token makes by itself are added to those of comparison",
+)
+def synthesizer_dense_plus(**numbers: int | float) -> Recipe:
+    """Dense scores plus dot products."""
+    return _synthesized("dense-plus", numbers)
+
+
+@relative(
+    "synthesizer-dense-plus-alpha",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="scores that each token makes by itself and those of comparison, in a learned proportion",
+)
+def synthesizer_dense_plus_alpha(**numbers: int | float) -> Recipe:
+    """Dense scores and dot products, weighed by one learned number per layer."""
+    return _synthesized("dense-plus-alpha", numbers)
+
+
+@relative(
+    "synthesizer-factorized",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="attention scores are a learned table of low rank, the same for every text",
+)
+def synthesizer_factorized(*, rank: int = 8, **numbers: int | float) -> Recipe:
+    """Random scores as the product of two tables of positions of this rank."""
+    return _synthesized("factorized", numbers, rank)
+
+
+@relative(
+    "synthesizer-random",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="attention scores are a learned table, the same for every text",
+)
+def synthesizer_random(**numbers: int | float) -> Recipe:
+    """Scores from a table of each head, drawn at random and learned."""
+    return _synthesized("random", numbers)
+
+
+@relative(
+    "synthesizer-random-plus",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="a learned table of scores is added to those of comparison",
+)
+def synthesizer_random_plus(**numbers: int | float) -> Recipe:
+    """Random scores plus dot products."""
+    return _synthesized("random-plus", numbers)
+
+
+@relative(
+    "synthesizer-random-plus-alpha",
+    parent="gpt2",
+    year=2020,
+    paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
+    topology="decoder",
+    causal=True,
+    changes="a learned table of scores and those of comparison, in a learned proportion",
+)
+def synthesizer_random_plus_alpha(**numbers: int | float) -> Recipe:
+    """Random scores and dot products, weighed by one learned number per layer."""
+    return _synthesized("random-plus-alpha", numbers)
