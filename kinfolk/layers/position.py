@@ -52,6 +52,10 @@ class PositionModule(Module):
         """Return what changes scores and outputs of attention among positions below `n`."""
         return NO_HOOKS
 
+    def kept_hooks(self, n: int, causal: bool) -> Hooks | None:
+        """Return hooks that a decoding state may keep, for distances below `n`; None if they depend on the context."""
+        return None
+
 
 class Position(Spec):
     """Axis: where tokens stand. `explicit`: attention has to make its scores, fused kernels having no hooks."""

@@ -208,17 +208,22 @@ class _XL(PositionModule):
             self.biases = nn.Embedding(2, width)
 
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return self.kept_hooks(n, causal)
+
+    def kept_hooks(self, n: int, causal: bool) -> Hooks:
         low, dtype = 0 if causal else 1 - n, self.distance.weight.dtype
-        away = torch.arange(low, n, device=self.distance.weight.device)
+        # the farthest first: that is the order in which a query meets its keys
+        away = torch.arange(n - 1, low - 1, -1, device=self.distance.weight.device)
         table_RD = sinusoids(away, self.distance.in_features, "halves").to(dtype)
         table_HRK = self.distance(table_RD).unflatten(-1, (self.heads.n_heads, -1)).transpose(0, 1)
-        return Hooks(bias=functools.partial(self._bias, table_HRK, low))
+        return Hooks(bias=functools.partial(self._bias, table_HRK, n - 1))
 
     def _bias(
-        self, table_HRK: Tensor, low: int, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice
+        self, table_HRK: Tensor, high: int, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice
     ) -> Tensor:
+        scale = q.shape[-1] ** -0.5
         u_HK, v_HK = self.biases.weight.unflatten(1, (self.heads.n_heads, -1))[:, heads]
         between = [1] * (q.ndim - 3)
         u, v = (x.view(len(x), *between, x.shape[-1]) for x in (u_HK, v_HK))
-        content = (k * u).sum(-1).unsqueeze(-2)
-        return (content + distance_scores(q + v, table_HRK[heads], low, distances(q_pos, k_pos))) * q.shape[-1] ** -0.5
+        content = (k * (u * scale)).sum(-1).unsqueeze(-2)
+        return content + distance_scores((q + v) * scale, table_HRK[heads], high, q_pos, k_pos)

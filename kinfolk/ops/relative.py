@@ -7,6 +7,7 @@ whatever stands between. Nothing of size (queries x keys x K) is ever made.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -82,16 +83,44 @@ def picked_values(weights: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:
     return by_index.scatter_add(-1, index.expand_as(weights), weights) @ table_RK
 
 
-def distance_scores(q: Tensor, table_HRK: Tensor, low: int, distance: Tensor) -> Tensor:
-    """Return q_i . table[distance_ij - low]: `picked_scores` over just the distances that a tile has.
+def distance_scores(q: Tensor, table_HRK: Tensor, high: int, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Return q_i . table[high - (q_pos_i - k_pos_j)]: a table whose rows are distances from `high` downwards.
 
-    What Transformer-XL does by shifting (Dai et al. 2019, appendix B), for tiles of any keys. Distances outside the
-    table belong to pairs that are not allowed and get its nearest row.
+    Where both positions are consecutive the scores are those of all distances, each row shifted by one against the
+    row above it (Dai et al. 2019, appendix B); elsewhere they are picked from just the distances that a tile has.
+    Distances outside the table belong to pairs that are not allowed, and get a number without meaning.
+    Reference: `kinfolk.ops.naive.relative.distance_scores`.
     """
-    index = (distance - low).clamp(0, table_HRK.shape[1] - 1)
+    if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1 and _consecutive(q_pos) and _consecutive(k_pos):
+        farthest = int(q_pos[0, -1] - k_pos[0, 0])
+        n_rows = min(table_HRK.shape[1] - (high - farthest), q_pos.shape[1] + k_pos.shape[1] - 1)
+        if high >= farthest and n_rows >= k_pos.shape[1]:
+            rows_HRK = table_HRK.narrow(1, high - farthest, n_rows)
+            return shifted(q @ rows_HRK.mT, k_pos.shape[1])
+    index = (high - distances(q_pos, k_pos)).clamp(0, table_HRK.shape[1] - 1)
     first, last = int(index.min()), int(index.max())
-    n_pairs = distance.shape[-1] + distance.shape[-2]
+    n_pairs = index.shape[-1] + index.shape[-2]
     if last - first < 4 * n_pairs or last - first + 1 == table_HRK.shape[1]:
         return picked_scores(q, table_HRK[:, first : last + 1], index - first)
     some, place = torch.unique(index, return_inverse=True)
     return picked_scores(q, table_HRK[:, some], place)
+
+
+def shifted(every_BHLR: Tensor, n_keys: int) -> Tensor:
+    """Return x[i, j] = every[i, L - 1 - i + j] for the first `n_keys` of j; past the end of a row, anything.
+
+    Without gradients it is another view of the same numbers, with them one copy. Reference:
+    `kinfolk.ops.naive.relative.shifted`.
+    """
+    *lead, n_q, n_rows = every_BHLR.shape
+    if not every_BHLR.requires_grad:
+        every_BHLR = every_BHLR.contiguous()
+        outer = [n_q * n_rows * math.prod(lead[i + 1 :]) for i in range(len(lead))]
+        start = every_BHLR.storage_offset() + n_q - 1
+        return every_BHLR.as_strided((*lead, n_q, n_keys), (*outer, n_rows - 1, 1), start)
+    wide = F.pad(every_BHLR, (1, 0)).reshape(*lead, n_rows + 1, n_q)
+    return wide[..., 1:, :].reshape(*lead, n_q, n_rows)[..., :n_keys]
+
+
+def _consecutive(position: Tensor) -> bool:
+    return bool((position.diff(dim=-1) == 1).all())

@@ -65,10 +65,49 @@ def test_picked_scores_and_values_equal_naive(n_q, n_k, rows):
             torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("spread", [1, 50])
-def test_distance_scores_pick_the_row_of_the_distance(spread):
-    q, table = leaves((1, 2, 3, 4), (2, 400, 4))
-    distance = (torch.arange(3)[:, None] - torch.arange(4) * spread).view(1, 1, 3, 4) + 170
-    got = fast.distance_scores(q, table, 0, distance)
-    want = slow.picked_scores(q[0], table, distance[0, 0])
-    torch.testing.assert_close(got[0], want)
+@pytest.mark.parametrize(
+    ("q_pos", "k_pos"),
+    [
+        ([0], [0]),
+        ([7], [*range(8)]),
+        ([5, 6, 7], [*range(8)]),
+        ([9, 10, 11, 12, 13], [*range(7, 12)]),
+        ([0, 1, 2], [*range(5)]),
+        ([3, 4, 5], [0, 3, 4]),
+        ([4, 9], [0, 1, 2]),
+        ([170, 171], [0, 50, 150]),
+    ],
+)
+@pytest.mark.parametrize("both", [False, True])
+def test_distance_scores_equal_naive(q_pos, k_pos, both):
+    """Consecutive positions are shifted, others picked; a causal table ends at distance 0."""
+    high = 180
+    q, table = leaves((2, len(q_pos), 3), (2, high + 1 + (high if both else 0), 3))
+    at = [torch.tensor([p]) for p in (q_pos, k_pos)]
+    real = torch.tensor([[both or i >= j for j in k_pos] for i in q_pos])
+    got = fast.distance_scores(q[None], table, high, *at)[0].masked_fill(~real, 0)
+    seen = [[min(j, i if not both else j) for j in k_pos] for i in q_pos]
+    want = torch.stack(
+        [slow.distance_scores(q[:, n : n + 1], table, high, [i], seen[n])[:, 0] for n, i in enumerate(q_pos)], 1
+    )
+    want = want.masked_fill(~real, 0)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            fast.distance_scores(q[None], table, high, *at)[0].masked_fill(~real, 0), want, rtol=1e-10, atol=1e-12
+        )
+    a, b = (torch.autograd.grad((x * x).sum(), (q, table)) for x in (got, want))
+    for mine, theirs in zip(a, b, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_q", "n_rows", "n_keys"), [(1, 1, 1), (1, 5, 3), (5, 5, 5), (3, 7, 5), (4, 11, 11)])
+def test_shifting_equals_naive_with_and_without_gradients(n_q, n_rows, n_keys):
+    (every,) = leaves((2, 3, n_q, n_rows))
+    want = torch.stack([torch.stack([slow.shifted(x, n_keys) for x in row]) for row in every])
+    inside = ~want.isnan()
+    for got in (fast.shifted(every, n_keys), fast.shifted(every.detach(), n_keys)):
+        assert got.shape == want.shape
+        assert torch.equal(got[inside], want[inside])
+        assert got.isfinite().all()
+    assert fast.shifted(every.detach()[1:], n_keys)[0, 0, -1, 0] == every[1, 0, -1, 0]

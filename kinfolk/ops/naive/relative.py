@@ -50,3 +50,19 @@ def picked_values(weights: Tensor, table: Tensor, index: Tensor) -> Tensor:
         ]
         out.append(torch.stack(rows))  # type: ignore[arg-type]
     return torch.stack(out)
+
+
+def distance_scores(q: Tensor, table: Tensor, high: int, q_pos: list[int], k_pos: list[int]) -> Tensor:
+    """q [H, L, K], table [H, R, K] with distances from `high` downwards: each query with the row of its distance."""
+    index = torch.tensor([[high - (i - j) for j in k_pos] for i in q_pos])
+    return picked_scores(q, table, index)
+
+
+def shifted(every: Tensor, n_keys: int) -> Tensor:
+    """every [L, R]: row i moved to the left by L - 1 - i, and only what lies inside the row; NaN elsewhere."""
+    n_q, n_rows = every.shape
+    rows = []
+    for i in range(n_q):
+        at = [n_q - 1 - i + j for j in range(n_keys)]
+        rows.append(torch.stack([every[i, t] if t < n_rows else every.new_tensor(math.nan) for t in at]))
+    return torch.stack(rows)
