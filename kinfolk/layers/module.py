@@ -44,6 +44,7 @@ class Dims:
     n_sublayers: int  # residual branches of the deepest stack, for initialisations that depend on depth
     shared: Shared = dataclasses.field(default_factory=Shared, compare=False)  # of the stack that is being built
     direction: str = "both"  # "past" inside a decoder, where nothing may see the future
+    n_branches: int = 1  # residual branches of all stacks together
 
 
 class Module(nn.Module):
@@ -68,3 +69,29 @@ class Linear(nn.Linear):
         super().__init__(d_in, d_out, bias=bias)
         self.packs = packs
         self.ends_branch = ends_branch
+
+    @property
+    def in_a_row(self) -> int:
+        """How many maps it adds to the depth of its branch."""
+        return self.packs
+
+
+class Linears(Linear):
+    """As many maps of equal shape as there are experts, one under the other; each token passes through one of them."""
+
+    def __init__(self, n: int, d_in: int, d_out: int, *, bias: bool = True, ends_branch: bool = False) -> None:
+        super().__init__(d_in, n * d_out, bias=bias, packs=n, ends_branch=ends_branch)
+
+    @property
+    def in_a_row(self) -> int:
+        return 1
+
+    @property
+    def weights(self) -> Tensor:
+        """The matrices, [experts, out, in]."""
+        return self.weight.unflatten(0, (self.packs, -1))
+
+    @property
+    def biases(self) -> Tensor | None:
+        """The biases, [experts, out]."""
+        return None if self.bias is None else self.bias.unflatten(0, (self.packs, -1))

@@ -50,8 +50,8 @@ class Model(Spec):
     @property
     def dims(self) -> Dims:
         """What children are told when they are built."""
-        n_sublayers = max(stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None)
-        return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, n_sublayers)
+        branches = [stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None]
+        return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, max(branches), n_branches=sum(branches))
 
 
 @dataclasses.dataclass
