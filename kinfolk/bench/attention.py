@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.bench import mixers
 from kinfolk.bench.contest import OURS, Contest, Contestant, Work
 from kinfolk.ops.attend import attend
 from kinfolk.ops.pattern import Causal, Window
@@ -19,9 +20,9 @@ LENGTHS, LONG = (1024, 2048, 4096, 16384), 65536
 
 
 def contests(long: bool = False) -> list[Contest]:
-    """Return one contest for each length and direction; the longest takes minutes and is asked for."""
+    """Return one contest for each length and direction, and those of whole layers; the longest is asked for."""
     who = (Contestant(OURS), Contestant(SDPA, "sdpa"))
-    return [
+    operator = [
         Contest(
             "attention",
             f"attend to a window of {WINDOW} of {length:,} positions, causal, {HEADS} heads of {WIDTH}, {passes}",
@@ -33,6 +34,7 @@ def contests(long: bool = False) -> list[Contest]:
         for length in (*LENGTHS, *([LONG] if long else []))
         for passes in ("forward", "forward and backward")
     ]
+    return operator + mixers.contests(long)
 
 
 def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
@@ -65,13 +67,3 @@ def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
         steps=sizes.get("steps", 1 if few else 5),
         warm_up=1 if few else 2,
     )
-
-
-def crossover(speeds: Mapping[int, float]) -> int | None:
-    """Return the shortest measured length from which on ours is faster, by speed at each length."""
-    faster = None
-    for length in sorted(speeds, reverse=True):
-        if speeds[length] <= 1:
-            break
-        faster = length
-    return faster

@@ -20,6 +20,8 @@ from kinfolk.bench.contest import Contestant, Sample, Task, Work
 from kinfolk.core import allocator
 
 ALLOCATORS = {"default": lambda: True, "speed": allocator.favour_speed, "memory": allocator.favour_memory}
+ENOUGH = 15.0
+"""Seconds of steps after which no further one is begun."""
 
 
 def main() -> None:
@@ -33,6 +35,7 @@ def main() -> None:
 
 def measure(task: Task) -> Sample:
     """Do one task in this process."""
+    bound_memory()
     ALLOCATORS[task.allocator]()
     subject: Any = importlib.import_module(f"kinfolk.bench.{task.subject}")
     if task.threads and subject.ENGINE:
@@ -58,14 +61,31 @@ def measure(task: Task) -> Sample:
 
 
 def timed(work: Work) -> tuple[float, float | None]:
-    """Return the median seconds of the work's steps, and what the last one returned if that is a number."""
-    took, result = [], None
+    """Return the median seconds of the work's steps, and what the last one returned if that is a number.
+
+    After `ENOUGH` seconds the step that is running is the last one: a long step varies less than a short one.
+    """
+    took, result, begun = [], None, time.perf_counter()
     for n in range(work.warm_up + work.steps):
         start = time.perf_counter()
         result = work.step()
-        if n >= work.warm_up:
+        late = start - begun > ENOUGH
+        if n >= work.warm_up or late:
             took.append(time.perf_counter() - start)
+        if late:
+            break
     return statistics.median(took), float(result) if isinstance(result, int | float) else None
+
+
+def bound_memory(share: float = 0.85) -> None:
+    """Let an allocation fail that the machine has no memory for, instead of the machine."""
+    try:
+        import resource
+
+        most = int(share * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    except (ImportError, ValueError, OSError):
+        pass  # elsewhere the system has its own ways
 
 
 def gemm() -> float:

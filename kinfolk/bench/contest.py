@@ -2,11 +2,11 @@
 
 import dataclasses
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 OURS = "kinfolk"
-SUBJECTS = ("attention", "train", "generate", "memory", "startup")
+SUBJECTS = ("attention", "mixers", "train", "generate", "memory", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 
 
@@ -16,6 +16,7 @@ class Contestant:
 
     how: which of the subject's ways it is. settings: what distinguishes it from another that works the same way.
     package, extra: what must be installed, and the extra that brings it. Without a package it is always there.
+    rival: the contestant that does the same in another library, if there is one.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Contestant:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     package: str = ""
     extra: str = "bench"
+    rival: str = ""
 
     @property
     def peer(self) -> bool:
@@ -47,6 +49,12 @@ class Contest:
     contestants: tuple[Contestant, ...]
     beside: str
     unit: str = "tokens"
+
+    def only(self, words: Sequence[str]) -> "Contest":
+        """Return the contest with those whose names contain one of the words, their rivals, and the one beside."""
+        named = [c for c in self.contestants if any(word in c.name for word in words)]
+        wanted = {c.name for c in named} | {c.rival for c in named} | {self.beside}
+        return dataclasses.replace(self, contestants=tuple(c for c in self.contestants if c.name in wanted))
 
     def among(self, peers: str) -> "Contest":
         """Return the contest with "all" peers, or with "none"."""

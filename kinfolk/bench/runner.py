@@ -37,6 +37,7 @@ class Row:
     """What is said of one contestant. Ratios are to the contest's `beside`; `speed` above 1 is faster than it.
 
     spread: half of the distance between the fastest and the slowest round, as a share of the median.
+    rival_speed, rival_memory: the same ratios to the contestant of another library that does the same.
     growth_bytes: peak while stepping, over what was held before; total_bytes: all of the process.
     """
 
@@ -52,6 +53,9 @@ class Row:
     growth_bytes: float | None = None
     total_bytes: float | None = None
     memory: float | None = None
+    rival: str = ""
+    rival_speed: float | None = None
+    rival_memory: float | None = None
     parameters: int = 0
     value: float | None = None
 
@@ -117,7 +121,7 @@ def summarise(
     """Turn samples by contestant and round into rows."""
     gemm = max((s.gemm for samples in found.values() for s in samples.values()), default=0.0)
     beside = found[contest.beside]
-    rows = [_row(c, found[c.name], beside, gemm, notes[c.name]) for c in contest.contestants]
+    rows = [_beside_rival(_row(c, found[c.name], beside, gemm, notes[c.name]), c, found) for c in contest.contestants]
     return Standing(contest, settings, gemm, tuple(rows))
 
 
@@ -142,6 +146,18 @@ def _row(contestant: Contestant, mine: dict[int, Sample], beside: dict[int, Samp
         memory=_ratio([(s.growth_bytes, beside[n].growth_bytes) for n, s in mine.items() if n in beside]),
         parameters=first.parameters,
         value=samples[-1].value,
+    )
+
+
+def _beside_rival(row: Row, contestant: Contestant, found: dict[str, dict[int, Sample]]) -> Row:
+    """Add the ratios to the rival, if it ran."""
+    mine, its = found[contestant.name], found.get(contestant.rival, {})
+    both = [(mine[n], its[n]) for n in mine if n in its]
+    return dataclasses.replace(
+        row,
+        rival=contestant.rival,
+        rival_speed=_ratio([(theirs.seconds, ours.seconds) for ours, theirs in both]),
+        rival_memory=_ratio([(ours.growth_bytes, theirs.growth_bytes) for ours, theirs in both]),
     )
 
 

@@ -7,13 +7,16 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
-from kinfolk.bench import attention, memory
+from kinfolk.bench import growth, memory
 from kinfolk.bench.runner import Row, Standing
 
 NONE = "-"
 BUSY = 0.5
 """Share of the cores above which other work counts as a disturbance."""
-VERSIONS = ("kinfolk", "torch", "transformers", "x-transformers")
+VERSIONS = (
+    *("kinfolk", "torch", "transformers", "x-transformers", "local-attention", "linformer", "performer-pytorch"),
+    *("reformer-pytorch", "linear-attention-transformer"),
+)
 
 
 def machine() -> dict[str, Any]:
@@ -43,7 +46,7 @@ def text(standings: Sequence[Standing], where: dict[str, Any]) -> str:
 
 def notes(standings: Sequence[Standing], where: dict[str, Any]) -> list[str]:
     """Say what the figures mean together, and what may be wrong with them."""
-    lines = [_crossover([s for s in standings if s.contest.subject == "attention"])]
+    lines = growth.lines(standings)
     lines += _per_layer([s for s in standings if s.contest.subject == "memory"])
     if where["load_before"] > BUSY * (where["cores"] or 1):
         lines.append(
@@ -65,6 +68,8 @@ def cells(row: Row, standing: Standing) -> dict[str, str]:
     }
     if not unit:
         return found
+    if any(other.rival for other in standing.rows):
+        found |= {"× peer": _number(row.rival_speed, ".2f"), "memory × peer": _number(row.rival_memory, ".2f")}
     return found | {
         f"{unit}/s": _number(row.units_per_second, ",.0f"),
         "MFU": NONE if row.mfu is None else f"{100 * row.mfu:.0f} %",
@@ -104,21 +109,6 @@ def _contest(standing: Standing) -> dict[str, Any]:
         "gemm_flops": standing.gemm,
         "rows": [dataclasses.asdict(row) for row in standing.rows],
     }
-
-
-def _crossover(standings: Sequence[Standing]) -> str:
-    """Say from which length on the window is faster than everything, forward and backward."""
-    speeds = {
-        s.contest.sizes["length"]: speed
-        for s in standings
-        if s.contest.sizes["backward"] and (speed := s.rows[0].speed) is not None and len(s.rows) > 1
-    }
-    if not speeds:
-        return ""
-    found = attention.crossover(speeds)
-    if found is None:
-        return "window attention is not faster than causal SDPA at any of these lengths"
-    return f"window attention is faster than causal SDPA from {found:,} positions on (of those measured)"
 
 
 def _per_layer(standings: Sequence[Standing]) -> list[str]:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 subjects:
-  attention   the operator alone: a window of 512 beside causal SDPA, and where it begins to pay
+  attention   the operator alone, a window of 512 beside causal SDPA; then `mixers`
+  mixers      one layer of every mixer beside its peers and SDPA: how it grows, and from which length on it pays
   train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
   generate    cached greedy generation beside Hugging Face
   memory      peak memory of a step by depth, plain and recomputed
@@ -22,6 +23,7 @@ examples:
   kin bench train                           about ten minutes; stop other work first
   kin bench train --peers none --rounds 3   ours alone
   kin bench attention --long --out runs/bench
+  kin bench mixers --only bigbird --lengths 4096,16384 --rounds 3
 
 Every contestant runs in fresh processes, in turn, round after round. Ratios are taken within a round. `memory` is the
 peak while stepping over what was held just before the first step."""
@@ -31,12 +33,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("subjects", nargs="+", metavar="SUBJECT", help="attention, train, generate, memory or startup")
+    add("subjects", nargs="+", metavar="SUBJECT", help="attention, mixers, train, generate, memory or startup")
     add("--peers", default="all", help="all or none (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
     add("--threads", type=int, metavar="N", help="of every process (default: one for each core)")
     add("--allocator", default="default", help="default, speed or memory, for ours and peers (default: default)")
     add("--long", action="store_true", help="attention: 65,536 positions too, which takes minutes")
+    add("--lengths", metavar="N,N", help="attention: only these lengths, such as 1024,16384")
+    add("--only", metavar="NAME,NAME", help="only contestants whose names contain one of these, and their peers")
     add("--out", type=Path, metavar="DIR", help="also write SUBJECT.json and SUBJECT.txt here")
 
 
@@ -49,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     where = table.machine()
     everything = []
     for subject in args.subjects:
-        contests = _contests(subject, args.long)
+        contests = _contests(subject, args)
         standings = []
         for contest in contests:
             print(contest.title, file=sys.stderr)
@@ -84,10 +88,24 @@ def _settings(args: argparse.Namespace) -> "Settings":
     return Settings(args.rounds, threads, args.allocator, args.peers)
 
 
-def _contests(subject: str, long: bool) -> "list[Contest]":
+def _contests(subject: str, args: argparse.Namespace) -> "list[Contest]":
+    """Return the contests of a subject that the options leave."""
     import importlib
 
-    contests: list[Contest] = importlib.import_module(f"kinfolk.bench.{subject}").contests(long)
+    from kinfolk.core.errors import SpecError
+
+    contests: list[Contest] = importlib.import_module(f"kinfolk.bench.{subject}").contests(args.long)
+    if args.lengths:
+        known = {str(contest.sizes.get("length")) for contest in contests}
+        wanted = args.lengths.split(",")
+        if strange := [text for text in wanted if text not in known]:
+            raise SpecError(f"--lengths: {subject} has no {strange[0]!r} (it has {', '.join(sorted(known, key=int))})")
+        contests = [contest for contest in contests if str(contest.sizes["length"]) in wanted]
+    if args.only:
+        contests = [contest.only(args.only.split(",")) for contest in contests]
+        if not any(len(contest.contestants) > 1 for contest in contests):
+            raise SpecError(f"--only: no contestant of {subject} is called like {args.only!r}")
+        contests = [contest for contest in contests if len(contest.contestants) > 1]
     return contests
 
 

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
-from kinfolk.bench import attention, memory, table
-from kinfolk.bench.contest import Contest, Contestant, Sample, Task
+from kinfolk.bench import child, growth, memory, runner, table
+from kinfolk.bench.contest import Contest, Contestant, Sample, Task, Work
 from kinfolk.bench.runner import ChildError, Settings, in_child, run
 
 WHERE = {"processor": "x", "cores": 2, "python": "3", "versions": {"torch": "2"}, "load_before": 0.1}
@@ -115,10 +115,55 @@ def test_a_real_child_measures_and_a_failing_one_says_why():
         in_child(dataclasses.replace(task, sizes={}))
 
 
-def test_the_crossover_is_the_length_from_which_on_ours_is_faster():
-    assert attention.crossover({1: 0.5, 2: 1.2, 4: 0.9, 8: 1.1, 16: 3.0}) == 8
-    assert attention.crossover({1: 0.5, 2: 0.9}) is None
-    assert attention.crossover({1: 1.5, 2: 1.9}) == 1
+def test_the_crossover_is_the_length_from_which_on_a_contestant_is_faster():
+    assert (
+        growth.crossover({1000: 0.5, 2000: 1.2, 4000: 0.5, 8000: 2.0}) == "faster than everything from about 5,700 on"
+    )
+    assert growth.crossover({1000: 0.5, 2000: 0.9}) == "not faster up to 2,000"
+    assert growth.crossover({1000: 1.5, 2000: 1.9}) == "faster than everything from 1,000 or less on"
+
+
+def test_the_exponent_is_that_of_the_longest_lengths():
+    assert growth.exponent({1: 5.0, 4: 8.0, 16: 128.0}) == pytest.approx(2.0)
+    assert growth.exponent({4: 8.0}) is None
+
+
+def test_growth_is_said_of_contests_that_differ_in_length():
+    by_length = []
+    for length, ours in ((4, 1.0), (16, 4.0)):
+        found, _ = standing({"ours": [ours] * 3, "peer": [0.5 * length**2] * 3})
+        sizes = {"length": length, "backward": True}
+        by_length.append(dataclasses.replace(found, contest=dataclasses.replace(found.contest, sizes=sizes)))
+    said = growth.lines(by_length)
+    assert len(said) == 2
+    assert "time ~ L^1.00" in said[1]
+    assert "from 4 or less on" in said[1]
+    assert growth.lines(by_length[:1]) == []
+
+
+def test_a_rival_is_compared_within_rounds():
+    who = (Contestant("ours", rival="peer"), Contestant("peer", "other"), Contestant("base", "base"))
+    contest = Contest("train", "a race", {}, who, "base")
+    samples = {"ours": [1.0, 2.0, 4.0], "peer": [3.0, 4.0, 8.0], "base": [1.0, 1.0, 1.0]}
+    found = {name: {n: sample(t) for n, t in enumerate(times)} for name, times in samples.items()}
+    rows = runner.summarise(contest, Settings(), found, dict.fromkeys(samples, "")).rows
+    assert rows[0].rival_speed == 2.0
+    assert rows[1].rival_speed is None
+    assert "× peer" in table.cells(rows[0], runner.Standing(contest, Settings(), 0.0, rows))
+
+
+def test_only_keeps_rivals_and_the_one_beside():
+    who = (Contestant("a", rival="b"), Contestant("b", "x"), Contestant("c"), Contestant("base", "y"))
+    kept = Contest("train", "a race", {}, who, "base").only(["a"])
+    assert [c.name for c in kept.contestants] == ["a", "b", "base"]
+
+
+def test_long_steps_are_repeated_less(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(child.time, "perf_counter", lambda: 5.0 * next(clock))
+    steps = []
+    child.timed(Work(lambda: steps.append(1), warm_up=2, steps=50))
+    assert 2 <= len(steps) <= 4
 
 
 def test_the_cost_of_a_layer_is_a_slope():
