@@ -11,6 +11,7 @@ from kinfolk.family.transformer import vanilla
 from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.position import NoPosition, Position
 from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw
+from kinfolk.layers.segment import remembering
 from kinfolk.ops.pattern import Causal, Local1D
 
 
@@ -56,7 +57,7 @@ def transformer_xl(
     recipe = gpt(d_model=d_model, n_heads=n_heads, d_ff=d_ff, **base)
     segment = segment or max(1, recipe.model.max_len // 8)
     pattern = Causal() & Local1D(block=segment, memory=memory or segment)
-    model = with_mixer(recipe.model, lambda look: look.replace(pattern=pattern, bias=False))
+    model = with_mixer(recipe.model, lambda look: remembering(look.replace(pattern=pattern, bias=False)))
     model = model.replace(embedding=Tokens(scale="sqrt"))
     return placed(recipe.replace(model=model), "transformer-xl", XL())
 

@@ -5,12 +5,15 @@ padding leaves behind lies in the future of every real query until a real token 
 back no further than `span`, the slots are a ring and a token costs the same at any position.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
 from kinfolk.ops.attend import View
+from kinfolk.ops.pattern import Pattern
 
 
 class Slots:
@@ -81,6 +84,59 @@ class Ring(Slots):
         self.k_BGMK = torch.where(fresh_B1M1, k_BGLK.gather(2, at_BGMK), self.k_BGMK)
         self.v_BGMK = torch.where(fresh_B1M1, v_BGLK.gather(2, at_BGMK), self.v_BGMK)
         self.pos_BM = torch.where(fresh_BM, newest_BM, self.pos_BM)
+
+
+class Rolling:
+    """Keys and values of the positions that may still be seen, side by side and in order, as long as rows are in step.
+
+    New ones are written behind the old ones, and when the room is used up what may still be seen moves to the front.
+    From the first rows that stand at positions of their own on, `ring` takes over.
+    """
+
+    def __init__(self, ring: Slots, room: int, pattern: Pattern) -> None:
+        self.ring, self.room, self.pattern = ring, room, pattern
+        self.hooks: Any = None  # what a position makes once for all steps, for `n_hooks` distances
+        self.n_hooks = 0
+        self._in_step = True
+        # [keys or values, B, G, room, K]; positions `_low` to `_high` stand from `_at` on
+        self._both: Tensor | None = None
+        self._at = self._low = self._high = 0
+
+    def fits(self, ctx: Context) -> bool:
+        """Tell whether rows are in step; the first time that they are not, hand over to the ring."""
+        if self._in_step and (ctx.pos_BL is not None or ctx.padding is not None):
+            self._in_step = False
+            if self._both is not None:
+                old = self._both.narrow(3, self._at, self._high - self._low)
+                self.ring.extend(old[0], old[1], Context(start=self._low))
+                self._both = None
+        return self._in_step
+
+    def append(self, k_BGLK: Tensor, v_BGLK: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Write new keys and values, and return all that their queries may see."""
+        n = k_BGLK.shape[2]
+        if self._both is None:
+            self._low = self._high = start
+            self._both = k_BGLK.new_zeros(2, *k_BGLK.shape[:2], max(self.room, n), k_BGLK.shape[3])
+        first = max(self._low, self.pattern.first_seen(start))
+        self._at, self._low = self._at + first - self._low, first
+        used = self._high - self._low
+        if self._at + used + n > self._both.shape[3]:
+            kept = self._both.narrow(3, self._at, used)
+            fresh = kept.new_zeros(*kept.shape[:3], max(self.room, used + n), kept.shape[4])
+            fresh.narrow(3, 0, used).copy_(kept)
+            self._both, self._at = fresh, 0
+        self._both[0].narrow(2, self._at + used, n).copy_(k_BGLK)
+        self._both[1].narrow(2, self._at + used, n).copy_(v_BGLK)
+        self._high += n
+        seen = self._both.narrow(3, self._at, used + n)
+        return seen[0], seen[1]
+
+    def select(self, rows_B: Tensor) -> None:
+        """Make example i a copy of example `rows[i]`."""
+        self.ring.select(rows_B)
+        if self._both is not None:
+            self._both = self._both[:, rows_B]
 
 
 class MemorySlots:

@@ -32,6 +32,13 @@ class PartModule(Module):
         """Return an empty state for decoding up to `max_len` positions."""
         return None
 
+    def new_memory(self) -> Any:
+        """Return an empty memory to carry from segment to segment in training; None if nothing is carried.
+
+        A memory must read the same when a block is run twice, which is how blocks are recomputed.
+        """
+        return None
+
 
 class Mixer(Part):
     """Axis: how positions exchange information."""

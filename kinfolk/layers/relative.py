@@ -186,11 +186,7 @@ class XL(Position, kind="xl"):
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
         own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
         flops = 2.0 * dims.d_model * width + 2.0 * width * scored
-        return Cost(
-            params=dims.d_model * width + own,
-            flops=flops,
-            kept=2 * width + dims.d_model + _of(heads, self.kind).n_heads * scored,
-        )
+        return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
 
 
 class _XL(PositionModule):

@@ -51,3 +51,8 @@ class BlockModule(Module):
         """Return an empty state for each part."""
         parts: list[Any] = list(self.parts)
         return [part.new_state(batch_size, max_len) for part in parts]
+
+    def new_memory(self) -> list[Any]:
+        """Return an empty memory for each part."""
+        parts: list[Any] = list(self.parts)
+        return [part.new_memory() for part in parts]

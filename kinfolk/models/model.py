@@ -65,13 +65,31 @@ class State:
 
     def select(self, rows_B: Tensor) -> None:
         """Make example i a copy of example `rows[i]`."""
-        for part in (part for layer in self.layers for part in layer if part is not None):
+        for part in self.parts.values():
             part.select(rows_B)
         if self.next_pos_B is not None:
             self.next_pos_B = self.next_pos_B[rows_B]
         if self.memory is not None:
             keep = self.memory.keep_BM
             self.memory = Memory(self.memory.states_BMD[rows_B], None if keep is None else keep[rows_B])
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The states of the parts that have one, by layer and part."""
+        named = ((f"{i}.{j}", part) for i, layer in enumerate(self.layers) for j, part in enumerate(layer))
+        return {name: part for name, part in named if part is not None}
+
+    def forget(self, rows_B: Tensor) -> None:
+        """Between segments: let these examples begin anew."""
+        for part in self.parts.values():
+            part.forget(rows_B)
+        self.next_pos = 0 if bool(rows_B.all()) else self.next_pos
+
+    def settle(self) -> None:
+        """After a segment: remember it. Its padding is remembered as such, so all examples stay in step."""
+        for part in self.parts.values():
+            part.settle()
+        self.next_pos_B = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -150,6 +168,11 @@ class Transformer(Module):
             raise SpecError("an encoder does not decode: it has no causal stack")
         return State(self.decoder.new_state(batch_size, max_len))
 
+    def new_memory(self) -> State | None:
+        """Return an empty state to carry from segment to segment in training; None if no layer carries anything."""
+        layers = [] if self.decoder is None else self.decoder.new_memory()
+        return State(layers) if any(part is not None for layer in layers for part in layer) else None
+
     def set_recompute(self, mode: str) -> None:
         """Choose what the backward pass makes again instead of remembering: "none" or "blocks"."""
         for stack in (self.encoder, self.decoder):
@@ -171,7 +194,8 @@ class Transformer(Module):
         padding = None if batch.keep is None else Padding.of(batch.keep)
         start, pos_BL = 0, batch.positions
         if state is not None:
-            start = state.next_pos
+            # packed documents are told apart by their groups; positions go on from segment to segment
+            start, pos_BL = state.next_pos, None
             if state.next_pos_B is not None:
                 pos_BL = state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         return Context(start=start, pos_BL=pos_BL, padding=padding, group_BL=batch.document, taps=taps, side_losses={})

@@ -5,8 +5,10 @@ with `order=(0,) * 12`, two interleaved kinds of layer are `(0, 1) * 6`.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -43,6 +45,10 @@ class DepthModule(Module):
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         """Return an empty state for every run of a block."""
+        raise NotImplementedError
+
+    def new_memory(self) -> list[Any]:
+        """Return an empty memory of earlier segments for every run of a block."""
         raise NotImplementedError
 
 
@@ -85,15 +91,13 @@ class _Stack(DepthModule):
         self.norm = spec.norm.build(dims.d_model)
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
-        again = self.recompute == "blocks" and self.training and states is None
+        again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
         blocks = list(self.blocks)
+        run = functools.partial(checkpoint, use_reentrant=False) if again else _call
         for n, i in enumerate(self.order):
-            block = blocks[i]
+            block, state = blocks[i], None if states is None else states[n]
             with ctx.scope(str(n)):
-                if again:
-                    x_BLD = checkpoint(block, x_BLD, ctx, None, use_reentrant=False)
-                else:
-                    x_BLD = block(x_BLD, ctx, None if states is None else states[n])
+                x_BLD = run(block, x_BLD, ctx, state)
                 ctx.tap("hidden", x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out
@@ -101,3 +105,11 @@ class _Stack(DepthModule):
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         blocks: list[Any] = list(self.blocks)
         return [blocks[i].new_state(batch_size, max_len) for i in self.order]
+
+    def new_memory(self) -> list[Any]:
+        blocks: list[Any] = list(self.blocks)
+        return [blocks[i].new_memory() for i in self.order]
+
+
+def _call(block: Any, *arguments: Any) -> Any:
+    return block(*arguments)

@@ -43,6 +43,10 @@ class Pattern(Spec):
         """How many positions back, the query's own included, can ever be seen; None without a bound."""
         return None
 
+    def first_seen(self, q: int) -> int:
+        """Return a position before which no query at `q` or later ever looks: what may be forgotten."""
+        return 0 if self.span is None else max(0, q - self.span + 1)
+
     @property
     def grain(self) -> int:
         """How many neighbouring keys tend to be allowed together; the executor gathers keys in blocks no larger."""
@@ -94,6 +98,9 @@ class Both(Pattern, kind="and"):
     def span(self) -> int | None:
         return min((s for s in (self.a.span, self.b.span) if s is not None), default=None)
 
+    def first_seen(self, q: int) -> int:
+        return max(self.a.first_seen(q), self.b.first_seen(q))
+
     @property
     def grain(self) -> int:
         return min(self.a.grain, self.b.grain)
@@ -131,6 +138,9 @@ class Either(Pattern, kind="or"):
     def span(self) -> int | None:
         spans = (self.a.span, self.b.span)
         return None if None in spans else max(s for s in spans if s is not None)
+
+    def first_seen(self, q: int) -> int:
+        return min(self.a.first_seen(q), self.b.first_seen(q))
 
     @property
     def grain(self) -> int:

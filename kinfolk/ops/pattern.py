@@ -271,6 +271,9 @@ class Local1D(Pattern, kind="local-1d"):
     def span(self) -> int | None:
         return self.block + self.memory
 
+    def first_seen(self, q: int) -> int:
+        return max(0, q // self.block * self.block - self.memory)
+
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         first = q // self.block * self.block
         return (k >= first - self.memory) & (k < first + self.block)
