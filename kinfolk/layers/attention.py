@@ -13,6 +13,7 @@ from kinfolk.layers.cache import MemorySlots, Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
+from kinfolk.layers.talk import Silent, Talk
 from kinfolk.ops.attend import Scoring, View, attend, scored_pairs
 from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import pairs
@@ -23,7 +24,7 @@ class Attention(Mixer, kind="attention"):
 
     `n_kv_heads` heads of keys and values are shared by the heads of queries: 0 means as many, 1 is multi-query (Shazeer
     2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads, `scale`
-    0 means 1 / sqrt(d_head). `dropout` falls on the weights.
+    0 means 1 / sqrt(d_head). `dropout` falls on the weights. Heads look alone unless `talk` says otherwise.
     """
 
     n_heads: int
@@ -31,6 +32,7 @@ class Attention(Mixer, kind="attention"):
     d_head: int = 0
     pattern: Pattern = Full()
     position: Position = NoPosition()
+    talk: Talk = Silent()
     bias: bool = True
     dropout: float = 0.0
     scale: float = 0.0
@@ -43,10 +45,10 @@ class Attention(Mixer, kind="attention"):
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
         seen = pairs(self.pattern, shape.length, shape.length) / shape.length
-        explicit = self.position.explicit or self.dropout > 0
+        explicit = self.position.explicit or self.talk.explicit or self.dropout > 0
         scored = scored_pairs(self.pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
         where = self.position.cost(dims, Heads(self.n_heads, d_head), scored or seen)
-        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where
+        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where + self.talk.cost(self.n_heads, scored)
 
 
 class CrossAttention(Mixer, kind="cross-attention"):
@@ -81,6 +83,7 @@ class _SelfAttention(PartModule):
         self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
+        self.talk = spec.talk.build(spec.n_heads, spec.pattern)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
         packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
@@ -91,7 +94,7 @@ class _SelfAttention(PartModule):
         else:
             k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
         hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.spec.pattern.causal)
-        scoring = _scoring(self, ctx, hooks, self.spec.scale or None)
+        scoring = self.talk.among_heads(_scoring(self, ctx, hooks, self.spec.scale or None))
         y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, self.spec.pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 

@@ -51,6 +51,7 @@ class View:
 
 
 Hook = Callable[[Tensor, Tensor, Tensor, Tensor, slice], Tensor]
+Change = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,20 +59,28 @@ class Scoring:
     """How a pair is scored and what is reported.
 
     `bias(q, k, q_pos, k_pos, heads)` is added to the scaled scores, `value(weights, v, q_pos, k_pos, heads)` to the
-    output; both work on tiles: any axes may stand between the head axis and the last two. `tap` receives the weights.
+    output; both work on tiles: any axes may stand between the head axis and the last two. `before` the softmax the
+    products of all heads, and `after` it their weights, may be made into others. `tap` receives the weights.
     """
 
     scale: float | None = None  # None: 1 / sqrt(K)
     dropout: float = 0.0
     bias: Hook | None = None
     value: Hook | None = None
+    before: Change | None = None
+    after: Change | None = None
     tap: Callable[[Tensor], None] | None = None
     heads: slice = dataclasses.field(default_factory=lambda: slice(None))  # which of the layer's heads these are
 
     @property
     def plain(self) -> bool:
         """True if a fused kernel can do it."""
-        return self.bias is None and self.value is None and self.tap is None and self.dropout == 0.0
+        hooked = self.bias is not None or self.value is not None or self.before is not None or self.after is not None
+        return not hooked and self.tap is None and self.dropout == 0.0
+
+    def needs_whole_rows(self, pattern: Pattern) -> bool:
+        """Tell whether all weights of a query must be there at once, which several sheets do not give."""
+        return self.tap is not None or (self.after is not None and len(pattern.sheets()) > 1)
 
 
 PLAIN_VIEW, PLAIN_SCORING = View(), Scoring()
@@ -148,6 +157,8 @@ def softmax_product(
     """
     scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
     scores_BHLM = (q_BHLK * scale) @ k_BHMK.mT
+    if scoring.before is not None:
+        scores_BHLM = scoring.before(scores_BHLM)
     if scoring.bias is not None:
         scores_BHLM = scores_BHLM + scoring.bias(q_BHLK, k_BHMK, *pos, scoring.heads)
     if ok_BLM is not None:
@@ -156,6 +167,8 @@ def softmax_product(
     empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
     scores_BHLM = scores_BHLM.masked_fill_(empty_BHL1, 0.0)
     weights_BHLM = scores_BHLM.softmax(-1)
+    if scoring.after is not None:
+        weights_BHLM = scoring.after(weights_BHLM)
     if scoring.tap is not None:
         scoring.tap(weights_BHLM.masked_fill(empty_BHL1, 0.0))
     if scoring.dropout:
@@ -173,7 +186,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
         sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
         if sees_all or (view.start == 0 and n_q == n_k):
             return _fused(q, k, v, None, not sees_all, scoring.scale)
-    if scoring.tap is None and _worth_gathering(pattern, view, n_q, n_k):
+    if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k):
         from kinfolk.ops.blocks import attend_blocks
 
         return attend_blocks(q, share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), pattern, view, scoring)
