@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.norm import LayerNorm
+from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.residual import PreNorm, Residual
 from kinfolk.models.block import Block
@@ -29,12 +29,16 @@ def cross_block(look: Attention, think: FeedForward, residual: Residual) -> Bloc
 
 def pre_norm(model: Model) -> Model:
     """Move every norm before its part, and close each stack with one."""
+    return with_residual(model, PreNorm(), LayerNorm())
+
+
+def with_residual(model: Model, residual: Residual, norm: Norm) -> Model:
+    """Join every part to the stream by `residual`, and close each stack with `norm`."""
 
     def change(depth: Depth | None) -> Depth | None:
         if not isinstance(depth, Stack):
             return depth
-        blocks = tuple(block.replace(residual=PreNorm()) for block in depth.blocks)
-        return depth.replace(blocks=blocks, norm=LayerNorm())
+        return depth.replace(blocks=tuple(block.replace(residual=residual) for block in depth.blocks), norm=norm)
 
     return model.replace(encoder=change(model.encoder), decoder=change(model.decoder))
 
@@ -46,13 +50,24 @@ def with_mixer(model: Model, change: Callable[[Attention], Part]) -> Model:
 
 def with_mixers(model: Model, change: Callable[[Attention, int], Part]) -> Model:
     """Put `change(attention, layer)` in the place of every self-attention; layers count from 0 in each stack."""
+    return _with_parts(model, lambda part, layer: change(part, layer) if isinstance(part, Attention) else part)
 
-    def replaced(block: Block, layer: int) -> Block:
-        return block.replace(parts=tuple(change(p, layer) if isinstance(p, Attention) else p for p in block.parts))
 
+def with_feed_forward(model: Model, change: Callable[[FeedForward], FeedForward]) -> Model:
+    """Put `change(feed_forward)` in the place of every feed-forward."""
+    return with_feed_forwards(model, lambda think, layer: change(think))
+
+
+def with_feed_forwards(model: Model, change: Callable[[FeedForward, int], FeedForward]) -> Model:
+    """Put `change(feed_forward, layer)` in the place of every feed-forward; layers count from 0 in each stack."""
+    return _with_parts(model, lambda part, layer: change(part, layer) if isinstance(part, FeedForward) else part)
+
+
+def _with_parts(model: Model, change: Callable[[Part, int], Part]) -> Model:
     def inside(depth: Depth | None) -> Depth | None:
         if not isinstance(depth, Stack):
             return depth
-        return depth.replace(blocks=tuple(replaced(block, layer) for layer, block in enumerate(depth.blocks)))
+        blocks = (b.replace(parts=tuple(change(p, n) for p in b.parts)) for n, b in enumerate(depth.blocks))
+        return depth.replace(blocks=tuple(blocks))
 
     return model.replace(encoder=inside(model.encoder), decoder=inside(model.decoder))

@@ -8,6 +8,7 @@ from torch import nn
 
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
+from kinfolk.layers.part import PartModule
 
 
 @runtime_checkable
@@ -66,6 +67,30 @@ class Normal(Init, kind="normal"):
 
     def embedding(self, module: nn.Embedding, dims: Dims) -> None:
         nn.init.normal_(module.weight, std=self.std)
+
+
+class Fixup(Init, kind="fixup"):
+    r"""He's normal times $n^{-1/(2m-2)}$ in a branch of m maps, one of n in the model; maps that end a branch are zero.
+
+    Zhang et al. 2019, section 3, for the residual of the same name: one step of gradient descent then moves the
+    function about as far at any depth. Embeddings are $N(0, 1/D)$.
+    """
+
+    def apply(self, model: nn.Module, dims: Dims) -> None:
+        """Draw as all do, then shrink each branch by the number of its maps."""
+        super().apply(model, dims)
+        for part in (m for m in model.modules() if isinstance(m, PartModule)):
+            maps = [m for m in part.modules() if isinstance(m, Linear)]
+            in_a_row = sum(m.in_a_row for m in maps)
+            for m in maps if in_a_row > 1 else ():
+                m.weight.data *= dims.n_branches ** (-1 / (2 * in_a_row - 2))
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        ends = isinstance(module, Linear) and module.ends_branch
+        nn.init.normal_(module.weight, std=0.0 if ends else math.sqrt(2 / module.in_features))
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        nn.init.normal_(module.weight, std=dims.d_model**-0.5)
 
 
 def seeded(init: Init, model: nn.Module, dims: Dims, seed: int) -> None:

@@ -1,9 +1,15 @@
 """Axis Norm: how activations are normalised."""
 
-from torch import nn
+import math
+
+import torch
+from torch import Tensor, nn
 
 from kinfolk.core.cost import Cost
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
+from kinfolk.layers.module import Module
+from kinfolk.ops.rms_norm import rms_norm
 
 
 class Norm(Spec):
@@ -38,3 +44,94 @@ class LayerNorm(Norm, kind="layer-norm"):
 
     def cost(self, width: int) -> Cost:
         return Cost(params=2 * width, flops=8.0 * width, kept=width + 2)
+
+
+class RMSNorm(Norm, kind="rms-norm"):
+    r"""$g\,x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$: no mean is taken away, no bias added (Zhang and Sennrich 2019).
+
+    `part` is the share of channels, counted from the first, whose mean square stands for all (their pRMSNorm; 0.0625 in
+    the paper, 0.0675 in the comparison of Narang et al. 2021).
+    """
+
+    eps: float = 1e-6
+    part: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise SpecError(f"part: {self.part} is not allowed; it is a share of the channels, above 0 and at most 1")
+
+    def build(self, width: int) -> nn.Module:
+        return _RMSNorm(self, width)
+
+    def cost(self, width: int) -> Cost:
+        return Cost(params=width, flops=5.0 * width, kept=width + 1)
+
+
+class _RMSNorm(Module):
+    def __init__(self, spec: RMSNorm, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps, self.n_seen = spec.eps, math.ceil(spec.part * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.n_seen, self.eps)
+
+
+class ScaleNorm(Norm, kind="scale-norm"):
+    r"""$g\,x / \lVert x \rVert$ with one learned length $g$, $\sqrt{D}$ at first (Nguyen and Salazar 2019)."""
+
+    eps: float = 1e-5
+
+    def build(self, width: int) -> nn.Module:
+        return _ScaleNorm(self, width)
+
+    def cost(self, width: int) -> Cost:
+        return Cost(params=1, flops=4.0 * width, kept=width + 3)
+
+
+class _ScaleNorm(Module):
+    def __init__(self, spec: ScaleNorm, width: int) -> None:
+        super().__init__()
+        self.length = nn.Parameter(torch.full((1,), width**0.5))
+        self.eps = spec.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.length / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self.eps))
+
+
+class Shift(Norm, kind="shift"):
+    """x + b with one number b, 0 at first: what Fixup has where others close a decoder with a norm."""
+
+    def build(self, width: int) -> nn.Module:
+        return _Shift()
+
+    def cost(self, width: int) -> Cost:
+        return Cost(params=1, flops=width)
+
+
+class _Shift(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.shift
+
+
+class ShiftScale(Norm, kind="shift-scale"):
+    """s (x + b) with two numbers, 1 and 0 at first: what Fixup has where others close an encoder with a norm."""
+
+    def build(self, width: int) -> nn.Module:
+        return _ShiftScale()
+
+    def cost(self, width: int) -> Cost:
+        return Cost(params=2, flops=2.0 * width, kept=width)
+
+
+class _ShiftScale(_Shift):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.shift) * self.scale

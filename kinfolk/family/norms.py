@@ -1,0 +1,79 @@
+"""Relatives that normalise less or not at all: RMSNorm, ScaleNorm, ReZero, Fixup."""
+
+from kinfolk.family.assembly import with_feed_forward, with_residual
+from kinfolk.family.gpt import gpt2
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.family.transformer import vanilla_pre
+from kinfolk.layers import init, residual
+from kinfolk.layers.feed_forward import Dense, ShiftedDense
+from kinfolk.layers.norm import NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
+from kinfolk.layers.part import FeedForward
+from kinfolk.layers.residual import PreNorm, ReZero
+
+
+@relative(
+    "rmsnorm",
+    parent="vanilla-pre",
+    year=2019,
+    paper="Zhang and Sennrich 2019, Root Mean Square Layer Normalization, arXiv:1910.07467",
+    topology="encoder-decoder",
+    causal=True,
+    changes="norms divide by the root mean square; no mean is taken away and no bias added",
+)
+def rmsnorm(*, part: float = 1.0, **numbers: int | float) -> Recipe:
+    """With `part` below 1 the first channels speak for all: the paper's pRMSNorm."""
+    recipe, norm = vanilla_pre(**numbers), RMSNorm(part=part)
+    return recipe.replace(name="rmsnorm", model=with_residual(recipe.model, PreNorm(norm=norm), norm))
+
+
+@relative(
+    "scalenorm",
+    parent="vanilla-pre",
+    year=2019,
+    paper="Nguyen and Salazar 2019, Transformers without Tears, arXiv:1910.05895",
+    topology="encoder-decoder",
+    causal=True,
+    changes="norms give every vector one learned length",
+)
+def scalenorm(**numbers: int | float) -> Recipe:
+    """Their ScaleNorm, without the other changes of the paper."""
+    recipe, norm = vanilla_pre(**numbers), ScaleNorm()
+    return recipe.replace(name="scalenorm", model=with_residual(recipe.model, PreNorm(norm=norm), norm))
+
+
+@relative(
+    "rezero",
+    parent="gpt2",
+    year=2020,
+    paper="Bachlechner et al. 2020, ReZero is All You Need, arXiv:2003.04887",
+    topology="decoder",
+    causal=True,
+    changes="no norms: each branch is multiplied by a learned number that starts at zero",
+)
+def rezero(**numbers: int | float) -> Recipe:
+    """At first the stack is the identity, at any depth."""
+    recipe = gpt2(**numbers)  # type: ignore[arg-type]
+    return recipe.replace(name="rezero", model=with_residual(recipe.model, ReZero(), NoNorm()))
+
+
+@relative(
+    "fixup",
+    parent="vanilla-pre",
+    year=2019,
+    paper="Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization, arXiv:1901.09321",
+    topology="encoder-decoder",
+    causal=True,
+    changes="no norms: branches start at zero and smaller with depth, with single numbers to shift and scale them",
+)
+def fixup(**numbers: int | float) -> Recipe:
+    """Section 3 and its translation model; the tied output layer is drawn, where the paper's own starts at zero."""
+
+    def shifted(think: FeedForward) -> FeedForward:
+        assert isinstance(think, Dense)
+        return ShiftedDense(d_ff=think.d_ff, activation=think.activation, bias=think.bias)
+
+    recipe = vanilla_pre(**numbers)
+    encoder = with_residual(recipe.model, residual.Fixup(), ShiftScale()).encoder
+    model = with_residual(recipe.model, residual.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
+    return recipe.replace(name="fixup", model=with_feed_forward(model, shifted))
