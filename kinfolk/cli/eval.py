@@ -69,13 +69,14 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
 
     from kinfolk.data import Batches
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
+    from kinfolk.train.run import reading_of
 
-    training = recipe.training
+    reading = reading_of(recipe.training)
     totals: dict[str, Score] = {}
     names = ("train", "valid") if args.split == "all" else (args.split,)
     for name in names:
         split = data.split(name)
-        batches = Batches(split=split, batch_size=training.batch_size, length=training.length, shuffle=False)
+        batches = Batches(split=split, shuffle=False, **reading)
         for measure, score in evaluate(learner, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))
             totals[measure] = Score(old.total + score.total, old.count + score.count)

@@ -27,6 +27,7 @@ class Batch:
     targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
     positions: Tensor | None = None  # [B, L] where packing restarts them
     document: Tensor | None = None  # [B, L] which packed document a token belongs to
+    continues: Tensor | None = None  # [B] true where a row goes on with the same row of the last batch; None: nowhere
 
     def __len__(self) -> int:
         return len(self.tokens)

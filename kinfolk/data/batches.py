@@ -1,6 +1,7 @@
 """Batches: number `step` is a pure function of (seed, step), so resuming and the number of processes change nothing."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.errors import DataError
+from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import derive
-from kinfolk.data.order import Budgeted, Grouped, InOrder, Order, Rows, Shuffled
+from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
 from kinfolk.data.split import Indices, Pairs, Split, TextSplit
 
+ORDERS = ("shuffled", "contiguous")
 _NO_LIMIT = 1 << 60
 _COUNTED = 1 << 22
 _CHUNK = 1 << 16
@@ -35,6 +37,8 @@ class Batches:
     grouped: put pairs of similar length together, which saves most of the padding. Text has no padding to save.
     packed: for text, number positions and documents anew where a document begins, for masks that keep packed
         documents apart.
+    order: "shuffled", or "contiguous" for text: row b of a batch goes on where row b of the batch before ended, and
+        `continues` says so. Rows of pairs go on with nothing, so pairs are as ever.
     budget: for pairs, instead of `batch_size`, as many rows as fit in so many tokens, padding included.
     """
 
@@ -46,6 +50,7 @@ class Batches:
     shuffle: bool = True
     grouped: bool = True
     packed: bool = False
+    order: str = "shuffled"
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +58,8 @@ class Batches:
             raise DataError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.length is not None and self.length < 1:
             raise DataError(f"length must be at least 1, not {self.length}")
+        if self.order not in ORDERS:
+            raise DataError(f"order: unknown {self.order!r}{suggest(self.order, ORDERS)}")
         self._source = _Windows(self) if self.split.kind == "text" else _PaddedPairs(self)
         self._order = self._source.order()
 
@@ -101,30 +108,45 @@ class _Windows:
         n, length = self.text.n_tokens, self.length
         if not self.batches.shuffle:
             # the last window is short: every token but the first is predicted exactly once
-            return InOrder(max(1, -(-(n - 1) // length)), self.batches.batch_size)
+            windows, contiguous = max(1, -(-(n - 1) // length)), self.batches.order == "contiguous"
+            make = functools.partial(Contiguous, whole=True) if contiguous else InOrder
+            return make(windows, self.batches.batch_size)
         if n <= length:
             raise DataError(
                 f"the {self.text.name} part has {n} tokens, but a window of length {length} needs {length + 1}; "
                 "choose a smaller length or more data"
             )
+        if self.batches.order == "contiguous":
+            if n // length < self.batches.batch_size:
+                raise DataError(
+                    f"the {self.text.name} part has {n} tokens, too few for {self.batches.batch_size} contiguous rows "
+                    f"of length {length}; choose a smaller batch_size or length, or more data"
+                )
+            return Contiguous(n // length, self.batches.batch_size)
         return Shuffled(n // length, self.batches.batch_size, self.batches.seed)
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         starts = self._starts(rows)
         n, width = self.text.n_tokens, self.length + 1
         # a window of the ring never ends; without shuffling the last one does
-        sizes = np.full(len(starts), width) if self.batches.shuffle else np.minimum(width, n - starts)
+        sizes = np.full(len(starts), width) if self.batches.shuffle else np.clip(n - starts, 0, width)
         widest = width if self.batches.shuffle else int(sizes.max())
         starts, short = starts[mine], bool((sizes < widest).any())
         tokens = _padded(
-            [self.text.window(int(s), int(w)) for s, w in zip(starts, sizes[mine], strict=True)],
+            [self.text.window(int(s) if w else 0, int(w)) for s, w in zip(starts, sizes[mine], strict=True)],
             widest,
             self.text.tokenizer.pad,
         )
         keep = torch.from_numpy(np.arange(widest) < sizes[mine, None]) if short else None
-        positions, document = self._packing(starts, widest) if self.batches.packed else (None, None)
+        positions, document = self._packing(starts, widest, rows.continues) if self.batches.packed else (None, None)
+        contiguous = self.batches.order == "contiguous"
         return Batch(
-            index=torch.from_numpy(rows.number[mine]), tokens=tokens, keep=keep, positions=positions, document=document
+            index=torch.from_numpy(rows.number[mine]),
+            tokens=tokens,
+            keep=keep,
+            positions=positions,
+            document=document,
+            continues=torch.full((len(starts),), rows.continues) if contiguous else None,
         )
 
     def _starts(self, rows: Rows) -> Indices:
@@ -134,11 +156,12 @@ class _Windows:
         shift = [derive(self.batches.seed, "offset", int(epoch)) % self.text.n_tokens for epoch in rows.epoch]
         return (np.array(shift, dtype=np.int64) + rows.example * self.length) % self.text.n_tokens
 
-    def _packing(self, starts: Indices, width: int) -> tuple[Tensor, Tensor]:
+    def _packing(self, starts: Indices, width: int, continues: bool) -> tuple[Tensor, Tensor]:
+        """Number documents and positions; of rows that go on, 0 is the document that the last batch ended in."""
         document = np.zeros((len(starts), width), np.int64)
         origin = np.zeros((len(starts), width), np.int64)
         for row, start in enumerate(starts):
-            begins = self.text.begins(int(start), width)
+            begins = self.text.begins((int(start) - continues) % self.text.n_tokens, width + continues) - continues
             begins = begins[begins < width]
             document[row, begins] = 1
             origin[row, begins] = begins

@@ -27,6 +27,7 @@ class Rows:
     number: Indices
     epoch: Indices
     example: Indices
+    continues: bool = False  # each row goes on with the same row of the batch before
 
 
 class Order(Protocol):
@@ -71,6 +72,26 @@ class Shuffled:
     def order(self, epoch: int, place: Indices) -> Indices:
         """Return the examples at some places of an epoch."""
         return permute(place, self.n, derive(self.seed, "epoch", epoch))
+
+
+class Contiguous:
+    """As many streams as a batch has rows: a row goes on where the same row of the batch before ended.
+
+    A stream is an equal share of consecutive examples. To train, every row has an example in every batch, and the few
+    examples that do not make a whole batch are left out; `whole` keeps them, and rows run out of examples at the end:
+    those from `n` on do not exist.
+    """
+
+    def __init__(self, n: int, batch_size: int, *, whole: bool = False) -> None:
+        self.batch_size = min(n, batch_size) if whole else batch_size
+        self.steps_per_epoch = -(-n // self.batch_size) if whole else n // self.batch_size
+
+    def at(self, step: int) -> Rows:
+        """Return the next example of every stream; after the last batch of an epoch all begin anew."""
+        epoch, step = divmod(step, self.steps_per_epoch)
+        row = np.arange(self.batch_size)
+        number = (epoch * self.steps_per_epoch + step) * self.batch_size + row
+        return Rows(number, np.full_like(row, epoch), row * self.steps_per_epoch + step, continues=step > 0)
 
 
 class Grouped(Shuffled):

@@ -51,7 +51,7 @@ def transformer_xl(
     """Section 3, at the size of its enwik8 model. 0 means an eighth of max_len for `segment`, as much for `memory`.
 
     A segment sees itself and what stands up to `memory` before it, which is a pattern; layer by layer the memory is the
-    states of the layer below, so dependencies reach further with depth.
+    states of the layer below, so dependencies reach further with depth. Rows are contiguous, a segment in each step.
     """
     base = {"vocab_size": 204, "max_len": 4096} | numbers
     recipe = gpt(d_model=d_model, n_heads=n_heads, d_ff=d_ff, **base)
@@ -59,7 +59,8 @@ def transformer_xl(
     pattern = Causal() & Local1D(block=segment, memory=memory or segment)
     model = with_mixer(recipe.model, lambda look: remembering(look.replace(pattern=pattern, bias=False)))
     model = model.replace(embedding=Tokens(scale="sqrt"))
-    return placed(recipe.replace(model=model), "transformer-xl", XL())
+    training = recipe.training.replace(length=segment, order="contiguous")
+    return placed(recipe.replace(model=model, training=training), "transformer-xl", XL())
 
 
 @relative(

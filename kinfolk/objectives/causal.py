@@ -30,7 +30,8 @@ class CausalLM(Objective, kind="causal"):
         """Text: all positions, and the second half given the first, which an encoder-decoder can be asked for too."""
         assert batch.targets is not None
         losses, real = output.head.losses(output.hidden, batch.targets), batch.targets != IGNORE
-        if batch.keep is not None:
+        # the source of a pair is never scored, a text is from its first token on
+        if not bool(real[:, 0].any()):
             return {"target-token": summed(losses, real)}
         late = torch.arange(losses.shape[1], device=losses.device) >= losses.shape[1] // 2
         return {"next-token": summed(losses, real), "continuation": summed(losses, real & late)}

@@ -5,7 +5,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
 from kinfolk.layers.module import Module
-from kinfolk.models.model import Transformer
+from kinfolk.models.model import State, Transformer
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary
 
 
@@ -20,9 +20,13 @@ class Learner(Module):
         """Make inputs and targets; runs where data is loaded, not where it is learnt from."""
         return self.objective.prepare(batch, rng, self.vocabulary)
 
-    def forward(self, batch: Batch) -> Loss:
-        return self.objective.loss(self.model.run(batch), batch)
+    def new_memory(self) -> State | None:
+        """Return an empty memory to carry from batch to batch, if the model has one."""
+        return self.model.new_memory()
 
-    def measure(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def forward(self, batch: Batch, memory: State | None = None) -> Loss:
+        return self.objective.loss(self.model.run(batch, memory), batch)
+
+    def measure(self, batch: Batch, memory: State | None = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Score a prepared batch for evaluation: sums and counts by name."""
-        return self.objective.measure(self.model.run(batch), batch)
+        return self.objective.measure(self.model.run(batch, memory), batch)

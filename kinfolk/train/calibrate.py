@@ -5,6 +5,7 @@ import statistics
 import time
 
 from kinfolk.train.job import Job
+from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import choose
 from kinfolk.train.repeatable import repeatable
@@ -22,7 +23,8 @@ def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None =
     choice = choose(learner, job.read(1, team)[0], training, team.device, steady=False)
     optimiser = training.optimiser.build(learner)
     forward, autocast = choice.wrap(learner), choice.autocast(team.device)
-    stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale())
+    memories = Memories(learner, training.accumulate)
+    stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale(), memories)
     took = []
     with repeatable():
         for step in range(1, warm_up + steps + 1):

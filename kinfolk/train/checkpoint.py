@@ -2,6 +2,7 @@
 
     checkpoints/step-000200/model.safetensors       the weights
                             optimiser.safetensors   what the optimiser remembers, by parameter name
+                            memory.safetensors      what a model remembers of the segments before, row by row
                             state.json              counters, scalars, and the SHA-256 of the files and of itself
     checkpoints/best                                a link to the step with the best validation
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
+from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
 
@@ -37,7 +38,7 @@ class Learner(Protocol):
     def prepare(self, batch: Batch, rng: Rng) -> Batch:
         """Make inputs and targets of a batch as read."""
 
-    def measure(self, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def measure(self, batch: Batch, memory: Any = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Return sums and counts of what is reported, the headline first."""
 
     def train(self, mode: bool = True) -> Any:
@@ -71,6 +72,7 @@ def evaluate(
     """
     team = team or Team()
     count = min(n_batches or batches.steps_per_epoch, batches.steps_per_epoch)
+    memories = Memories(learner)
     names: list[str] = []
     sums = torch.zeros(0, 2, dtype=torch.float64)
     with _scoring(learner), autocast():
@@ -82,7 +84,9 @@ def evaluate(
             weight = float(len(batch) > 0)
             batch = batch if weight else batches.at(i).rows(slice(0, 1))
             batch = learner.prepare(batch, Rng(derive(0, "valid")))
-            measures = learner.measure(batch.map(lambda x: x.to(team.device)))
+            batch = batch.map(lambda x: x.to(team.device))
+            measures = learner.measure(batch, *memories.before(0, batch))
+            memories.settle()
             names = names or list(measures)
             found = torch.tensor([[float(t), float(c)] for t, c in measures.values()], dtype=torch.float64)
             sums = weight * found + (sums if len(sums) else 0)

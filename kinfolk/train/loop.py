@@ -17,6 +17,7 @@ from kinfolk.train import checkpoint, durable, folder, guard, precision, progres
 from kinfolk.train.evaluate import bits_per_byte, evaluate
 from kinfolk.train.interrupt import Interrupt
 from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result, RunOptions
+from kinfolk.train.memory import Memories
 from kinfolk.train.metrics import Metrics
 from kinfolk.train.parallel import Team
 from kinfolk.train.peak import gemm_flops
@@ -50,7 +51,10 @@ class Session:
         forward = self.choice.wrap(team.wrap(job.learner))
         optimiser = self.training.optimiser.build(job.learner)
         self.autocast = self.choice.autocast(team.device)
-        self.stepper = Stepper(forward, optimiser, self.training, job.seed, team, self.autocast, self.choice.scale())
+        memories = Memories(job.learner, self.training.accumulate)
+        self.stepper = Stepper(
+            forward, optimiser, self.training, job.seed, team, self.autocast, self.choice.scale(), memories
+        )
         self.counters = self._restore()
         self.saved_step = self.counters.step
         self.peak = gemm_flops(team.device, self.choice.precision) if job.flops_per_token else 0.0
@@ -126,6 +130,7 @@ class Session:
     def save(self) -> None:
         """Write a checkpoint of this step, point `best` at the best one, and remove old ones."""
         files, scalars = state.collect(self.job.learner, self.stepper.optimiser, self.team)
+        files["memory"] = self.stepper.memories.tensors(self.team)
         self.saved_step = self.counters.step
         if not self.team.main:
             return
@@ -194,6 +199,7 @@ class Session:
             return state.Counters()
         counters, scale = state.restore(saved, self.job.learner, self.stepper.optimiser, self.team)
         self.stepper.scale = scale
+        self.stepper.memories.restore(saved.tensors("memory"), self.team)
         if self.team.main:
             self.checkpoints.mark_best(counters.best_step)
         return counters

@@ -86,6 +86,16 @@ class Team:
         whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
         return whole
 
+    def rows(self, tensor: Tensor) -> Tensor:
+        """Return the rows of all processes, in order; all processes must call it, with equally many."""
+        if self.world == 1:
+            return tensor
+        # not every engine sends booleans
+        mine = tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor.contiguous()
+        every = [torch.zeros_like(mine) for _ in range(self.world)]
+        dist.all_gather(every, mine)
+        return torch.cat(every).to(tensor.dtype)
+
     def like(self, tensor: Tensor, model: Tensor) -> Tensor:
         """Return a whole tensor cut and placed as `model` is."""
         if self.world == 1 or self.strategy != "fsdp":

@@ -20,6 +20,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
+from kinfolk.optim import Training
 from kinfolk.train import folder, loop, parallel
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
@@ -139,17 +140,22 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
     model = build(recipe, seed)
     model.set_recompute(training.recompute)
     learner = Learner(model, recipe.objective, vocabulary_of(tokenizer))
-    valid, rows, length = data.split("valid"), training.batch_size, training.length
+    valid, reading = data.split("valid"), reading_of(training)
     job = Job(
         name=recipe.name,
         learner=learner,
         training=training,
-        batches=Batches(split=data.split("train"), batch_size=rows, length=length, seed=seed),
-        valid=Batches(split=valid, batch_size=rows, length=length, shuffle=False),
+        batches=Batches(split=data.split("train"), seed=seed, **reading),
+        valid=Batches(split=valid, shuffle=False, **reading),
         split=valid,
         seed=seed,
     )
     return job.replace(flops_per_token=flops_per_token(job, recipe))
+
+
+def reading_of(training: Training) -> dict[str, Any]:
+    """Return how a training reads its data: arguments of `Batches`."""
+    return {"batch_size": training.batch_size, "length": training.length, "order": training.order}
 
 
 def try_out(job: Job) -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import derive
 from kinfolk.optim import Training
+from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 
 
@@ -93,7 +94,7 @@ class Outcome:
 
 @dataclasses.dataclass
 class Stepper:
-    """Everything an update needs. `forward` is the learner as the strategy wrapped it."""
+    """Everything an update needs. `forward` is the learner as the strategy wrapped it, `memories` are those of it."""
 
     forward: nn.Module
     optimiser: torch.optim.Optimizer
@@ -102,6 +103,7 @@ class Stepper:
     team: Team
     autocast: Autocast = contextlib.nullcontext
     scale: LossScale | None = None
+    memories: Memories = dataclasses.field(default_factory=Memories)
 
     def update(
         self, batch: Batch, step: int, total: int, *, tokens: int = 0, stop: Callable[[], bool] = lambda: False
@@ -142,9 +144,10 @@ class Stepper:
             torch.manual_seed(derive(self.seed, "step", step, self.team.rank, micro))
             with self.team.holding(self.forward, last=last):
                 with self.autocast():
-                    loss: Loss = self.forward(part)
+                    loss: Loss = self.forward(part, *self.memories.before(micro, part))
                 torch.autograd.backward(self._weigh(loss))
             sums.append(torch.stack((loss.total.detach().double(), loss.count.detach().double())))
+        self.memories.settle()
         return torch.stack(sums).sum(0), tuple(float(x[0]) for x in sums)
 
     def _weigh(self, loss: Loss) -> Tensor:

@@ -43,11 +43,12 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Data:
 Make = Callable[..., Batches]
 
 
-@pytest.fixture(params=["text", "packed text", "pairs", "budget", "generated"])
+@pytest.fixture(params=["text", "contiguous text", "packed text", "pairs", "budget", "generated"])
 def make(request: pytest.FixtureRequest, text: Data, pairs: Data) -> Make:
     """Return a maker of batches of one sort."""
     split, options = {
         "text": (text.split("train"), {"batch_size": 4, "length": 16}),
+        "contiguous text": (text.split("train"), {"batch_size": 4, "length": 16, "order": "contiguous"}),
         "packed text": (text.split("train"), {"batch_size": 4, "length": 16, "packed": True}),
         "pairs": (pairs.split("train"), {"batch_size": 8, "length": 48}),
         "budget": (pairs.split("train"), {"budget": 500}),
@@ -176,6 +177,67 @@ def test_packed_documents_are_numbered_anew(text: Data) -> None:
 def test_packing_changes_no_token(text: Data) -> None:
     plain, packed = (Batches(text.split("train"), batch_size=4, length=32, packed=p) for p in (False, True))
     assert torch.equal(plain.at(9).tokens, packed.at(9).tokens)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_contiguous_rows_go_on_where_they_ended(text: Data, rows: int) -> None:
+    split = text.split("train")
+    batches = Batches(split, batch_size=rows, length=16, order="contiguous", seed=5)
+    per_row = split.n_tokens // 16 // rows
+    assert batches.steps_per_epoch == per_row
+    starts = []
+    for step in range(3 * per_row):
+        batch = batches.at(step)
+        assert batch.continues is not None
+        assert batch.continues.tolist() == [step % per_row > 0] * rows
+        if step % per_row:
+            assert torch.equal(batch.tokens[:, 0], batches.at(step - 1).tokens[:, -1])
+        else:
+            starts.append(tuple(batch.tokens[0].tolist()))
+        # the words of this text are all different, so a window is known by its content
+        assert len({tuple(row) for row in batch.tokens.tolist()}) == rows
+    assert len(set(starts)) == 3
+    seen = {tuple(row) for step in range(per_row) for row in batches.at(step).tokens[:, 1:].tolist()}
+    assert len(seen) == per_row * rows
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(1, 1), (3, 16), (4, 7), (64, 5), (1000, 1), (2, 10_000)])
+def test_contiguous_validation_predicts_every_token_once(text: Data, batch_size: int, length: int) -> None:
+    split = text.split("valid")
+    assert isinstance(split, TextSplit)
+    stream = np.concatenate([split.document(i) for i in range(len(split))])
+    batches = Batches(split, batch_size=batch_size, length=length, shuffle=False, order="contiguous")
+    rows = len(batches.at(0))
+    targets: list[list[int]] = [[] for _ in range(rows)]
+    for step in range(batches.steps_per_epoch):
+        batch = batches.at(step)
+        assert len(batch) == rows
+        keep = torch.ones_like(batch.tokens, dtype=torch.bool) if batch.keep is None else batch.keep
+        for row, tokens, real in zip(targets, batch.tokens, keep, strict=True):
+            row += tokens[1:][real[1:]].tolist()
+    assert [token for row in targets for token in row] == stream[1:].tolist()
+
+
+def test_documents_of_contiguous_rows_are_numbered_across_batches(text: Data) -> None:
+    batches = Batches(text.split("train"), batch_size=2, length=16, order="contiguous", packed=True)
+    begun = 0
+    for step in range(1, batches.steps_per_epoch):
+        batch = batches.at(step)
+        assert batch.document is not None
+        # 0 is what the row before ended in: where a document begins with the batch, its number is 1
+        assert torch.equal(batch.document, (batch.tokens == text.tokenizer.bos).cumsum(1))
+        begun += int(batch.document[:, 0].sum())
+    assert begun
+
+
+def test_contiguous_rows_need_enough_text(text: Data, pairs: Data) -> None:
+    with pytest.raises(DataError, match="too few for 500 contiguous rows of length 64; choose a smaller batch_size"):
+        Batches(text.split("train"), batch_size=500, length=64, order="contiguous")
+    with pytest.raises(DataError, match="order: unknown 'contigous'; did you mean 'contiguous'"):
+        Batches(text.split("train"), batch_size=5, length=64, order="contigous")
+    one, two = (Batches(pairs.split("train"), batch_size=4, order=o).at(3) for o in ("shuffled", "contiguous"))
+    assert same(one, two)
+    assert two.continues is None
 
 
 # pairs

@@ -1,0 +1,67 @@
+"""What a learner carries from one step to the next: the memory of the segments that its rows come from.
+
+It is the one thing besides weights and optimiser that a step depends on, so a checkpoint holds it, whole and in the
+order of the rows: a run can go on with another number of processes or of micro-batches.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import CheckpointError
+from kinfolk.train.parallel import Team
+
+_NEXT = "next_pos"
+
+
+class Memories:
+    """One memory for each micro-batch of this process; none where the learner has nothing to remember."""
+
+    def __init__(self, learner: object = None, count: int = 1) -> None:
+        make: Any = getattr(learner, "new_memory", lambda: None)
+        made = [make() for _ in range(count)]
+        self._each = [memory for memory in made if memory is not None]
+
+    def before(self, micro: int, batch: Batch) -> tuple[Any, ...]:
+        """Return what the learner gets besides a batch: the memory of its rows, or nothing where all begin anew."""
+        if not self._each or batch.continues is None:
+            return ()
+        self._each[micro].forget(~batch.continues)
+        return (self._each[micro],)
+
+    def settle(self) -> None:
+        """End a step: remember its segments."""
+        for memory in self._each:
+            memory.settle()
+
+    def tensors(self, team: Team) -> dict[str, Tensor]:
+        """Return what a checkpoint has to hold, the rows of all processes; all must call it."""
+        parts = [{name: part.tensors() for name, part in memory.parts.items()} for memory in self._each]
+        found: dict[str, Tensor] = {}
+        for name, tensors in parts[0].items() if parts else ():
+            for key in tensors:
+                mine = torch.cat([part[name][key] for part in parts])
+                found[f"{name}.{key}"] = team.rows(mine).cpu().contiguous()
+        return found | {_NEXT: torch.tensor(self._each[0].next_pos)} if found else {}
+
+    def restore(self, tensors: dict[str, Tensor], team: Team) -> None:
+        """Take this process's rows of what `tensors` returned."""
+        if not tensors:
+            return
+        total = len(self._each) * team.world
+        if not total or any(len(x) % total for name, x in tensors.items() if name != _NEXT):
+            raise CheckpointError(f"the memory of the run does not fit {total} micro-batches of its learner")
+        for micro, memory in enumerate(self._each):
+            memory.next_pos = int(tensors[_NEXT])
+            mine = functools.partial(_share, tensors, team.rank * len(self._each) + micro, total)
+            for name, part in memory.parts.items():
+                part.restore({key: x.to(team.device) for key, x in mine(f"{name}.").items()})
+
+
+def _share(tensors: dict[str, Tensor], number: int, total: int, prefix: str) -> dict[str, Tensor]:
+    """Return one of `total` equal runs of rows of the tensors of one part, by their names in it."""
+    own = {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+    return {key: x[len(x) // total * number : len(x) // total * (number + 1)].clone() for key, x in own.items()}
