@@ -92,6 +92,16 @@ def test_what_is_remembered_counts(data: Data, tmp_path: Path) -> None:
     assert job.learner(batch, memory).total != job.learner(batch).total
 
 
+def test_rows_that_begin_anew_remember_nothing(data: Data) -> None:
+    job = make_job(recipe(data, dropout=0.0), data, 0)
+    memories, per_row = Memories(job.learner), job.batches.steps_per_epoch
+    for step in range(1, per_row + 2):
+        batch, _ = job.read(step, Team())
+        found = job.learner(batch, *memories.before(0, batch)).total
+        assert (found == job.learner(batch).total) == (step in (1, per_row + 1))
+        memories.settle()
+
+
 def test_accumulating_changes_nothing_but_memory(data: Data, tmp_path: Path) -> None:
     """Each micro-batch has the memory of its own rows."""
     for n in (1, 4):
