@@ -1,9 +1,9 @@
 """The algebra of patterns: what a pattern answers, and how patterns combine.
 
-A pattern answers two questions. `allows(q, k)`: may position q look at position k? It is the definition.
+A pattern answers three questions. `allows(q, k)`: may position q look at position k? It is the definition.
 `touches(box)`: could any pair of a box of positions be allowed? It is interval arithmetic, may err only towards
-yes, and lets the executor plan 65,536 positions without ever making a matrix of that side. The leaves are in
-`ops/pattern.py`.
+yes, and lets the executor plan 65,536 positions without ever making a matrix of that side. `fills(box)`: are all of
+them allowed? It may err only towards no, and spares the executor a mask. The leaves are in `ops/pattern.py`.
 """
 
 import math
@@ -53,6 +53,11 @@ class Pattern(Spec):
         return 1 << 20
 
     @property
+    def q_grain(self) -> int:
+        """How many neighbouring queries tend to see the same keys; the executor takes queries in blocks no larger."""
+        return 1 << 20
+
+    @property
     def fold(self) -> int:
         """A number that divides every allowed distance: keys a stride apart lie together once positions are folded."""
         return 1
@@ -68,6 +73,10 @@ class Pattern(Spec):
     def touches(self, box: Box) -> Tensor:
         """Return false only where no pair of the box is allowed."""
         return torch.ones_like(box.q_low + box.k_low, dtype=torch.bool)
+
+    def fills(self, box: Box) -> Tensor:
+        """Return true only where every pair of the box is allowed."""
+        return torch.zeros_like(box.q_low + box.k_low, dtype=torch.bool)
 
     def by_head(self, n_heads: int) -> tuple[tuple["Pattern", slice], ...]:
         """Return which pattern each run of heads uses: one for all, unless the pattern says otherwise."""
@@ -106,6 +115,10 @@ class Both(Pattern, kind="and"):
         return min(self.a.grain, self.b.grain)
 
     @property
+    def q_grain(self) -> int:
+        return min(self.a.q_grain, self.b.q_grain)
+
+    @property
     def fold(self) -> int:
         return math.lcm(self.a.fold, self.b.fold)
 
@@ -118,6 +131,9 @@ class Both(Pattern, kind="and"):
 
     def touches(self, box: Box) -> Tensor:
         return self.a.touches(box) & self.b.touches(box)
+
+    def fills(self, box: Box) -> Tensor:
+        return self.a.fills(box) & self.b.fills(box)
 
 
 class Either(Pattern, kind="or"):
@@ -147,6 +163,10 @@ class Either(Pattern, kind="or"):
         return min(self.a.grain, self.b.grain)
 
     @property
+    def q_grain(self) -> int:
+        return min(self.a.q_grain, self.b.q_grain)
+
+    @property
     def fold(self) -> int:
         return math.gcd(self.a.fold, self.b.fold)
 
@@ -161,6 +181,9 @@ class Either(Pattern, kind="or"):
 
     def touches(self, box: Box) -> Tensor:
         return self.a.touches(box) | self.b.touches(box)
+
+    def fills(self, box: Box) -> Tensor:
+        return self.a.fills(box) | self.b.fills(box)
 
 
 class Except(Pattern, kind="except"):
@@ -186,6 +209,10 @@ class Except(Pattern, kind="except"):
         return self.a.grain
 
     @property
+    def q_grain(self) -> int:
+        return self.a.q_grain
+
+    @property
     def fold(self) -> int:
         return self.a.fold
 
@@ -193,7 +220,10 @@ class Except(Pattern, kind="except"):
         return self.a.allows(q, k) & ~self.b.allows(q, k)
 
     def touches(self, box: Box) -> Tensor:
-        return self.a.touches(box)
+        return self.a.touches(box) & ~self.b.fills(box)
+
+    def fills(self, box: Box) -> Tensor:
+        return self.a.fills(box) & ~self.b.touches(box)
 
 
 class PerHead(Pattern, kind="per-head"):

@@ -20,11 +20,13 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.ops import attend as executor
 from kinfolk.ops.attend import Scoring, View
-from kinfolk.ops.pattern import Pattern
+from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import Extent, Group, Plan, Sheet, plan
 
 CHUNK_BYTES = 24 << 20
 """Gathered keys and masks of one chunk stay below this, whatever the length."""
+
+EVERYTHING = Full()
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -92,7 +94,7 @@ def _sheet_forward(
             rows = _rows(tile)
             out_b[rows], norm_t = _forward(q_b[rows], k_t, v_t, 0.0, False, attn_mask=bias, scale=scale)
             # the kernel says 0 for a query that sees nothing here
-            norm_b[rows] = norm_t.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
+            norm_b[rows] = norm_t if bias is None else norm_t.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
     return _unfold(out, 2, what), _unfold(norm, 1, what)
 
 
@@ -215,15 +217,18 @@ def _chunks(sheet: Sheet, like: Tensor) -> Iterator[_Tile]:
             yield _Tile(group, rows, what.q_order[q_at], k_at.flatten(1))
 
 
-def _tiles(sheet: Sheet, view: View, example: int, like: Tensor) -> Iterator[tuple[_Tile, Tensor]]:
-    """Yield tiles with their additive mask [rows or 1, 1, q, k]."""
+def _tiles(sheet: Sheet, view: View, example: int, like: Tensor) -> Iterator[tuple[_Tile, Tensor | None]]:
+    """Yield tiles with their additive mask [rows or 1, 1, q, k], or without one where every pair is allowed."""
     mine = _one_example(view, example)
     for tile in _chunks(sheet, like):
-        if tile.group.alike and view.plain:
+        pattern = EVERYTHING if tile.group.filled else sheet.pattern
+        if tile.group.filled and view.plain and bool((tile.k_at_rk >= 0).all()):
+            yield tile, None
+        elif tile.group.alike and view.plain:
             at = tuple((x[0] + start).tolist() for x, start in ((tile.q_at_rq, view.start), (tile.k_at_rk, 0)))
-            yield tile, _shared_mask(sheet.pattern, *map(tuple, at), like.dtype)
+            yield tile, _shared_mask(pattern, *map(tuple, at), like.dtype)
         else:
-            ok = executor.allowed(sheet.pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
+            ok = executor.allowed(pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
             yield tile, _additive(ok.unsqueeze(1), like.dtype)
 
 

@@ -44,6 +44,9 @@ class Full(Pattern, kind="full"):
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return torch.ones_like(q + k, dtype=torch.bool)
 
+    def fills(self, box: Box) -> Tensor:
+        return self.touches(box)
+
 
 class Causal(Pattern, kind="causal"):
     """A query sees itself and the past (the diagonal included: inputs are already shifted)."""
@@ -61,6 +64,9 @@ class Causal(Pattern, kind="causal"):
 
     def touches(self, box: Box) -> Tensor:
         return box.k_low <= box.q_high
+
+    def fills(self, box: Box) -> Tensor:
+        return box.k_high <= box.q_low
 
 
 class Window(Pattern, kind="window"):
@@ -93,6 +99,10 @@ class Window(Pattern, kind="window"):
     def touches(self, box: Box) -> Tensor:
         near = (box.k_high >= box.q_low - self.left) & (box.k_low <= box.q_high + self.right)
         return near & _multiple_between(box.q_low - box.k_high, box.q_high - box.k_low, self.step)
+
+    def fills(self, box: Box) -> Tensor:
+        near = (box.k_low >= box.q_high - self.left) & (box.k_high <= box.q_low + self.right)
+        return near & (self.step == 1)
 
 
 class Strided(Pattern, kind="strided"):
@@ -128,6 +138,10 @@ class SameBlock(Pattern, kind="same-block"):
             box.q_low // self.size, box.q_high // self.size, box.k_low // self.size, box.k_high // self.size
         )
 
+    def fills(self, box: Box) -> Tensor:
+        q_low, q_high, k_low, k_high = (x // self.size for x in box)
+        return (q_low == q_high) & (k_low == k_high) & (q_low == k_low)
+
 
 class Summary(Pattern, kind="summary"):
     """`width` keys of every block, ending `before` short of its end (Child et al. 2019, section 4.3, fixed A2)."""
@@ -152,6 +166,11 @@ class Summary(Pattern, kind="summary"):
         meets = (low % self.block < self.width) | (low // self.block != high // self.block)
         return meets.expand_as(box.q_low + box.k_low)
 
+    def fills(self, box: Box) -> Tensor:
+        low = box.k_low - (self.block - self.before - self.width)
+        within = low % self.block + (box.k_high - box.k_low) < self.width
+        return within.expand_as(box.q_low + box.k_low)
+
 
 class BlockWindow(Pattern, kind="block-window"):
     """Keys of the query's own block, `left` blocks before it and `right` after it (Zaheer et al. 2020, section 2)."""
@@ -172,6 +191,10 @@ class BlockWindow(Pattern, kind="block-window"):
         q_low, q_high, k_low, k_high = (x // self.block for x in box)
         return (q_low - k_high <= self.left) & (q_high - k_low >= -self.right)
 
+    def fills(self, box: Box) -> Tensor:
+        q_low, q_high, k_low, k_high = (x // self.block for x in box)
+        return (q_high - k_low <= self.left) & (q_low - k_high >= -self.right)
+
 
 class Global(Pattern, kind="global"):
     """Positions `start` to `start + n - 1` see, and are seen by, everyone (Zaheer et al. 2020, section 2)."""
@@ -184,6 +207,12 @@ class Global(Pattern, kind="global"):
 
     def touches(self, box: Box) -> Tensor:
         return self._among(box.q_low, box.q_high) | self._among(box.k_low, box.k_high)
+
+    def fills(self, box: Box) -> Tensor:
+        return self._within(box.q_low, box.q_high) | self._within(box.k_low, box.k_high)
+
+    def _within(self, low: Tensor, high: Tensor) -> Tensor:
+        return (low >= self.start) & (high < self.start + self.n)
 
     def _among(self, low: Tensor, high: Tensor) -> Tensor:
         return (high >= self.start) & (low < self.start + self.n)
@@ -199,6 +228,9 @@ class Prefix(Pattern, kind="prefix"):
 
     def touches(self, box: Box) -> Tensor:
         return (box.k_low < self.n).expand_as(box.q_low + box.k_low)
+
+    def fills(self, box: Box) -> Tensor:
+        return (box.k_high < self.n).expand_as(box.q_low + box.k_low)
 
 
 class Axial(Pattern, kind="axial"):
@@ -217,6 +249,9 @@ class Axial(Pattern, kind="axial"):
 
     def touches(self, box: Box) -> Tensor:
         return self._parts().touches(box)
+
+    def fills(self, box: Box) -> Tensor:
+        return self._parts().fills(box)
 
 
 class RandomBlocks(Pattern, kind="random"):
@@ -239,6 +274,10 @@ class RandomBlocks(Pattern, kind="random"):
     def grain(self) -> int:
         return self.block
 
+    @property
+    def q_grain(self) -> int:
+        return self.block
+
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return self._block_allows(q // self.block, k // self.block)
 
@@ -250,6 +289,10 @@ class RandomBlocks(Pattern, kind="random"):
                 inside = (q_low + dq <= q_high) & (k_low + dk <= k_high)
                 hit |= inside & self._block_allows(q_low + dq, k_low + dk)
         return hit
+
+    def fills(self, box: Box) -> Tensor:
+        q_low, q_high, k_low, k_high = (x // self.block for x in box)
+        return (q_low == q_high) & (k_low == k_high) & self._block_allows(q_low, k_low)
 
     def _block_allows(self, q_block: Tensor, k_block: Tensor) -> Tensor:
         n_blocks = torch.full_like(q_block, self.among) if self.among else q_block
@@ -281,6 +324,10 @@ class Local1D(Pattern, kind="local-1d"):
     def touches(self, box: Box) -> Tensor:
         first, last = box.q_low // self.block * self.block, box.q_high // self.block * self.block
         return (box.k_high >= first - self.memory) & (box.k_low < last + self.block)
+
+    def fills(self, box: Box) -> Tensor:
+        first, last = box.q_low // self.block * self.block, box.q_high // self.block * self.block
+        return (box.k_low >= last - self.memory) & (box.k_high < first + self.block)
 
 
 class Local2D(Pattern, kind="local-2d"):

@@ -46,6 +46,7 @@ class Group:
     cols_rc: Tensor  # their key blocks; -1 fills up a row that needs fewer
     sliding: bool  # rows are consecutive, and so are their key blocks, moving along with the row
     alike: bool  # which pairs are allowed does not depend on the row
+    filled: bool  # every pair of every block is allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,14 +91,14 @@ def density(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> flo
     total = 0
     for sheet in pattern.sheets():
         what = extent(sheet, n_q, n_k, start, block)
-        total += int(_touched(sheet, what).sum()) * what.q_block * what.k_block
+        total += int(_asked(sheet, what)[0].sum()) * what.q_block * what.k_block
     return total / (n_q * n_k)
 
 
 def extent(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> Extent:
-    """Choose blocks: of queries, no more than share a fold; of keys, no more than the pattern's grain; at least 8."""
+    """Choose blocks: of queries, no more than share a fold; of both, no more than the pattern's grain; at least 8."""
     q_block = block
-    while q_block > max(8, -(-n_q // pattern.fold)) and q_block % 2 == 0:
+    while q_block > max(8, min(pattern.q_grain, -(-n_q // pattern.fold))) and q_block % 2 == 0:
         q_block //= 2
     k_block = q_block
     while k_block > max(8, pattern.grain) and k_block % 2 == 0:
@@ -106,15 +107,17 @@ def extent(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> Exte
 
 
 def lay_out(pattern: Pattern, what: Extent) -> Sheet:
-    """Group the query blocks of one sheet by how many key blocks they touch."""
-    touched = _touched(pattern, what)
-    degree = touched.sum(1)
-    rounded = torch.tensor([_round_up(d) for d in degree.tolist()])
+    """Group the query blocks of one sheet by how many key blocks they touch, and by whether they need a mask."""
+    touched, filled = _asked(pattern, what)
+    filled_n = (filled | ~touched).all(1)
+    rounded = torch.tensor([_round_up(d) for d in touched.sum(1).tolist()])
     groups: list[Group] = []
-    for n_columns in sorted(set(rounded.tolist()) - {0}):
-        rows = (rounded == n_columns).nonzero().flatten()
+    for n_columns, whole in sorted(set(zip(rounded.tolist(), filled_n.tolist(), strict=True))):
+        if n_columns == 0:
+            continue
+        rows = ((rounded == n_columns) & (filled_n == whole)).nonzero().flatten()
         cols = _columns(touched[rows], min(n_columns, touched.shape[1]))
-        groups += [_group(pattern, rows[run], cols[run], what) for run in _runs(rows, cols, what)]
+        groups += [_group(pattern, rows[run], cols[run], what, whole) for run in _runs(rows, cols, what)]
     return Sheet(pattern, what, tuple(groups))
 
 
@@ -137,16 +140,17 @@ def _folded(start: int, n: int, fold: int) -> Tensor:
     return index if fold == 1 else ((start + index) % fold).sort(stable=True).indices
 
 
-def _touched(pattern: Pattern, what: Extent) -> Tensor:
-    """Ask for every pair of blocks whether the pattern touches it: [query blocks, key blocks]."""
+def _asked(pattern: Pattern, what: Extent) -> tuple[Tensor, Tensor]:
+    """Ask for every pair of blocks whether the pattern touches it, and whether it fills it: [query, key blocks]."""
     q_n1 = _blocks(what.q_order + what.start, what.q_block, what.fold)
     k_1n = (x.mT for x in _blocks(what.k_order, what.k_block, what.fold))
     (q_low, q_high, q_first, q_last), (k_low, k_high, k_first, k_last) = q_n1, k_1n
-    touched = pattern.touches(Box(q_low, q_high, k_low, k_high)).expand(len(q_low), k_low.shape[1])
+    box = Box(q_low, q_high, k_low, k_high)
+    touched, filled = (x.expand(len(q_low), k_low.shape[1]) for x in (pattern.touches(box), pattern.fills(box)))
     if what.fold > 1:
         # allowed distances are multiples of the fold, so the remainders of a pair are equal
         touched = touched & (q_first <= k_last) & (k_first <= q_last)
-    return touched
+    return touched, filled
 
 
 def _blocks(pos: Tensor, block: int, fold: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -181,10 +185,10 @@ def _runs(rows: Tensor, cols: Tensor, what: Extent) -> list[Tensor]:
     return [(run == i).nonzero().flatten() for i in range(n_runs)]
 
 
-def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent) -> Group:
+def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent, filled: bool) -> Group:
     step = what.q_block // what.k_block
     moves = bool((rows[1:] == rows[:-1] + 1).all()) and bool((cols[1:] == cols[:-1] + step).all())
     adjacent = bool((cols >= 0).all()) and bool((cols[:, 1:] == cols[:, :-1] + 1).all())
     # folded blocks look alike only if each holds one remainder, and all remainders equally many positions
     even = what.fold == 1 or all(x % (what.fold * what.q_block) == 0 for x in (what.n_q, what.n_k, what.start))
-    return Group(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary and even)
+    return Group(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary and even, filled=filled)

@@ -89,13 +89,33 @@ def test_picture(pattern):
 @given(
     pattern=PATTERNS, n_q=st.integers(1, 23), n_k=st.integers(1, 23), start=st.integers(0, 17), block=st.integers(1, 7)
 )
-def test_boxes_never_miss_a_pair(pattern, n_q, n_k, start, block):
+def test_boxes_never_miss_a_pair_and_never_promise_one(pattern, n_q, n_k, start, block):
     allowed = mask(pattern, n_q, n_k, start)
     for q in range(0, n_q, block):
         for k in range(0, n_k, block):
             some = allowed[q : q + block, k : k + block]
-            corners = (q + start, min(q + block, n_q) - 1 + start, k, min(k + block, n_k) - 1)
-            assert pattern.touches(Box(*map(torch.tensor, corners))) or not some.any()
+            box = Box(*map(torch.tensor, (q + start, min(q + block, n_q) - 1 + start, k, min(k + block, n_k) - 1)))
+            assert pattern.touches(box) or not some.any()
+            assert not pattern.fills(box) or some.all()
+
+
+@pytest.mark.parametrize("pattern", PICTURES, ids=repr)
+def test_single_pairs_are_filled_where_they_are_allowed(pattern):
+    """A box of one pair leaves no room for caution, except where only distances count."""
+    q, k = torch.arange(8)[:, None], torch.arange(8)[None, :]
+    filled = pattern.fills(Box(q, q, k, k))
+    strided = isinstance(pattern, Local2D) or any(word in repr(pattern) for word in ("Strided", "step=2", "Axial"))
+    assert not (filled & ~pattern.allows(q, k)).any()
+    assert strided or torch.equal(filled, pattern.allows(q, k))
+
+
+def test_blocks_in_line_with_their_pattern_need_no_mask():
+    bird = BlockWindow(block=64) | Global(n=64) | RandomBlocks(block=64, n=3, among=64)
+    (sheet,) = plan(bird, 4096, 4096, 0, 128).sheets
+    assert all(group.filled for group in sheet.groups)
+    assert sheet.extent.q_block == 64
+    fixed = Causal() & SameBlock(size=128)
+    assert not any(group.filled for group in plan(fixed, 4096, 4096, 0, 128).sheets[0].groups)
 
 
 @given(pattern=PATTERNS)
