@@ -10,6 +10,8 @@ from kinfolk.core.errors import DataError, SpecError, suggest
 
 if TYPE_CHECKING:
     from kinfolk.data import Data
+    from kinfolk.models.model import Transformer
+    from kinfolk.train.sliding import Timing
 
 SPLITS = ("valid", "train", "all")
 
@@ -17,6 +19,7 @@ EPILOG = """\
 examples:
   kin eval runs/a                                the run's own validation data, all of it
   kin eval runs/a --data other.txt --split all   another text, with the run's tokenizer
+  kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
   kin eval runs/a --json                         for machines"""
 
 
@@ -26,6 +29,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
     parser.add_argument("--split", default="valid", help="which part of the data: valid, train or all (default: valid)")
     parser.add_argument("--batches", type=int, default=0, metavar="N", help="only the first N batches of each part")
+    parser.add_argument(
+        "--sliding",
+        metavar="N,N",
+        help="instead of scoring, time cached evaluation beside sliding windows of these attention lengths",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=3, metavar="N", help="positions at which windows are run (default: 3)"
+    )
     data_arguments(parser, None)
 
 
@@ -37,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
     recipe, learner = load_learner(args.what)
     data = _open(args)
+    if args.sliding is not None:
+        return _slide(args, learner.model, data)
     found = _score(args, recipe, learner, data)
     if args.json:
         print(json.dumps(found, indent=1))
@@ -46,6 +59,45 @@ def run(args: argparse.Namespace) -> int:
     if found["bits_per_byte"] is not None:
         print(f"bits per byte  {found['bits_per_byte']:.4f}")
     return 0
+
+
+def _slide(args: argparse.Namespace, model: "Transformer", data: "Data") -> int:
+    """Print seconds per token of cached evaluation and of sliding windows, and their ratios."""
+    import dataclasses
+
+    import torch
+
+    from kinfolk.core.allocator import favour_speed
+    from kinfolk.train.sliding import compare
+
+    lengths = [word.strip() for word in args.sliding.split(",")]
+    if not all(word.isdigit() for word in lengths):
+        raise SpecError(
+            f"--sliding: attention lengths are whole numbers with commas between them, not {args.sliding!r}"
+        )
+    # both ways make and drop large tensors, and neither is to be timed by how the system hands out pages
+    favour_speed()
+    split = data.split("valid" if args.split == "all" else args.split)
+    threads, rows = torch.get_num_threads(), []
+    for length in map(int, lengths):
+        row = compare(model, split, length, args.samples)
+        rows.append(dataclasses.asdict(row) | {"ratio": row.ratio, "fused_ratio": row.fused_ratio, "threads": threads})
+        if not args.json:
+            print(_sentence(row, threads), flush=True)
+    if args.json:
+        print(json.dumps({"run": str(args.what), "data": data.name, "sliding": rows}, indent=1))
+    return 0
+
+
+def _sentence(row: "Timing", threads: int) -> str:
+    return (
+        f"attention length {row.length:,}, {threads} thread{'s' * (threads > 1)}, seconds per token"
+        f" (medians of {row.segments} segments, and of windows at {row.samples} sampled positions)\n"
+        f"  cached         {row.cached:12.6f}            {row.cached_nats:.4f} nats at those positions\n"
+        f"  sliding        {row.sliding:12.6f} {row.ratio:8,.0f} x {row.sliding_nats:.4f} nats,"
+        f" differs by {row.difference:.1e} where both see the same\n"
+        f"  sliding, SDPA  {row.fused:12.6f} {row.fused_ratio:8,.0f} x without distances, on the fused kernel alone"
+    )
 
 
 def _open(args: argparse.Namespace) -> "Data":

@@ -204,8 +204,14 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     ok_BLM = None if everything else allowed(pattern, view, q_at, k_at)
     if scoring.plain:
         return _fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
-    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
-    return softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)[0]
+    k, v, pos = share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), positions(view, q_at, k_at)
+    if scoring.bias is not None and not torch.is_grad_enabled() and dataclasses.replace(scoring, bias=None).plain:
+        # a fused kernel takes a bias like a mask, but gives it no gradient
+        bias = scoring.bias(q, k, *pos, scoring.heads)
+        bias = bias.expand(torch.broadcast_shapes(bias.shape, (1, 1, q.shape[2], k.shape[2])))
+        bias = bias if ok_BLM is None else bias.masked_fill(~ok_BLM.unsqueeze(1), -torch.inf)
+        return _fused(q, k, v, bias, False, scoring.scale)
+    return softmax_product(q, k, v, ok_BLM, pos, scoring)[0]
 
 
 def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:

@@ -112,6 +112,18 @@ def test_score_hooks_equal_naive(pattern, gathered, request):
     assert_same(run(fast.attend, leaves, pattern, View(), scoring), run(slow.attend, leaves, pattern, View(), scoring))
 
 
+@pytest.mark.parametrize("what", sorted(views(11)))
+@pytest.mark.parametrize("pattern", [Full(), Causal(), SPARSE[1]], ids=repr)
+def test_without_gradients_a_bias_goes_to_the_fused_kernel(what, pattern, monkeypatch):
+    (q, k, v), scoring, view = inputs(11, 11), Scoring(bias=distance_bias, scale=0.5), views(11)[what]
+    want = slow.attend(q, k, v, pattern, view, scoring)
+    monkeypatch.setattr(fast, "softmax_product", None)
+    with torch.no_grad():
+        torch.testing.assert_close(fast.attend(q, k, v, pattern, view, scoring), want, rtol=1e-10, atol=1e-12)
+        none = Scoring(bias=lambda q, k, *_: q.new_zeros(()))
+        torch.testing.assert_close(fast.attend(q, k, v, pattern, view, none), fast.attend(q, k, v, pattern, view))
+
+
 @pytest.mark.parametrize("gathered", [False, True])
 def test_shared_key_heads_and_patterns_per_head(gathered, request):
     if gathered:

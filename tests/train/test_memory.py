@@ -39,10 +39,10 @@ SHORT = {
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """Make a text short enough that every row begins anew after seven steps."""
-    folder = tmp_path_factory.mktemp("text")
+    folder, cache = tmp_path_factory.mktemp("text"), tmp_path_factory.mktemp("cache")
     for i in range(8):
         (folder / f"{i}.txt").write_text(" ".join(str(j * (i + 3)) for j in range(10 + i)))
-    return open_data(folder, cache=folder / "cache")
+    return open_data(folder, cache=cache)
 
 
 def recipe(data: Data, **changes: Any) -> Any:
