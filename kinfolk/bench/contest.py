@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 OURS = "kinfolk"
-SUBJECTS = ("attention", "mixers", "train", "generate", "memory", "startup")
+SUBJECTS = ("attention", "mixers", "train", "generate", "decoding", "memory", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 
 
@@ -41,7 +41,10 @@ class Contestant:
 
 @dataclasses.dataclass(frozen=True)
 class Contest:
-    """Contestants that do the same work. `beside` is the one whose speed and memory are 1."""
+    """Contestants that do the same work. `beside` is the one whose speed and memory are 1.
+
+    size: the name of the bytes that a step returns, where it returns any.
+    """
 
     subject: str
     title: str
@@ -49,6 +52,7 @@ class Contest:
     contestants: tuple[Contestant, ...]
     beside: str
     unit: str = "tokens"
+    size: str = ""
 
     def only(self, words: Sequence[str]) -> "Contest":
         """Return the contest with those whose names contain one of the words, their rivals, and the one beside."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from kinfolk.bench.runner import Row, Standing
 
-Curve = dict[int, Row]
+Curve = dict[int, tuple[Row, Standing]]
 
 
 def lines(standings: Sequence[Standing]) -> list[str]:
@@ -17,8 +17,8 @@ def lines(standings: Sequence[Standing]) -> list[str]:
             continue
         key = (standing.contest.subject, "forward and backward" if sizes["backward"] else "forward")
         for row in standing.rows:
-            if row.seconds is not None and row.name != standing.contest.beside:
-                found.setdefault(key, {}).setdefault(row.name, {})[sizes["length"]] = row
+            if row.seconds is not None:
+                found.setdefault(key, {}).setdefault(row.name, {})[sizes["length"]] = row, standing
     said = []
     for (subject, passes), curves in found.items():
         several = {name: curve for name, curve in curves.items() if len(curve) > 1}
@@ -29,12 +29,14 @@ def lines(standings: Sequence[Standing]) -> list[str]:
 
 
 def _line(name: str, curve: Curve) -> str:
-    time = exponent({n: row.seconds for n, row in curve.items() if row.seconds})
-    memory = exponent({n: row.growth_bytes for n, row in curve.items() if row.growth_bytes})
-    where = crossover({n: row.speed for n, row in curve.items() if row.speed is not None})
+    time = exponent({n: row.seconds for n, (row, _) in curve.items() if row.seconds})
+    contest = next(iter(curve.values()))[1].contest
+    sizes = {n: row.value if contest.size else row.growth_bytes for n, (row, _) in curve.items()}
+    memory = exponent({n: size for n, size in sizes.items() if size})
     how = [f"time ~ L^{time:.2f}"] if time is not None else []
-    how += [f"memory ~ L^{memory:.2f}"] if memory is not None else []
-    return f"  {name:38} {', '.join(how):34} {where}"
+    how += [f"{contest.size or 'memory'} ~ L^{memory:.2f}"] if memory is not None else []
+    speeds = {n: row.speed for n, (row, _) in curve.items() if row.speed is not None}
+    return f"  {name:38} {', '.join(how):34} {'' if name == contest.beside else crossover(speeds)}".rstrip()
 
 
 def exponent(values: Mapping[int, float]) -> float | None:
@@ -54,11 +56,11 @@ def crossover(speeds: Mapping[int, float]) -> str:
     lengths = sorted(speeds)
     slower = [n for n in lengths if speeds[n] <= 1]
     if not slower:
-        return f"faster than everything from {lengths[0]:,} or less on"
+        return f"faster from {lengths[0]:,} or less on"
     last = slower[-1]
     if last == lengths[-1]:
         return f"not faster up to {last:,}"
     after = lengths[lengths.index(last) + 1]
     low, high = math.log(speeds[last]), math.log(speeds[after])
     found = math.exp(math.log(last) + math.log(after / last) * -low / (high - low))
-    return f"faster than everything from about {float(f'{found:.2g}'):,.0f} on"
+    return f"faster from about {float(f'{found:.2g}'):,.0f} on"

@@ -70,6 +70,8 @@ def cells(row: Row, standing: Standing) -> dict[str, str]:
         return found
     if any(other.rival for other in standing.rows):
         found |= {"× peer": _number(row.rival_speed, ".2f"), "memory × peer": _number(row.rival_memory, ".2f")}
+    if standing.contest.size:
+        found |= {standing.contest.size: NONE if row.value is None else f"{row.value / 1e3:,.0f} kB"}
     return found | {
         f"{unit}/s": _number(row.units_per_second, ",.0f"),
         "MFU": NONE if row.mfu is None else f"{100 * row.mfu:.0f} %",

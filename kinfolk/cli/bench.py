@@ -16,6 +16,7 @@ subjects:
   mixers      one layer of every mixer beside its peers and SDPA: how it grows, and from which length on it pays
   train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
   generate    cached greedy generation beside Hugging Face
+  decoding    every causal relative: time per token and size of its state at several positions
   memory      peak memory of a step by depth, plain and recomputed
   startup     how long the command line takes to answer
 
@@ -33,13 +34,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("subjects", nargs="+", metavar="SUBJECT", help="attention, mixers, train, generate, memory or startup")
+    add(
+        "subjects", nargs="+", metavar="SUBJECT", help="attention, mixers, train, generate, decoding, memory or startup"
+    )
     add("--peers", default="all", help="all or none (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
     add("--threads", type=int, metavar="N", help="of every process (default: one for each core)")
     add("--allocator", default="default", help="default, speed or memory, for ours and peers (default: default)")
     add("--long", action="store_true", help="attention: 65,536 positions too, which takes minutes")
-    add("--lengths", metavar="N,N", help="attention: only these lengths, such as 1024,16384")
+    add("--family", action="store_true", help="generate: then `decoding`, every causal relative")
+    add("--lengths", metavar="N,N", help="attention, mixers, decoding: only these lengths, such as 1024,16384")
     add("--only", metavar="NAME,NAME", help="only contestants whose names contain one of these, and their peers")
     add("--out", type=Path, metavar="DIR", help="also write SUBJECT.json and SUBJECT.txt here")
 
@@ -52,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     where = table.machine()
     everything = []
-    for subject in args.subjects:
+    subjects = [
+        s for name in args.subjects for s in ([name, "decoding"] if name == "generate" and args.family else [name])
+    ]
+    for subject in subjects:
         contests = _contests(subject, args)
         standings = []
         for contest in contests:

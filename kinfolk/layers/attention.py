@@ -4,6 +4,8 @@ They project, hand queries, keys and values to `ops.attend`, and project back. W
 where things stand is the position's, what is remembered while decoding is the cache's.
 """
 
+import functools
+
 from torch import Tensor
 
 from kinfolk.core.context import Context
@@ -13,6 +15,7 @@ from kinfolk.layers.cache import MemorySlots, Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
+from kinfolk.layers.span import Look, Span, Unlimited
 from kinfolk.layers.talk import Silent, Talk
 from kinfolk.ops.attend import Scoring, View, attend, scored_pairs
 from kinfolk.ops.pattern import Full, Pattern
@@ -24,7 +27,8 @@ class Attention(Mixer, kind="attention"):
 
     `n_kv_heads` heads of keys and values are shared by the heads of queries: 0 means as many, 1 is multi-query (Shazeer
     2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads, `scale`
-    0 means 1 / sqrt(d_head). `dropout` falls on the weights. Heads look alone unless `talk` says otherwise.
+    0 means 1 / sqrt(d_head). `dropout` falls on the weights. Heads look as far as the pattern lets them
+    unless `span` says otherwise, and alone unless `talk` does.
     """
 
     n_heads: int
@@ -32,6 +36,7 @@ class Attention(Mixer, kind="attention"):
     d_head: int = 0
     pattern: Pattern = Full()
     position: Position = NoPosition()
+    span: Span = Unlimited()
     talk: Talk = Silent()
     bias: bool = True
     dropout: float = 0.0
@@ -44,11 +49,13 @@ class Attention(Mixer, kind="attention"):
         d_head, n_kv = _widths(self, dims)
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
-        seen = pairs(self.pattern, shape.length, shape.length) / shape.length
-        explicit = self.position.explicit or self.talk.explicit or self.dropout > 0
-        scored = scored_pairs(self.pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
+        pattern = self.span.bounded(self.pattern, dims)
+        seen = pairs(pattern, shape.length, shape.length) / shape.length
+        explicit = self.position.explicit or self.span.explicit or self.talk.explicit or self.dropout > 0
+        scored = scored_pairs(pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
         where = self.position.cost(dims, Heads(self.n_heads, d_head), scored or seen)
-        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where + self.talk.cost(self.n_heads, scored)
+        how = self.span.cost(dims, self.n_heads, scored) + self.talk.cost(self.n_heads, scored)
+        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where + how
 
 
 class CrossAttention(Mixer, kind="cross-attention"):
@@ -83,24 +90,26 @@ class _SelfAttention(PartModule):
         self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
+        self.span = spec.span.build(dims, spec.n_heads)
         self.talk = spec.talk.build(spec.n_heads, spec.pattern)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
         packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
         q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in packed_BLHK.split_with_sizes(self.heads, dim=2))
         q_BHLK, k_BGLK = self.position.turn(q_BHLK, k_BGLK, ctx)
+        look = self.span.look(self.spec.pattern, x_BLD, ctx)
         if state is None:
-            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, self.spec.pattern)
+            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, look.pattern)
         else:
             k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
         hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.spec.pattern.causal)
-        scoring = self.talk.among_heads(_scoring(self, ctx, hooks, self.spec.scale or None))
-        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, self.spec.pattern, view, scoring)
+        scoring = _scoring(self, ctx, _faded(hooks, look, view), self.spec.scale or None)
+        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, look.pattern, view, self.talk.among_heads(scoring))
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
         """Return empty slots, as a ring if the pattern never looks further back than fits."""
-        pattern = self.spec.pattern
+        pattern = self.span.bounded(self.spec.pattern)
         if not pattern.causal:
             raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")
         ring = pattern.span is not None and pattern.span < max_len
@@ -175,6 +184,14 @@ def _scoring(
     tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
     dropout = module.spec.dropout if module.training else 0.0
     return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, tap=tap)
+
+
+def _faded(hooks: Hooks, look: Look, view: View) -> Hooks:
+    """Add what a span does to the scores to what a position does."""
+    if look.fade is None:
+        return hooks
+    where, fade = hooks.bias, functools.partial(look.fade, view.start)
+    return hooks._replace(bias=fade if where is None else lambda *tile: where(*tile) + fade(*tile))
 
 
 def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float, scored: float) -> Cost:

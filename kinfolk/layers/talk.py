@@ -42,7 +42,7 @@ class Silent(Talk, kind="silent"):
 
 
 class Talking(Talk, kind="talking"):
-    r"""$o^h = \sum_g P_{hg}\,\mathrm{softmax}(\sum_f S_{gf}\, q^f \cdot k^f)\, v^h$ (Shazeer et al. 2020, section 4).
+    r"""$o^h = \sum_g P_{hg}\,\mathrm{softmax}(\sum_f S_{gf}\, q^f \cdot k^f)\, v^h$ (Shazeer et al. 2020).
 
     $S$ mixes products before the softmax (positions and masks come after it, as in the released code), $P$ mixes
     weights after it. Both start as the identity, which is ordinary attention.

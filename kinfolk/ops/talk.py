@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def mix_heads(map_HH: Tensor, x_BHLM: Tensor) -> Tensor:
-    r"""Return $y^h_{ij} = \sum_g P_{hg} x^g_{ij}$ (Shazeer et al. 2020, section 4). Any axes may follow H.
+    r"""Return $y^h_{ij} = \sum_g P_{hg} x^g_{ij}$ (Shazeer et al. 2020). Any axes may follow H.
 
     Cost: H^2 products for each pair. Reference: `kinfolk.ops.naive.talk.mix_heads`.
     """
