@@ -145,8 +145,7 @@ def scores_made(module, n, monkeypatch):
         return real(q, k, *args, **kwargs)
 
     monkeypatch.setattr(executor, "softmax_product", counting)
-    with torch.no_grad():
-        module(x(n, batch=1).to(module.out.weight), Context(), None)
+    module(x(n, batch=1).to(module.out.weight), Context(), None)
     monkeypatch.setattr(executor, "softmax_product", real)
     return made
 
@@ -154,7 +153,7 @@ def scores_made(module, n, monkeypatch):
 @pytest.mark.parametrize("kind", [AdaptiveSpan, DynamicSpan])
 def test_shorter_spans_make_fewer_scores(kind, monkeypatch):
     n, made = 4096, []
-    for share in (0.01, 0.06, 0.25, 0.9):
+    for share in (0.01, 0.06, 0.25, 0.6):
         module = layer(kind(max_span=2048, ramp=32))
         if kind is AdaptiveSpan:
             module.span.share_H.data.copy_(torch.tensor([0.0, share, 0.0]))
