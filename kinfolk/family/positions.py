@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kinfolk.family.assembly import with_mixer
+from kinfolk.family.assembly import with_feed_forward, with_mixer
 from kinfolk.family.bert import bert
 from kinfolk.family.gpt import gpt, gpt2
 from kinfolk.family.recipe import Recipe
@@ -57,7 +57,8 @@ def transformer_xl(
     recipe = gpt(d_model=d_model, n_heads=n_heads, d_ff=d_ff, **base)
     segment = segment or max(1, recipe.model.max_len // 8)
     pattern = Causal() & Local1D(block=segment, memory=memory or segment)
-    model = with_mixer(recipe.model, lambda look: remembering(look.replace(pattern=pattern, bias=False)))
+    model = with_mixer(recipe.model, lambda look: remembering(look.replace(pattern=pattern, bias=False, dropout=0.0)))
+    model = with_feed_forward(model, lambda think: think.replace(activation="relu"))
     model = model.replace(embedding=Tokens(scale="sqrt"))
     training = recipe.training.replace(length=segment, order="contiguous")
     return placed(recipe.replace(model=model, training=training), "transformer-xl", XL())
