@@ -73,6 +73,12 @@ class Ring(Slots):
 
     def _store(self, k_BGLK: Tensor, v_BGLK: Tensor, pos_BL: Tensor, ctx: Context) -> None:
         size, first_B1 = self.k_BGMK.shape[2], pos_BL[:, :1]
+        if pos_BL.shape[1] == 1 and ctx.padding is None:
+            rows_B, slot_B = torch.arange(len(pos_BL), device=pos_BL.device), pos_BL[:, 0] % size
+            self.k_BGMK[rows_B, :, slot_B] = k_BGLK[:, :, 0]
+            self.v_BGMK[rows_B, :, slot_B] = v_BGLK[:, :, 0]
+            self.pos_BM[rows_B, slot_B] = pos_BL[:, 0]
+            return
         n_real = pos_BL.shape[1] if ctx.padding is None else ctx.padding.keep_BL.sum(1, keepdim=True)
         last_B1 = first_B1 + n_real - 1
         slot_M = torch.arange(size, device=pos_BL.device)

@@ -171,12 +171,14 @@ class _Synthesizer(PartModule):
     def _pairs(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
         """Look up the scores of a tile of positions."""
         assert self.of_pair is not None
-        table_HMM = self.of_pair.weight.unflatten(1, (self.spec.n_heads, -1)).transpose(0, 1)[heads]
         # what stands nowhere is hidden already
         k_pos = k_pos.clamp(min=0)
         if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1:
-            found_1HLM = table_HMM.index_select(1, q_pos[0]).index_select(2, k_pos[0])[None]
+            # rows first: the whole table of a long text is large, and a step of decoding needs one row of it
+            rows_LHM = self.of_pair(q_pos[0]).unflatten(1, (self.spec.n_heads, -1))[:, heads]
+            found_1HLM = rows_LHM.index_select(2, k_pos[0]).transpose(0, 1)[None]
         else:
+            table_HMM = self.of_pair.weight.unflatten(1, (self.spec.n_heads, -1)).transpose(0, 1)[heads]
             found_1HLM = table_HMM[:, q_pos.unsqueeze(-1), k_pos.unsqueeze(-2)].movedim(0, 1)
         return found_1HLM * self._shares()[1]
 
