@@ -1,6 +1,6 @@
 """The contract that mixers and feed-forwards share, so that a block is simply a tuple of parts."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.spec import Spec
@@ -46,3 +46,5 @@ class Mixer(Part):
 
 class FeedForward(Part):
     """Axis: what happens at each position alone."""
+
+    alone: ClassVar[bool] = True  # false where positions compete for something

@@ -52,7 +52,7 @@ class _ActivatedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         u, w = ctx.saved_tensors
-        value, du = _again(u, dy @ w.to(dy.dtype), ctx.activation)
+        value, du = activate_again(u, dy @ w.to(dy.dtype), ctx.activation)
         dy_flat = dy.flatten(0, -2)
         dw = dy_flat.mT @ value.flatten(0, -2)
         db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
@@ -60,11 +60,15 @@ class _ActivatedLinear(torch.autograd.Function):
 
 
 def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
-    value = gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
-    return F.linear(value, w.to(u.dtype), None if b is None else b.to(u.dtype))
+    return F.linear(activate(u, activation), w.to(u.dtype), None if b is None else b.to(u.dtype))
 
 
-def _again(u: Tensor, d_value: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+def activate(u: Tensor, activation: str) -> Tensor:
+    """Return the activated values, without a gradient."""
+    return gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
+
+
+def activate_again(u: Tensor, d_value: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     """Make the activated values again, and the gradient of what went in; `d_value` may be written over."""
     if activation == "gelu-tanh":
         return gelu_tanh_backward(u, d_value)

@@ -96,7 +96,8 @@ def test_nothing_leaks_from_the_future(name, mode):
     for cut in (1, 8, 16):
         changed = t.clone()
         changed[:, cut:] = tokens(2, 17 - cut, seed=cut)
-        assert torch.equal(run(m, changed).logits[:, :cut], before[:, :cut])
+        # the last digit of a product may depend on who is multiplied along with whom
+        torch.testing.assert_close(run(m, changed).logits[:, :cut], before[:, :cut], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", NAMES)

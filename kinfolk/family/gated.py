@@ -1,0 +1,56 @@
+"""Relatives whose feed-forward is gated: GLU and its variants."""
+
+from kinfolk.family.assembly import with_feed_forward
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.family.transformer import vanilla_pre
+from kinfolk.layers.feed_forward import Dense, Gated
+from kinfolk.layers.part import FeedForward
+
+
+@relative(
+    "glu",
+    parent="vanilla-pre",
+    year=2020,
+    paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
+    topology="encoder-decoder",
+    causal=True,
+    changes="feed-forwards multiply two maps of their input, one through a sigmoid, at two thirds of the width",
+)
+def glu(*, activation: str = "sigmoid", **numbers: int | float) -> Recipe:
+    """Section 2, at as many weights as `d_ff` gives a dense one: "relu" makes ReGLU, "identity" the bilinear form."""
+
+    def gated(think: FeedForward) -> FeedForward:
+        assert isinstance(think, Dense)
+        return Gated.at_equal_parameters(think, activation)
+
+    recipe = vanilla_pre(**numbers)
+    return recipe.replace(name="glu", model=with_feed_forward(recipe.model, gated))
+
+
+@relative(
+    "geglu",
+    parent="glu",
+    year=2020,
+    paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
+    topology="encoder-decoder",
+    causal=True,
+    changes="the gate is a GELU",
+)
+def geglu(**numbers: int | float) -> Recipe:
+    """Equation 6."""
+    return glu(activation="gelu-tanh", **numbers).replace(name="geglu")
+
+
+@relative(
+    "swiglu",
+    parent="glu",
+    year=2020,
+    paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
+    topology="encoder-decoder",
+    causal=True,
+    changes="the gate is a Swish",
+)
+def swiglu(**numbers: int | float) -> Recipe:
+    """Equation 6."""
+    return glu(activation="swish", **numbers).replace(name="swiglu")

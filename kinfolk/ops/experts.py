@@ -1,0 +1,138 @@
+"""Feed-forward networks of which each token passes through a few.
+
+Tokens are sorted by expert, so that every expert multiplies one contiguous piece and no table of tokens times experts
+exists.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kinfolk.core.shapes import shaped
+from kinfolk.ops.activated_linear import activate, activate_again
+
+
+class Weights(NamedTuple):
+    """Two maps for every expert; biases may be missing."""
+
+    widen_EFD: Tensor
+    widen_EF: Tensor | None
+    narrow_EDF: Tensor
+    narrow_ED: Tensor | None
+
+
+@shaped(out="LD")
+def mix_experts(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: str) -> Tensor:
+    r"""Return $\sum_k g_k\,\big(W_2^{(e_k)}\,\phi(W_1^{(e_k)} x + b_1^{(e_k)}) + b_2^{(e_k)}\big)$ for each token.
+
+    Shazeer et al. 2017, equation 1, over the chosen experts only; an expert number beyond the last stands for nobody
+    and adds nothing. A token's choices must differ. Kept for the backward pass: the input and, for each choice, what
+    went into the activation; outputs of experts are never kept, because the gradient of a gate can be had from the
+    inside of its expert. Cost: four products of D x F for each choice. Reference: `kinfolk.ops.naive.experts`.
+    """
+    device = x_LD.device.type
+    if torch.is_autocast_enabled(device):
+        x_LD = x_LD.to(torch.get_autocast_dtype(device))
+    gate_Lk = gate_Lk.to(x_LD.dtype)
+    if torch.is_grad_enabled():
+        out: Tensor = _MixExperts.apply(x_LD, expert_Lk, gate_Lk, activation, *weights)
+        return out
+    return _forward(x_LD, _Pieces.of(expert_Lk, len(weights.narrow_EDF)), gate_Lk, activation, weights, None)
+
+
+class _Pieces(NamedTuple):
+    """Who goes where: `order` lists choices (token * k + choice) by expert, `counts` how many each expert has."""
+
+    order: Tensor
+    counts: list[int]
+    k: int
+
+    @classmethod
+    def of(cls, expert_Lk: Tensor, n_experts: int) -> "_Pieces":
+        """Sort choices by expert; within an expert tokens stay in order."""
+        flat = expert_Lk.flatten()
+        counts = torch.bincount(flat, minlength=n_experts)[:n_experts].tolist()
+        return cls(flat.argsort(stable=True), counts, expert_Lk.shape[1])
+
+    @property
+    def slices(self) -> list[tuple[int, slice]]:
+        """Each expert that has tokens, and where they lie."""
+        found, at = [], 0
+        for e, n in enumerate(self.counts):
+            if n:
+                found.append((e, slice(at, at + n)))
+            at += n
+        return found
+
+    def summed(self, sorted_nD: Tensor, factor_Lk: Tensor | None) -> Tensor:
+        """Bring what lies sorted back to its tokens, times a factor, and add up each token's choices."""
+        back = torch.empty_like(self.order)
+        back[self.order] = torch.arange(len(self.order), device=back.device)
+        y_LkD = sorted_nD[back].unflatten(0, (-1, self.k))
+        if factor_Lk is not None:
+            y_LkD.mul_(factor_Lk[..., None])
+        return y_LkD[:, 0] if self.k == 1 else y_LkD.sum(1)
+
+
+class _MixExperts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, expert: Tensor, gate: Tensor, activation: str, *weights: Tensor | None) -> Tensor:
+        w = Weights(*weights)  # type: ignore[arg-type]
+        pieces = _Pieces.of(expert, len(w.narrow_EDF))
+        u = x.new_empty(sum(pieces.counts), w.widen_EFD.shape[1])
+        out = _forward(x, pieces, gate, activation, w, u)
+        ctx.save_for_backward(x, gate, u, pieces.order, *weights)
+        ctx.counts, ctx.activation = pieces.counts, activation
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, gate, u, order, *weights = ctx.saved_tensors
+        w, pieces = Weights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
+        grads: list[Any] = [None if p is None else torch.zeros_like(p) for p in w]
+        d_gate, dx = torch.zeros_like(gate), x.new_zeros(len(order), x.shape[1])
+        for e, where in pieces.slices:
+            slots = order[where]
+            rows, g = slots // pieces.k, gate.view(-1)[slots, None]
+            x_e, dy_e = x[rows], dy[rows].to(x.dtype)
+            d_value = dy_e @ w.narrow_EDF[e].to(x.dtype)
+            value, du = activate_again(u[where], d_value * g, ctx.activation)
+            each = (d_value * value).sum(-1)
+            if w.narrow_ED is not None:
+                each += dy_e @ w.narrow_ED[e].to(x.dtype)
+            d_gate.view(-1)[slots] = each
+            dy_e = dy_e * g
+            torch.mm(du, w.widen_EFD[e].to(x.dtype), out=dx[where])
+            for grad, left, right in ((grads[0], du, x_e), (grads[2], dy_e, value)):
+                _product(left, right, grad[e])
+            for grad, summand in ((grads[1], du), (grads[3], dy_e)):
+                if grad is not None:
+                    grad[e] = summand.sum(0)
+        return pieces.summed(dx, None), None, d_gate, None, *grads
+
+
+def _forward(x: Tensor, pieces: _Pieces, gate: Tensor, activation: str, w: Weights, kept: Tensor | None) -> Tensor:
+    """Run the experts; what goes into their activations is written to `kept`."""
+    y = x.new_zeros(len(pieces.order), x.shape[1])
+    for e, where in pieces.slices:
+        x_e = x[pieces.order[where] // pieces.k]
+        u = _affine(x_e, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
+        if kept is not None:
+            kept[where] = u
+        y[where] = _affine(activate(u, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
+    return pieces.summed(y, gate)
+
+
+def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    return torch.nn.functional.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))
+
+
+def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write the gradient of one expert's matrix where it belongs: a copy of all of them would be as large as they."""
+    if left.dtype == out.dtype:
+        torch.mm(left.mT, right, out=out)
+    else:
+        out.copy_(left.mT @ right)

@@ -1,0 +1,101 @@
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kinfolk.ops import experts as fast
+from kinfolk.ops.activated_linear import ACTIVATIONS
+from kinfolk.ops.naive import experts as slow
+
+
+def leaves(n, n_experts, k, bias=True, d=3, f=5):
+    g = torch.Generator().manual_seed(n)
+
+    def make(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64, requires_grad=True)
+
+    weights = fast.Weights(
+        make(n_experts, f, d),
+        make(n_experts, f) if bias else None,
+        make(n_experts, d, f),
+        make(n_experts, d) if bias else None,
+    )
+    scores = torch.rand(n, n_experts + k, generator=g)
+    # distinct experts, some of them beyond the last: nobody
+    expert = scores.argsort(-1)[:, :k].clamp(max=n_experts)
+    return make(n, d), expert, make(n, k), weights
+
+
+@given(st.integers(1, 13), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.sampled_from(list(ACTIVATIONS)))
+@example(1, 1, 1, True, "relu")
+@example(11, 3, 2, False, "gelu-tanh")
+@example(5, 7, 1, True, "swish")
+def test_equals_naive(n, n_experts, k, bias, activation):
+    x, expert, gate, weights = leaves(n, n_experts, k, bias)
+    ours, theirs = (op.mix_experts(x, expert, gate, weights, activation) for op in (fast, slow))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(fast.mix_experts(x, expert, gate, weights, activation), ours)
+    inputs = [t for t in (x, gate, *weights) if t is not None]
+    weight = torch.randn(ours.shape, dtype=torch.float64)
+    got = torch.autograd.grad((ours * weight).sum(), inputs)
+    want = torch.autograd.grad((theirs * weight).sum() + sum(t.sum() * 0 for t in inputs), inputs)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_nobody_at_all_adds_nothing():
+    x, expert, gate, weights = leaves(5, 3, 2)
+    y = fast.mix_experts(x, torch.full_like(expert, 3), gate, weights, "relu")
+    assert torch.equal(y, torch.zeros_like(x))
+    assert all(torch.equal(g, torch.zeros_like(g)) for g in torch.autograd.grad(y.sum(), [x, gate, *weights]))
+
+
+def test_no_table_of_tokens_times_experts_exists():
+    n, n_experts, biggest = 64, 2048, 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal biggest
+            out = function(*args, **(kwargs or {}))
+            # weights and their gradients have an axis of experts, tokens must not
+            if isinstance(out, torch.Tensor) and out.ndim < 3 and out.shape[:1] != (n_experts,):
+                biggest = max(biggest, out.numel())
+            return out
+
+    x, _, gate, weights = leaves(n, n_experts, 1)
+    expert = torch.arange(n)[:, None] * 31 % n_experts
+    with Watch():
+        fast.mix_experts(x, expert, gate, weights, "relu").sum().backward()
+    assert 0 < biggest < n * n_experts / 8
+
+
+def test_only_the_input_and_the_inside_of_experts_are_kept():
+    kept = {}
+    x, expert, gate, weights = leaves(40, 4, 2, d=8, f=16)
+    own = {t.data_ptr() for t in (gate, *weights)}
+
+    def note(t):
+        if t.is_floating_point() and t.data_ptr() not in own:
+            kept[t.data_ptr()] = tuple(t.shape)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        fast.mix_experts(x, expert.clamp(max=3), gate, weights, "relu")
+    assert sorted(kept.values()) == [(40, 8), (80, 16)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16])
+def test_autocast_multiplies_in_16_bits(dtype):
+    x, expert, gate, weights = leaves(40, 4, 2, d=8, f=16)
+    x, gate = x.float().detach().requires_grad_(), gate.float().detach().requires_grad_()
+    weights = fast.Weights(*(t.float().detach().requires_grad_() for t in weights))
+    want = fast.mix_experts(x, expert, gate, weights, "relu")
+    with torch.autocast("cpu", dtype=dtype):
+        got = fast.mix_experts(x, expert, gate, weights, "relu")
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), want, rtol=0.1, atol=0.3)
+    grads = [torch.autograd.grad(y.float().sum(), [x, gate, *weights]) for y in (got, want)]
+    for a, b in zip(*grads, strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() < 0.05 * b.norm()
