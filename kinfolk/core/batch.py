@@ -27,6 +27,8 @@ class Batch:
     targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
     positions: Tensor | None = None  # [B, L] where packing restarts them
     document: Tensor | None = None  # [B, L] which packed document a token belongs to
+    heads: Tensor | None = None  # [B, W] a parse of what an encoder reads: the head of each word, -1 of a root
+    words: Tensor | None = None  # [B, L or M] the word that each token of it belongs to, -1 outside the parse
     continues: Tensor | None = None  # [B] true where a row goes on with the same row of the last batch; None: nowhere
 
     def __len__(self) -> int:

@@ -32,6 +32,14 @@ class Memory:
     keep_BM: Tensor | None = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tree:
+    """A parse of each example: how deep every token stands, and the relation that replaces the distance j - i."""
+
+    depth_BL: Tensor
+    relation_BLM: Tensor
+
+
 class Taps:
     """A listener: collects tensors by the path of the module that reported them."""
 
@@ -71,7 +79,7 @@ class Context:
     padding: Padding | None = None
     group_BL: Tensor | None = None  # packed documents: a token sees its own only
     visible_BLM: Tensor | None = None  # any further rule about who sees whom
-    relation_BLM: Tensor | None = None  # what replaces the distance j - i, e.g. in a parse tree
+    tree: Tree | None = None  # where tokens stand in a parse
     memory: Memory | None = None
     taps: Taps | None = None
     side_losses: dict[str, Tensor] | None = None

@@ -14,7 +14,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import derive
 from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
-from kinfolk.data.split import Indices, Pairs, Split, TextSplit
+from kinfolk.data.split import Indices, Pairs, Parsed, Split, TextSplit
 
 ORDERS = ("shuffled", "contiguous")
 _NO_LIMIT = 1 << 60
@@ -211,13 +211,25 @@ class _PaddedPairs:
             targets.append(np.concatenate([[tokenizer.bos], target, [tokenizer.eos]])[: self.limits[1]])
         # the width is that of the whole batch, the same in every process
         source_lengths, target_lengths = self._lengths(rows.example)
+        heads, words = self._parses(rows.example[mine], int(source_lengths.max()))
         return Batch(
             index=torch.from_numpy(rows.number[mine]),
             tokens=_padded(targets, int(target_lengths.max()), tokenizer.pad),
             keep=_keep(target_lengths, mine),
             source=_padded(sources, int(source_lengths.max()), tokenizer.pad),
             source_keep=_keep(source_lengths, mine),
+            heads=heads,
+            words=words,
         )
+
+    def _parses(self, examples: Indices, width: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return the heads of words and the words of tokens, where sources are parsed; the end has no word."""
+        if not isinstance(self.data, Parsed):
+            return None, None
+        heads, words = zip(*self.data.parses(examples), strict=True) if len(examples) else ((), ())
+        # what a limit cuts off keeps its place in the tree
+        widest = max(map(len, heads), default=1)
+        return _padded(heads, widest, -1), _padded([np.append(w, -1)[: self.limits[0]] for w in words], width, -1)
 
     def _lengths(self, examples: Indices) -> tuple[Indices, Indices]:
         """Return how many positions each side takes: source + eos, bos + target + eos, as far as they are kept."""

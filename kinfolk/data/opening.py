@@ -17,6 +17,7 @@ from kinfolk.data.preparing import prepare
 from kinfolk.data.sources import find_sources
 from kinfolk.data.split import Data
 from kinfolk.data.stdlib import stdlib_files
+from kinfolk.data.treebank import is_treebank, open_treebank
 
 
 def open_data(
@@ -33,7 +34,8 @@ def open_data(
 
     name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`); `stdlib`, or
         about so much of it as `stdlib:megabytes=4`; a folder made by `prepare`; or any file or folder that
-        `prepare` reads, which is then prepared once and kept in the cache.
+        `prepare` reads, which is then prepared once and kept in the cache. A treebank (`.conllu`, `.conllu.gz`) is
+        read as it is: sentences with their parses, as sources of pairs.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
@@ -52,6 +54,8 @@ def open_data(
         return open_prepared(path)
     if (path / WORK).is_dir():
         raise DataError(f"{path}: not finished being prepared; run the same `kin prepare` again to go on")
+    if path.is_file() and is_treebank(path):
+        return open_treebank(path, choices)
     if path.exists():
         return _cached(text, [path], choices, _cache(cache), workers)
     raise DataError(f"{text}: no such file or folder, and no data of that name{suggest(text, [*TASKS, 'stdlib'])}")

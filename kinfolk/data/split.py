@@ -48,6 +48,14 @@ class Pairs(Split, Protocol):
         """Return the token ids of sources and targets."""
 
 
+@runtime_checkable
+class Parsed(Protocol):
+    """Pairs whose sources are parsed."""
+
+    def parses(self, indices: Indices) -> list[tuple[Indices, Indices]]:
+        """Return the head of each word of the sources, -1 of a root, and the word of each of their tokens."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
     """A dataset: its splits, its tokenizer, and the hash that names its content."""

@@ -12,6 +12,7 @@ from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.position import NoPosition, Position
 from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw
 from kinfolk.layers.segment import remembering
+from kinfolk.layers.syntax import Syntax, TreeShaw
 from kinfolk.ops.pattern import Causal, Local1D
 
 
@@ -34,6 +35,24 @@ def placed(recipe: Recipe, name: str, position: Position) -> Recipe:
 def shaw(*, clip: int = 16, **numbers: Any) -> Recipe:
     """Section 3.2."""
     return placed(vanilla(**numbers), "shaw", Shaw(clip=clip))
+
+
+@relative(
+    "syntax",
+    parent="shaw",
+    year=2019,
+    paper="Wang et al. 2019, Self-Attention with Structural Position Representations, arXiv:1909.00383",
+    topology="encoder-decoder",
+    causal=True,
+    changes="the encoder is also told where tokens stand in a dependency tree: how deep, and how related",
+)
+def syntax(*, clip: int = 16, **numbers: Any) -> Recipe:
+    """Absolute and relative, both beside the sequence; the parse comes with the example, else it is a chain."""
+    recipe = shaw(clip=clip, **numbers)
+    parsed = with_mixer(recipe.model, lambda look: look.replace(position=TreeShaw(clip=clip)))
+    assert isinstance(parsed.embedding, Tokens)
+    embedding = parsed.embedding.replace(position=Syntax())
+    return recipe.replace(name="syntax", model=recipe.model.replace(encoder=parsed.encoder, embedding=embedding))
 
 
 @relative(

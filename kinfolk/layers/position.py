@@ -40,8 +40,8 @@ class PositionModule(Module):
 
     limit: int | None = None  # positions it has, where they are bounded
 
-    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
-        """Change the embedding of tokens at the context's positions."""
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
+        """Change the embedding of tokens at the context's positions, or what enters block number `depth`."""
         return x_BLD
 
     def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
@@ -102,13 +102,13 @@ def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Ten
 
 
 class _Sinusoid(PositionModule):
-    def __init__(self, spec: Sinusoid, dims: Dims) -> None:
+    def __init__(self, spec: "Sinusoid | DepthTime", dims: Dims) -> None:
         super().__init__()
         self.layout, self.width = spec.layout, dims.d_model
         self.table_LD: Tensor
         self.register_buffer("table_LD", self._rows(dims.max_len), persistent=False)
 
-    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         stop = ctx.start + x_BLD.shape[1]
         if stop > len(self.table_LD):
             self.table_LD = self._rows(2 * stop).to(self.table_LD)
@@ -117,6 +117,28 @@ class _Sinusoid(PositionModule):
 
     def _rows(self, n: int) -> Tensor:
         return sinusoids(torch.arange(n), self.width, self.layout).to(torch.get_default_dtype())
+
+
+class _DepthTime(_Sinusoid):
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
+        if depth >= len(self.table_LD):
+            self.table_LD = self._rows(2 * depth).to(self.table_LD)
+        return super().add(x_BLD, ctx) + self.table_LD[depth].to(x_BLD.dtype)
+
+
+class DepthTime(Position, kind="depth-time"):
+    r"""$P^t_p = S_p + S_t$ with $S$ the sinusoids, before every block $t = 1, 2, \dots$ (Dehghani et al. 2019).
+
+    Section 2.1. The position of a stack: a block that runs again and again is told how often it has.
+    """
+
+    layout: str = "interleaved"
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _DepthTime(self, dims)
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        return Cost(flops=2.0 * dims.d_model)
 
 
 class Learned(Position, kind="learned"):
@@ -135,7 +157,7 @@ class _Learned(PositionModule):
         self.table = nn.Embedding(dims.max_len, dims.d_model)
         self.limit = dims.max_len
 
-    def add(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         if ctx.pos_BL is not None:
             return x_BLD + self.table(ctx.pos_BL)
         stop = ctx.start + x_BLD.shape[1]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.context import Context, Memory, Padding, Taps, Tree
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.embedding import Embedding
@@ -20,6 +20,7 @@ from kinfolk.layers.part import PartModule
 from kinfolk.layers.position import PositionModule
 from kinfolk.models.bridge import Bridge, LastLayer
 from kinfolk.models.stack import Depth
+from kinfolk.ops.syntax import grow
 
 
 class Model(Spec):
@@ -198,7 +199,8 @@ class Transformer(Module):
             start, pos_BL = state.next_pos, None
             if state.next_pos_B is not None:
                 pos_BL = state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
-        return Context(start=start, pos_BL=pos_BL, padding=padding, group_BL=batch.document, taps=taps, side_losses={})
+        tree = _tree(batch) if self.decoder is None else None
+        return Context(start, pos_BL, padding, batch.document, tree=tree, taps=taps, side_losses={})
 
     def _memory(self, batch: Batch, state: State | None, ctx: Context) -> Memory:
         if state is not None and state.memory is not None:
@@ -207,7 +209,7 @@ class Transformer(Module):
         if batch.source is None:
             raise ShapeError("an encoder-decoder needs a source: model(source, target)")
         padding = None if batch.source_keep is None else Padding.of(batch.source_keep)
-        own = Context(padding=padding, taps=ctx.taps, side_losses=ctx.side_losses)
+        own = Context(padding=padding, tree=_tree(batch), taps=ctx.taps, side_losses=ctx.side_losses)
         states_BMD = self.bridge(self._through(self.encoder, "encoder", batch.source, own, None))
         memory = Memory(states_BMD, batch.source_keep)
         if state is not None:
@@ -218,6 +220,10 @@ class Transformer(Module):
         with ctx.scope(name):
             x_BLD: Tensor = stack(self.embedding(tokens, ctx), ctx, None if state is None else state.layers)
         return x_BLD
+
+
+def _tree(batch: Batch) -> Tree | None:
+    return None if batch.heads is None or batch.words is None else grow(batch.heads, batch.words)
 
 
 def _advance(state: State, batch: Batch) -> None:

@@ -18,6 +18,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module, Shared
 from kinfolk.layers.norm import NoNorm, Norm
+from kinfolk.layers.position import NoPosition, Position
 from kinfolk.models.block import Block
 
 
@@ -53,11 +54,15 @@ class DepthModule(Module):
 
 
 class Stack(Depth, kind="stack"):
-    """Blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none)."""
+    """Blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none).
+
+    `position` is added before every run of a block, which it is told the number of: the first is 1.
+    """
 
     blocks: tuple[Block, ...]
     order: tuple[int, ...]
     norm: Norm = NoNorm()
+    position: Position = NoPosition()
 
     def __post_init__(self) -> None:
         wrong = [i for i in self.order if not 0 <= i < len(self.blocks)]
@@ -71,7 +76,7 @@ class Stack(Depth, kind="stack"):
         total, seen = self.norm.cost(dims.d_model), set()
         dims = dataclasses.replace(dims, shared=Shared())
         for i in self.order:
-            cost = self.blocks[i].cost(dims, shape)
+            cost = self.blocks[i].cost(dims, shape) + self.position.cost(dims)
             total += cost.again() if i in seen else cost
             seen.add(i)
         return total
@@ -89,6 +94,7 @@ class _Stack(DepthModule):
         self.shared = nn.ModuleList(dims.shared.modules.values())
         self.order = spec.order
         self.norm = spec.norm.build(dims.d_model)
+        self.position = spec.position.build(dims)
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
@@ -97,7 +103,7 @@ class _Stack(DepthModule):
         for n, i in enumerate(self.order):
             block, state = blocks[i], None if states is None else states[n]
             with ctx.scope(str(n)):
-                x_BLD = run(block, x_BLD, ctx, state)
+                x_BLD = run(block, self.position.add(x_BLD, ctx, n + 1), ctx, state)
                 ctx.tap("hidden", x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out

@@ -1,10 +1,15 @@
+import math
+
 import pytest
 import torch
 
+import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import Learned, Sinusoid, sinusoids
+from kinfolk.layers.position import DepthTime, Learned, NoPosition, Sinusoid, sinusoids
+from kinfolk.models.cost import cost
+from kinfolk.models.model import build_model
 
 DIMS = Dims(d_model=6, vocab_size=5, max_len=8, dropout=0.0, n_sublayers=2)
 
@@ -46,3 +51,49 @@ def test_sinusoids_go_on_for_ever_and_tables_end():
     assert Sinusoid().build(DIMS).add(torch.zeros(1, 100, 6), Context()).shape == (1, 100, 6)
     with pytest.raises(ShapeError, match="position 8 is beyond the 8 learned ones"):
         Learned().build(DIMS).add(torch.zeros(1, 9, 6), Context())
+
+
+def depth_time_model(order):
+    blocks = 1 + max(order)
+    recipe = kf.relative("gpt2", d_model=12, n_layers=blocks, n_heads=2, d_ff=20, vocab_size=9, max_len=16, dropout=0.0)
+    stack = recipe.model.decoder.replace(order=order, position=DepthTime())
+    model = recipe.model.replace(decoder=stack, embedding=recipe.model.embedding.replace(position=NoPosition()))
+    return build_model(model, 1).double().eval()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (0, 0, 0), (0, 1, 0, 1, 1)])
+def test_depth_and_time_are_added_before_every_block(order):
+    """Dehghani et al. 2019: the same block is told another number each time it runs."""
+    m, tokens = depth_time_model(order), torch.tensor([[1, 5, 3, 8, 2]])
+    x = m.embedding.weight[tokens]
+    for t, i in enumerate(order, 1):
+        added = torch.zeros(5, 12, dtype=torch.float64)
+        for p in range(5):
+            for k in range(6):
+                rate = 10000 ** (-2 * k / 12)
+                added[p, 2 * k] = math.sin(p * rate) + math.sin(t * rate)
+                added[p, 2 * k + 1] = math.cos(p * rate) + math.cos(t * rate)
+        x = m.decoder.blocks[i](x + added, Context(), None)
+    torch.testing.assert_close(m(tokens).hidden, m.decoder.norm(x), rtol=0, atol=1e-6)
+
+
+def test_depth_and_time_while_decoding_and_beyond_what_was_prepared():
+    m, tokens = depth_time_model((0,) * 20), torch.randint(9, (2, 40), generator=torch.Generator().manual_seed(0))
+    want, state = m(tokens).logits, m.new_state(2, 40)
+    got = [m(tokens[:, at : at + n], state=state).logits for at, n in ((0, 7), (7, 1), (8, 32))]
+    torch.testing.assert_close(torch.cat(got, 1), want, rtol=1e-9, atol=1e-11)
+    where = torch.tensor([[3, 4, 9]])
+    position = DepthTime().build(Dims(d_model=8, vocab_size=5, max_len=4, dropout=0.0, n_sublayers=2))
+    zero = torch.zeros(1, 3, 8)
+    rows = [position.add(zero[:, :1], Context(start=p), 6)[0, 0] for p in (3, 4, 9)]
+    assert torch.equal(position.add(zero, Context(start=9, pos_BL=where), 6)[0], torch.stack(rows))
+
+
+def test_a_stack_without_a_position_is_as_before():
+    m = depth_time_model((0, 1))
+    plain = build_model(m.spec.replace(decoder=m.spec.decoder.replace(position=NoPosition())), 1).double().eval()
+    tokens = torch.tensor([[1, 5, 3]])
+    assert not torch.allclose(m(tokens).logits, plain(tokens).logits)
+    assert {name for name, _ in m.named_parameters()} == {name for name, _ in plain.named_parameters()}
+    ours, theirs = (cost(x.spec, 8) for x in (m, plain))
+    assert (ours.params, ours.flops_per_token - theirs.flops_per_token) == (theirs.params, 2 * 2 * 12)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Padding
+from kinfolk.core.context import Context, Padding, Tree
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.embedding import Tokens
@@ -133,8 +133,9 @@ def test_a_given_relation_that_is_the_distance_is_shaw():
     attention = layer(Shaw(clip=3), Full())
     relation = (torch.arange(7)[None, :] - torch.arange(7)[:, None]).expand(2, 7, 7)
     want = attention(x(7), Context(), None)[0]
-    torch.testing.assert_close(attention(x(7), Context(relation_BLM=relation), None)[0], want)
-    other = attention(x(7), Context(relation_BLM=-relation), None)[0]
+    depth = torch.zeros(2, 7)
+    torch.testing.assert_close(attention(x(7), Context(tree=Tree(depth, relation)), None)[0], want)
+    other = attention(x(7), Context(tree=Tree(depth, -relation)), None)[0]
     assert not torch.allclose(other, want)
 
 
