@@ -22,6 +22,8 @@ DENSE_PAIRS = 1 << 20
 """Below this many pairs a mask is cheaper than a plan."""
 DENSE_SHARE = 0.4
 """Above this share of touched tiles one masked product is cheaper than gathering."""
+BIAS_PAIRS = 1 << 18
+"""Without gradients, the bias of so many pairs of each head is made at once: no more than stays in the cache."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,18 +202,31 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, causal: bool, sca
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
     q_at, k_at = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+    if scoring.bias is not None and not torch.is_grad_enabled() and dataclasses.replace(scoring, bias=None).plain:
+        return _biased(q, share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), pattern, view, scoring)
     everything = isinstance(pattern, Full) and view.plain
     ok_BLM = None if everything else allowed(pattern, view, q_at, k_at)
     if scoring.plain:
         return _fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
-    k, v, pos = share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), positions(view, q_at, k_at)
-    if scoring.bias is not None and not torch.is_grad_enabled() and dataclasses.replace(scoring, bias=None).plain:
-        # a fused kernel takes a bias like a mask, but gives it no gradient
-        bias = scoring.bias(q, k, *pos, scoring.heads)
-        bias = bias.expand(torch.broadcast_shapes(bias.shape, (1, 1, q.shape[2], k.shape[2])))
-        bias = bias if ok_BLM is None else bias.masked_fill(~ok_BLM.unsqueeze(1), -torch.inf)
-        return _fused(q, k, v, bias, False, scoring.scale)
-    return softmax_product(q, k, v, ok_BLM, pos, scoring)[0]
+    k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
+    return softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)[0]
+
+
+def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
+    """Attend without gradients, some queries at a time: a fused kernel takes a bias like a mask."""
+    assert scoring.bias is not None
+    n_q, n_k, out = q.shape[2], k.shape[2], []
+    rows = max(1, BIAS_PAIRS // n_k)
+    past = pattern.causal and view.q_pos_BL is None and view.k_pos_BM is None
+    for first in range(0, n_q, rows):
+        last = min(first + rows, n_q)
+        n_seen = min(n_k, view.start + last) if past else n_k
+        at = torch.arange(first, last, device=q.device), torch.arange(n_seen, device=q.device)
+        q_n, k_n, v_n = q[:, :, first:last], k[:, :, :n_seen], v[:, :, :n_seen]
+        bias = scoring.bias(q_n, k_n, *positions(view, *at), scoring.heads)
+        bias = bias.masked_fill(~allowed(pattern, view, *at).unsqueeze(1), -torch.inf)
+        out.append(_fused(q_n, k_n, v_n, bias, False, scoring.scale))
+    return torch.cat(out, 2)
 
 
 def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:

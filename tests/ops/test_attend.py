@@ -114,7 +114,9 @@ def test_score_hooks_equal_naive(pattern, gathered, request):
 
 @pytest.mark.parametrize("what", sorted(views(11)))
 @pytest.mark.parametrize("pattern", [Full(), Causal(), SPARSE[1]], ids=repr)
-def test_without_gradients_a_bias_goes_to_the_fused_kernel(what, pattern, monkeypatch):
+@pytest.mark.parametrize("at_once", [1 << 18, 40, 1])
+def test_without_gradients_a_bias_goes_to_the_fused_kernel(what, pattern, at_once, monkeypatch):
+    monkeypatch.setattr(fast, "BIAS_PAIRS", at_once)
     (q, k, v), scoring, view = inputs(11, 11), Scoring(bias=distance_bias, scale=0.5), views(11)[what]
     want = slow.attend(q, k, v, pattern, view, scoring)
     monkeypatch.setattr(fast, "softmax_product", None)
