@@ -359,10 +359,24 @@ class Local2D(Pattern, kind="local-2d"):
         return own | near_left | over
 
     def touches(self, box: Box) -> Tensor:
-        # whole rows of blocks: every key lies at most ceil(above / block_height) of them back
-        strip = self.width * self.block_height
-        back = -(-self.above // self.block_height)
-        return (box.k_low <= box.q_high) & (box.k_high // strip >= box.q_low // strip - back)
+        # in units of blocks: rows at most `back` above, columns at most `near` to either side
+        back, near = -(-self.above // self.block_height), -(-self.beside // self.block_width)
+        (q_top, q_bottom, q_left, q_right), (k_top, k_bottom, k_left, k_right) = (
+            self._ranges(*box[:2]),
+            self._ranges(*box[2:]),
+        )
+        rows = (k_top <= q_bottom) & (k_bottom >= q_top - back)
+        columns = (k_left <= q_right + near) & (k_right >= q_left - near)
+        return (box.k_low <= box.q_high) & rows & columns
+
+    def _ranges(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the first and last row and column of blocks that an interval of positions meets."""
+        area, across = self.block_height * self.block_width, -(-self.width // self.block_width)
+        first, last = low // area, high // area
+        top, bottom = first // across, last // across
+        # an interval that goes on in another row may be anywhere in it
+        one = top == bottom
+        return top, bottom, torch.where(one, first % across, 0), torch.where(one, last % across, across - 1)
 
     def _place(self, position: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the top and left of a position's block, and its own row and column."""
