@@ -124,9 +124,13 @@ def _shard(learner: nn.Module) -> nn.Module:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of modules: the layers of a stack."""
-    for child in module.children():
-        yield from child if isinstance(child, nn.ModuleList) else _blocks(child)
+    """Yield the members of the outermost lists of modules: the layers of a stack.
+
+    What its layers share and borrow is never called, so nothing would put it together: it stays with the rest.
+    """
+    for name, child in module.named_children():
+        if name != "shared":
+            yield from child if isinstance(child, nn.ModuleList) else _blocks(child)
 
 
 @contextlib.contextmanager
