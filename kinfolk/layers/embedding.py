@@ -1,9 +1,12 @@
 """Axis Embedding: from what comes in to vectors."""
 
+import itertools
+
+import torch
 from torch import Tensor, nn
 
 from kinfolk.core.context import Context
-from kinfolk.core.cost import Cost
+from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Dropout, Module
@@ -11,16 +14,38 @@ from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.position import NoPosition, Position
 
 
+class EmbeddingModule(Module):
+    """What a tied head may ask of an embedding."""
+
+    @property
+    def weight(self) -> Tensor:
+        """The table that a tied head shares: [V, D], or narrower."""
+        raise NotImplementedError
+
+    def inward(self, x_BLD: Tensor) -> Tensor:
+        """Bring states to the width of the table, by the map that brought its vectors to the width of states."""
+        return x_BLD
+
+    def pieces(self, cutoffs: tuple[int, ...]) -> list[tuple[Tensor, Tensor | None]]:
+        """Return the table cut at some ids, each piece with the matrix [D, width] after it, if there is one."""
+        bounds = (0, *cutoffs, len(self.weight))
+        return [(self.weight[first:stop], None) for first, stop in itertools.pairwise(bounds)]
+
+
 class Embedding(Spec):
     """Axis: `(tokens_BL, ctx) -> x_BLD`. The module's `weight` is what a tied head shares."""
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> EmbeddingModule:
         """Return the module."""
         raise NotImplementedError
 
     def cost(self, dims: Dims) -> Cost:
         """Return its cost per token."""
         raise NotImplementedError
+
+    def d_table(self, dims: Dims) -> int:
+        """Return the width of the table that a tied head shares."""
+        return dims.d_model
 
 
 class Tokens(Embedding, kind="tokens"):
@@ -35,19 +60,26 @@ class Tokens(Embedding, kind="tokens"):
     norm: Norm = NoNorm()
     n_segments: int = 0
 
-    def build(self, dims: Dims) -> Module:
-        return _Tokens(self, dims)
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return TokensModule(self, dims, nn.Embedding(dims.vocab_size, dims.d_model))
 
     def cost(self, dims: Dims) -> Cost:
-        tables = Cost(params=(dims.vocab_size + self.n_segments) * dims.d_model, flops=dims.d_model)
+        segments = Cost(params=self.n_segments * dims.d_model, flops=dims.d_model)
         dropout = Cost(kept=dims.d_model if dims.dropout else 0)
-        return tables + self.position.cost(dims) + self.norm.cost(dims.d_model) + dropout
+        around = self.position.cost(dims) + self.norm.cost(dims.d_model) + dropout
+        return self.table_cost(dims) + segments + around
+
+    def table_cost(self, dims: Dims) -> Cost:
+        """Return the cost of the table alone."""
+        return Cost(params=dims.vocab_size * dims.d_model)
 
 
-class _Tokens(Module):
-    def __init__(self, spec: Tokens, dims: Dims) -> None:
+class TokensModule(EmbeddingModule):
+    """Looks vectors up in a table and adds what stands around them."""
+
+    def __init__(self, spec: Tokens, dims: Dims, table: nn.Module) -> None:
         super().__init__()
-        self.table = nn.Embedding(dims.vocab_size, dims.d_model)
+        self.table = table
         self.segments = nn.Embedding(spec.n_segments, dims.d_model) if spec.n_segments else None
         self.position = spec.position.build(dims)
         self.norm = spec.norm.build(dims.d_model)
@@ -56,7 +88,8 @@ class _Tokens(Module):
 
     @property
     def weight(self) -> Tensor:
-        return self.table.weight
+        weight: Tensor = self.table.weight  # type: ignore[assignment]
+        return weight
 
     def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
         if tokens_BL.ndim != 2:
@@ -68,3 +101,102 @@ class _Tokens(Module):
             # without a second segment every token belongs to the first
             x_BLD = x_BLD + (self.segments.weight[0] if segments_BL is None else self.segments(segments_BL))
         return self.dropout(self.norm(self.position.add(x_BLD, ctx)))
+
+
+class Outward(Module):
+    """A map from a narrow table to the width of the model that leaves vectors as large as they were drawn."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(d_out, d_in))
+
+    def draw(self) -> None:
+        """Draw it; as small as maps are drawn otherwise, positions would drown the words."""
+        nn.init.normal_(self.weight, std=self.weight.shape[1] ** -0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight)
+
+
+class Factorised(Tokens, kind="factorised"):
+    """A narrow table and a map to the width of the model (Lan et al. 2020, section 3.1).
+
+    A tied head goes the same way back, so that its logits have the rank of the narrow table.
+    """
+
+    d_inner: int = 128
+
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return _Factorised(self, dims)
+
+    def table_cost(self, dims: Dims) -> Cost:
+        return Cost(params=dims.vocab_size * self.d_inner) + linear(self.d_inner, dims.d_model, False)
+
+    def d_table(self, dims: Dims) -> int:
+        return self.d_inner
+
+
+class _Factors(Module):
+    def __init__(self, spec: Factorised, dims: Dims) -> None:
+        super().__init__()
+        self.inner = nn.Embedding(dims.vocab_size, spec.d_inner)
+        self.outer = Outward(spec.d_inner, dims.d_model)
+
+    def forward(self, tokens_BL: Tensor) -> Tensor:
+        x_BLD: Tensor = self.outer(self.inner(tokens_BL))
+        return x_BLD
+
+
+class _Factorised(TokensModule):
+    table: _Factors
+
+    def __init__(self, spec: Factorised, dims: Dims) -> None:
+        super().__init__(spec, dims, _Factors(spec, dims))
+
+    @property
+    def weight(self) -> Tensor:
+        return self.table.inner.weight
+
+    def inward(self, x_BLD: Tensor) -> Tensor:
+        return nn.functional.linear(x_BLD, self.table.outer.weight.mT)
+
+    def pieces(self, cutoffs: tuple[int, ...]) -> list[tuple[Tensor, Tensor | None]]:
+        return [(table, self.table.outer.weight) for table, _ in super().pieces(cutoffs)]
+
+
+class Sides(Embedding, kind="sides"):
+    """One embedding for the source of an encoder-decoder, another for its target, whose table a tied head shares."""
+
+    source: Embedding
+    target: Embedding
+
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return _Sides(self, dims)
+
+    def cost(self, dims: Dims) -> Cost:
+        return self.target.cost(dims) + Cost(params=self.source.cost(dims).params)
+
+    def d_table(self, dims: Dims) -> int:
+        return self.target.d_table(dims)
+
+
+class _Sides(EmbeddingModule):
+    def __init__(self, spec: Sides, dims: Dims) -> None:
+        super().__init__()
+        self.source, self.target = spec.source.build(dims), spec.target.build(dims)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.target.weight
+
+    def inward(self, x_BLD: Tensor) -> Tensor:
+        return self.target.inward(x_BLD)
+
+    def pieces(self, cutoffs: tuple[int, ...]) -> list[tuple[Tensor, Tensor | None]]:
+        return self.target.pieces(cutoffs)
+
+    def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
+        # only a decoder that has an encoder has a memory to look at
+        side = self.source if ctx.memory is None else self.target
+        x_BLD: Tensor = side(tokens_BL, ctx, segments_BL)
+        return x_BLD

@@ -5,22 +5,26 @@ A head answers two questions about states: `logits(x)`, and `loss(x, targets)`, 
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
+from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.ops.activated_linear import ACTIVATIONS
-from kinfolk.ops.cross_entropy import cross_entropy, smoothing, token_losses
+from kinfolk.ops.cross_entropy import CHUNK_BYTES, cross_entropy, smoothing, token_losses
+
+TIES = ("tied", "untied")
 
 
 class HeadModule(Module):
     """What heads over a vocabulary share: an output layer, its loss by chunks, and the loss of each token."""
 
     bias: Tensor | None
-    embedding: Module | None = None  # whose table is shared
+    embedding: EmbeddingModule  # whose table is shared
 
     @property
     def weight(self) -> Tensor:
@@ -50,6 +54,49 @@ class HeadModule(Module):
         return out_BL
 
 
+class NormalisedHead(HeadModule):
+    """What heads share whose logits are log-probabilities already, because no single output layer makes them."""
+
+    n_classes: int
+
+    def log_probs(self, x_LD: Tensor) -> Tensor:
+        """Return the log-probabilities of all classes: [L, V]."""
+        raise NotImplementedError
+
+    def total(self, x_LD: Tensor, targets_L: Tensor) -> Tensor:
+        """Return the summed cross-entropy, with a gradient."""
+        raise NotImplementedError
+
+    def each(self, x_LD: Tensor, targets_L: Tensor) -> Tensor:
+        """Return the cross-entropy of each target, without a gradient."""
+        raise NotImplementedError
+
+    def logits(self, x_BLD: Tensor) -> Tensor:
+        return self.log_probs(x_BLD.flatten(0, -2)).unflatten(0, x_BLD.shape[:-1])
+
+    def loss(self, x_BLD: Tensor, targets_BL: Tensor, epsilon: float = 0.0, over: str = "all") -> Tensor:
+        x_LD, targets_L = scored(x_BLD, targets_BL)
+        if not epsilon:
+            return self.total(x_LD, targets_L)
+        # a smoothed target asks for every class, so pieces of the log-probabilities are made twice instead of kept
+        gold, uniform = smoothing(epsilon, self.n_classes, over)
+        total, step = x_LD.new_zeros(()), max(1, CHUNK_BYTES // (4 * self.n_classes))
+        for x_lD, targets_l in zip(x_LD.split(step), targets_L.split(step), strict=True):
+            total = total + checkpoint(self._smoothed, x_lD, targets_l, gold, uniform, use_reentrant=False)
+        return total
+
+    def _smoothed(self, x_LD: Tensor, targets_L: Tensor, gold: float, uniform: float) -> Tensor:
+        log_probs_LV = self.log_probs(x_LD)
+        return -gold * log_probs_LV.gather(-1, targets_L[:, None]).sum() - uniform * log_probs_LV.sum()
+
+    @torch.no_grad()
+    def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
+        out_BL = torch.zeros(targets_BL.shape, dtype=x_BLD.dtype, device=x_BLD.device)
+        x_LD, targets_L = scored(x_BLD, targets_BL)
+        out_BL[targets_BL != IGNORE] = self.each(x_LD, targets_L).to(x_BLD.dtype)
+        return out_BL
+
+
 def scored(x_BLD: Tensor, targets_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the states and targets of scored positions only; the rest is not worth an output layer."""
     keep_BL = targets_BL != IGNORE
@@ -61,7 +108,7 @@ def scored(x_BLD: Tensor, targets_BL: Tensor) -> tuple[Tensor, Tensor]:
 class Head(Spec):
     """Axis: from states to an output."""
 
-    def build(self, dims: Dims, embedding: Module) -> HeadModule:
+    def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         """Return the module; a tied head shares the embedding's table."""
         raise NotImplementedError
 
@@ -70,36 +117,59 @@ class Head(Spec):
         raise NotImplementedError
 
 
+def known_tie(weights: str) -> None:
+    """Refuse a word for tying that is none."""
+    if weights not in TIES:
+        raise SpecError(f"weights: unknown {weights!r}{suggest(weights, TIES)}")
+
+
+def output_cost(dims: Dims, weights: str, bias: bool) -> Cost:
+    """Return the cost of an output layer; a tied one goes through the width of the shared table."""
+    if weights == "untied":
+        return linear(dims.d_model, dims.vocab_size, bias)
+    width = dims.d_table or dims.d_model
+    inward = linear(dims.d_model, width, False) if width != dims.d_model else Cost()
+    both = inward + linear(width, dims.vocab_size, bias)
+    return Cost(dims.vocab_size if bias else 0, both.flops, both.kept)
+
+
 class LMHead(Head, kind="lm"):
-    """A linear map to the vocabulary, its matrix "tied" to the embedding (Press and Wolf 2017) or "untied"."""
+    """A linear map to the vocabulary, its matrix "tied" to the embedding (Press and Wolf 2017) or "untied".
+
+    `scale` "rsqrt" divides states by sqrt(d_model), so that a table of unit vectors gives logits of their size (T5).
+    """
 
     weights: str = "tied"
     bias: bool = False
+    scale: str = "none"
 
     def __post_init__(self) -> None:
-        if self.weights not in ("tied", "untied"):
-            raise SpecError(f"weights: unknown {self.weights!r}{suggest(self.weights, ('tied', 'untied'))}")
+        known_tie(self.weights)
+        if self.scale not in ("none", "rsqrt"):
+            raise SpecError(f"scale: unknown {self.scale!r}{suggest(self.scale, ('none', 'rsqrt'))}")
 
-    def build(self, dims: Dims, embedding: Module) -> HeadModule:
+    def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _LMHead(self, dims, embedding)
 
     def cost(self, dims: Dims) -> Cost:
-        own = linear(dims.d_model, dims.vocab_size, self.bias, kept=True)
-        shared = dims.d_model * dims.vocab_size if self.weights == "tied" else 0
-        return own + Cost(params=-shared)
+        return output_cost(dims, self.weights, self.bias)
 
 
 class _LMHead(HeadModule):
-    def __init__(self, spec: LMHead, dims: Dims, embedding: Module) -> None:
+    def __init__(self, spec: LMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()
         self.untied = Linear(dims.d_model, dims.vocab_size, bias=False) if spec.weights == "untied" else None
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if spec.bias else None
+        self.scale = dims.d_model**-0.5 if spec.scale == "rsqrt" else 1.0
         borrow(self, "embedding", embedding)
 
     @property
     def weight(self) -> Tensor:
-        weight: Tensor = self.embedding.weight if self.untied is None else self.untied.weight  # type: ignore[union-attr,assignment]
-        return weight
+        return self.embedding.weight if self.untied is None else self.untied.weight
+
+    def states(self, x_BLD: Tensor) -> Tensor:
+        x_BLD = x_BLD if self.scale == 1.0 else x_BLD * self.scale
+        return self.embedding.inward(x_BLD) if self.untied is None else x_BLD
 
 
 class MaskedLMHead(Head, kind="masked-lm"):
@@ -108,16 +178,16 @@ class MaskedLMHead(Head, kind="masked-lm"):
     activation: str = "gelu"
     norm: Norm = LayerNorm(eps=1e-12)
 
-    def build(self, dims: Dims, embedding: Module) -> HeadModule:
+    def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _MaskedLMHead(self, dims, embedding)
 
     def cost(self, dims: Dims) -> Cost:
         transform = linear(dims.d_model, dims.d_model, True) + Cost(kept=dims.d_model) + self.norm.cost(dims.d_model)
-        return transform + linear(dims.d_model, dims.vocab_size, True) + Cost(params=-dims.d_model * dims.vocab_size)
+        return transform + output_cost(dims, "tied", True)
 
 
 class _MaskedLMHead(HeadModule):
-    def __init__(self, spec: MaskedLMHead, dims: Dims, embedding: Module) -> None:
+    def __init__(self, spec: MaskedLMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()
         self.transform = Linear(dims.d_model, dims.d_model)
         self.activation = ACTIVATIONS[spec.activation]
@@ -127,9 +197,7 @@ class _MaskedLMHead(HeadModule):
 
     @property
     def weight(self) -> Tensor:
-        weight: Tensor = self.embedding.weight  # type: ignore[union-attr,assignment]
-        return weight
+        return self.embedding.weight
 
     def states(self, x_BLD: Tensor) -> Tensor:
-        states: Tensor = self.norm(self.activation(self.transform(x_BLD)))
-        return states
+        return self.embedding.inward(self.norm(self.activation(self.transform(x_BLD))))

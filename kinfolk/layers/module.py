@@ -45,6 +45,7 @@ class Dims:
     shared: Shared = dataclasses.field(default_factory=Shared, compare=False)  # of the stack that is being built
     direction: str = "both"  # "past" inside a decoder, where nothing may see the future
     n_branches: int = 1  # residual branches of all stacks together
+    d_table: int = 0  # width of the table that a tied head shares, where it is not d_model; told when costs are counted
 
 
 class Module(nn.Module):

@@ -79,3 +79,45 @@ def test_autocast_multiplies_in_16_bits_and_sums_in_32(dtype, epsilon):
     for mine, theirs in zip(torch.autograd.grad(got, inputs), torch.autograd.grad(want, inputs), strict=True):
         assert mine.dtype == torch.float32
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.05)
+
+
+def mixture_leaves(n, k=3, d=3, v=7):
+    g = torch.Generator().manual_seed(n)
+    shapes = ((n, k, d), (n, k), (v, d))
+    h, prior, w = (torch.randn(*s, generator=g, dtype=torch.float64, requires_grad=True) for s in shapes)
+    return h, prior, w, torch.randint(v, (n,), generator=g)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 131])
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_mixture_equals_naive(n, k, monkeypatch):
+    monkeypatch.setattr(fast, "CHUNK_BYTES", 0)
+    h, prior, w, target = mixture_leaves(n, k)
+    ours, theirs = (op.mixture_cross_entropy(h, prior.log_softmax(-1), w, target) for op in (fast, slow))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    each = fast.mixture_token_losses(h, prior.log_softmax(-1), w, target)
+    torch.testing.assert_close(each.sum(), ours.detach(), rtol=1e-10, atol=1e-12)
+    for got, want in zip(*(torch.autograd.grad(3 * y, [h, prior, w]) for y in (ours, theirs)), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_component_without_a_share_has_no_gradient():
+    h, prior, w, target = mixture_leaves(5, k=2)
+    prior = torch.tensor([[0.0, -torch.inf]], dtype=torch.float64).expand(5, 2)
+    loss = fast.mixture_cross_entropy(h, prior, w, target)
+    torch.testing.assert_close(loss, fast.cross_entropy(h[:, 0], w, None, target, 1.0, 0.0))
+    (grad,) = torch.autograd.grad(loss, h)
+    assert grad.isfinite().all()
+    assert grad[:, 1].abs().max() == 0
+
+
+def test_autocast_mixes_in_16_bits_and_sums_in_32():
+    h, prior, w, target = (x.float().detach() if x.is_floating_point() else x for x in mixture_leaves(40, d=16, v=300))
+    inputs = [x.requires_grad_() for x in (h, prior, w)]
+    want = fast.mixture_cross_entropy(h, prior.log_softmax(-1), w, target)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = fast.mixture_cross_entropy(h, prior.log_softmax(-1), w, target)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=0)
+    for mine, theirs in zip(torch.autograd.grad(got, inputs), torch.autograd.grad(want, inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.05)

@@ -14,3 +14,15 @@ def cross_entropy(h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, gold: 
             q = uniform + (gold if v == int(target[t]) else 0.0)
             total = total - q * (logit - norm)
     return total
+
+
+def mixture_cross_entropy(h: Tensor, log_prior: Tensor, w: Tensor, target: Tensor) -> Tensor:
+    """Sum over tokens of - log of the sum over components of prior times softmax, in probabilities."""
+    total = (h.sum() + w.sum() + log_prior.sum()) * 0.0
+    for t in range(len(h)):
+        p = torch.zeros_like(total)
+        for k in range(h.shape[1]):
+            exps = [(w[v] * h[t, k]).sum().exp() for v in range(len(w))]
+            p = p + log_prior[t, k].exp() * exps[int(target[t])] / sum(exps, torch.zeros_like(total))
+        total = total - p.log()
+    return total
