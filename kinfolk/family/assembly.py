@@ -35,12 +35,19 @@ def pre_norm(model: Model) -> Model:
 def with_residual(model: Model, residual: Residual, norm: Norm) -> Model:
     """Join every part to the stream by `residual`, and close each stack with `norm`."""
 
-    def change(depth: Depth | None) -> Depth | None:
-        if not isinstance(depth, Stack):
-            return depth
+    def change(depth: Stack) -> Depth:
         return depth.replace(blocks=tuple(block.replace(residual=residual) for block in depth.blocks), norm=norm)
 
-    return model.replace(encoder=change(model.encoder), decoder=change(model.decoder))
+    return with_depth(model, change)
+
+
+def with_depth(model: Model, change: Callable[[Stack], Depth]) -> Model:
+    """Put `change(stack)` in the place of every stack."""
+
+    def inside(depth: Depth | None) -> Depth | None:
+        return change(depth) if isinstance(depth, Stack) else depth
+
+    return model.replace(encoder=inside(model.encoder), decoder=inside(model.decoder))
 
 
 def with_mixer(model: Model, change: Callable[[Attention], Part]) -> Model:
@@ -64,10 +71,8 @@ def with_feed_forwards(model: Model, change: Callable[[FeedForward, int], FeedFo
 
 
 def _with_parts(model: Model, change: Callable[[Part, int], Part]) -> Model:
-    def inside(depth: Depth | None) -> Depth | None:
-        if not isinstance(depth, Stack):
-            return depth
+    def inside(depth: Stack) -> Depth:
         blocks = (b.replace(parts=tuple(change(p, n) for p in b.parts)) for n, b in enumerate(depth.blocks))
         return depth.replace(blocks=tuple(blocks))
 
-    return model.replace(encoder=inside(model.encoder), decoder=inside(model.decoder))
+    return with_depth(model, inside)

@@ -1,10 +1,12 @@
-"""Relatives that find their keys by hashing: the attention of the Reformer."""
+"""Relatives that find their keys by hashing: the attention of the Reformer, and the whole of it."""
 
-from kinfolk.family.assembly import with_mixer
+from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
+from kinfolk.layers.feed_forward import Chunked
 from kinfolk.layers.hashed import Hashed, Hashing
+from kinfolk.models.reversible import Reversible
 from kinfolk.ops.lsh import Recent
 
 
@@ -23,3 +25,19 @@ def reformer_lsh(*, n_rounds: int = 4, sight: int = 64, **numbers: int | float) 
     hashed = Hashed(n_heads=1, sight=Recent(size=sight), hashing=Hashing(n_rounds=n_rounds))
     model = with_mixer(recipe.model, lambda look: hashed.replace(n_heads=look.n_heads, bias=look.bias))
     return recipe.replace(name="reformer-lsh", model=model)
+
+
+@relative(
+    "reformer",
+    parent="reformer-lsh",
+    year=2020,
+    paper="Kitaev et al. 2020, Reformer: The Efficient Transformer, arXiv:2001.04451",
+    topology="decoder",
+    causal=True,
+    changes="the stream is two, so that inputs are found again from outputs; feed-forwards come in pieces",
+)
+def reformer(*, chunk: int = 256, **numbers: int | float) -> Recipe:
+    """Section 3: memory for activations does not grow with depth, nor by the width of feed-forwards."""
+    recipe = reformer_lsh(**numbers)  # type: ignore[arg-type]
+    model = with_feed_forward(recipe.model, lambda think: Chunked(part=think, size=chunk))
+    return recipe.replace(name="reformer", model=with_depth(model, Reversible.of))

@@ -1,9 +1,10 @@
 """Axis Residual: how a part joins the stream.
 
 A residual owns what stands around one part (norms, gates, dropout) and calls it: `forward(x, part, ctx, state)`.
+One that is `additive` also has `branch(x, part, ctx, state)`, what it adds to x.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from kinfolk.layers.norm import LayerNorm, NoNorm, Norm
 
 class Residual(Spec):
     """Axis: `(x, part) -> x`."""
+
+    additive: ClassVar[bool] = False
 
     def build(self, dims: Dims) -> Module:
         """Return the module that joins one part to the stream."""
@@ -53,6 +56,7 @@ class _PostNorm(Module):
 class PreNorm(Residual, kind="pre-norm"):
     """x + dropout(part(norm(x))); the stack closes with a norm of its own (Radford et al. 2019, section 2.3)."""
 
+    additive: ClassVar[bool] = True
     norm: Norm = LayerNorm()
 
     def build(self, dims: Dims) -> Module:
@@ -68,8 +72,12 @@ class _PreNorm(Module):
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
+        y, state = self.branch(x, part, ctx, state)
+        return x + y, state
+
+    def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         y, state = part(self.norm(x), ctx, state)
-        return x + self.dropout(y), state
+        return self.dropout(y), state
 
 
 class ReZero(Residual, kind="re-zero"):
@@ -79,6 +87,7 @@ class ReZero(Residual, kind="re-zero"):
     LayerNorm" or "+ RMSNorm" of Narang et al. 2021.
     """
 
+    additive: ClassVar[bool] = True
     norm: Norm = NoNorm()
 
     def build(self, dims: Dims) -> Module:
@@ -99,12 +108,18 @@ class _ReZero(Module):
         y, state = part(self.norm(x), ctx, state)
         return torch.addcmul(x, self.alpha, self.dropout(y)), state
 
+    def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
+        y, state = part(self.norm(x), ctx, state)
+        return self.alpha * self.dropout(y), state
+
 
 class Fixup(Residual, kind="fixup"):
     r"""$x + s\,\mathrm{dropout}(\mathrm{part}(x + b))$ with two numbers per part, 1 and 0 at first (Zhang et al. 2019).
 
     Half of the method: the other half is the init of the same name, which makes every part end in zeros.
     """
+
+    additive: ClassVar[bool] = True
 
     def build(self, dims: Dims) -> Module:
         return _Fixup(dims)
@@ -122,6 +137,10 @@ class _Fixup(Module):
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         y, state = part(x + self.shift, ctx, state)
         return torch.addcmul(x, self.scale, self.dropout(y)), state
+
+    def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
+        y, state = part(x + self.shift, ctx, state)
+        return self.scale * self.dropout(y), state
 
 
 class Gated(Residual, kind="gated"):

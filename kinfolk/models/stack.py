@@ -70,7 +70,7 @@ class Stack(Depth, kind="stack"):
             raise SpecError(f"order: {wrong or 'nothing'} does not name any of {len(self.blocks)} blocks")
 
     def build(self, dims: Dims) -> DepthModule:
-        return _Stack(self, dims)
+        return StackModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         total, seen = self.norm.cost(dims.d_model), set()
@@ -86,7 +86,9 @@ class Stack(Depth, kind="stack"):
         return sum(len(self.blocks[i].parts) for i in self.order)
 
 
-class _Stack(DepthModule):
+class StackModule(DepthModule):
+    """Runs blocks in their order."""
+
     def __init__(self, spec: Stack, dims: Dims) -> None:
         super().__init__()
         dims = dataclasses.replace(dims, shared=Shared())
