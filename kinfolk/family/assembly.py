@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention, CrossAttention
 from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.residual import PreNorm, Residual
+from kinfolk.layers.stochastic import StochasticDepth
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
@@ -14,6 +16,22 @@ from kinfolk.models.stack import Depth, Stack
 def stack(block: Block, n_layers: int) -> Stack:
     """Return layers alike but for their weights."""
     return Stack(blocks=(block,) * n_layers, order=tuple(range(n_layers)))
+
+
+def shared(stack: Stack, n_groups: int = 1) -> Stack:
+    """Let neighbouring layers share their weights: `n_groups` blocks, each run several times (Lan et al. 2020)."""
+    n = len(stack.order)
+    if not 1 <= n_groups <= n:
+        raise SpecError(f"n_groups: {n_groups} groups cannot share {n} layers; use 1 to {n}")
+    order = tuple(i * n_groups // n for i in range(n))
+    blocks = tuple(stack.blocks[stack.order[order.index(group)]] for group in range(n_groups))
+    return stack.replace(blocks=blocks, order=order)
+
+
+def without_every(stack: Stack, n: int) -> Stack:
+    """Leave out every n-th layer, counted from the first: what a model trained with `LayerDrop` bears."""
+    order = tuple(i for at, i in enumerate(stack.order) if at % n)
+    return stack.replace(order=order)
 
 
 def self_block(look: Attention, think: FeedForward, residual: Residual) -> Block:
@@ -48,6 +66,18 @@ def with_depth(model: Model, change: Callable[[Stack], Depth]) -> Model:
         return change(depth) if isinstance(depth, Stack) else depth
 
     return model.replace(encoder=inside(model.encoder), decoder=inside(model.decoder))
+
+
+def with_stochastic_depth(model: Model, rate: float) -> Model:
+    """Drop branches in training, the deeper the likelier: `rate` is the last layer's (Huang et al. 2016, eq. 4)."""
+
+    def change(depth: Stack) -> Depth:
+        n = len(depth.blocks)
+        residuals = (StochasticDepth(of=b.residual, rate=rate * (at + 1) / n) for at, b in enumerate(depth.blocks))
+        blocks = (b.replace(residual=r) for b, r in zip(depth.blocks, residuals, strict=True))
+        return depth.replace(blocks=tuple(blocks))
+
+    return with_depth(model, change)
 
 
 def with_mixer(model: Model, change: Callable[[Attention], Part]) -> Model:

@@ -102,13 +102,17 @@ class StackModule(DepthModule):
         again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
         blocks = list(self.blocks)
         run = functools.partial(checkpoint, use_reentrant=False) if again else _call
-        for n, i in enumerate(self.order):
+        for n, i in self.runs():
             block, state = blocks[i], None if states is None else states[n]
             with ctx.scope(str(n)):
                 x_BLD = run(block, self.position.add(x_BLD, ctx, n + 1), ctx, state)
                 ctx.tap("hidden", x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out
+
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the runs of this pass by number, and the block of each."""
+        return list(enumerate(self.order))
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         blocks: list[Any] = list(self.blocks)

@@ -1,0 +1,51 @@
+"""A stack that leaves out whole layers while it learns, so that it can do with fewer later."""
+
+from typing import Any
+
+from kinfolk.core.errors import SpecError
+from kinfolk.core.rng import derive
+from kinfolk.layers.module import Dims
+from kinfolk.models.stack import DepthModule, Stack, StackModule
+
+
+class LayerDrop(Stack, kind="layer-drop"):
+    """Every run of a block is skipped with probability `rate` in training, never in evaluation (Fan et al. 2020).
+
+    A smaller model is the same with fewer numbers in `order`. Which layers are skipped depends on the seed, the step
+    and the number of the pass in it, so that all processes skip the same. What is skipped costs nothing.
+    """
+
+    rate: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.rate < 1:
+            raise SpecError(f"rate: {self.rate} is not allowed; it is a probability below 1")
+
+    @classmethod
+    def of(cls, stack: Stack, rate: float, seed: int = 0) -> "LayerDrop":
+        """Return a stack whose layers are dropped."""
+        fields: dict[str, Any] = {name: getattr(stack, name) for name in ("blocks", "order", "norm", "position")}
+        return cls(**fields, rate=rate, seed=seed)
+
+    def build(self, dims: Dims) -> DepthModule:
+        return _LayerDrop(self, dims)
+
+
+class _LayerDrop(StackModule):
+    def __init__(self, spec: LayerDrop, dims: Dims) -> None:
+        super().__init__(spec, dims)
+        self.spec, self.step, self.n_passes = spec, 0, 0
+
+    def at_step(self, step: int) -> None:
+        """Begin a step of training."""
+        self.step, self.n_passes = step, 0
+
+    def runs(self) -> list[tuple[int, int]]:
+        every = super().runs()
+        if not self.training:
+            return every
+        self.n_passes += 1
+        now = (self.spec.seed, "layer-drop", self.step, self.n_passes)
+        return [(n, i) for n, i in every if derive(*now, n) / 2**63 >= self.spec.rate]
