@@ -43,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print nats per target of every measure, and bits per byte of a text."""
     from kinfolk.train.run import load_learner
+    from kinfolk.train.special import sentences
 
     if args.split not in SPLITS:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
@@ -58,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"{name:14} {score['mean']:.4f} nats  perplexity {score['perplexity']:.2f}  ({score['count']:,} targets)")
     if found["bits_per_byte"] is not None:
         print(f"bits per byte  {found['bits_per_byte']:.4f}")
+    print("\n".join(sentences(found["special"])), end="\n" if found["special"] else "")
     return 0
 
 
@@ -122,6 +124,7 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
     from kinfolk.data import Batches
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
     from kinfolk.train.run import reading_of
+    from kinfolk.train.special import special
 
     reading = reading_of(recipe.training)
     totals: dict[str, Score] = {}
@@ -141,4 +144,5 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
             for name, score in totals.items()
         },
         "bits_per_byte": bits_per_byte(totals, data.split(names[-1])),
+        "special": special(learner, Batches(split=data.split(names[-1]), shuffle=False, **reading).at(0)),
     }

@@ -37,6 +37,7 @@ class Outcome:
     neighbours: trials that ran beside this one, on average over its life.
     bytes_per_token: of the validation text, to turn nats per token into bits per byte; 0 when unknown.
     curve: validations, the last one after the last step.
+    special: what the relative is built around, by layer: see `kinfolk.train.special`.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Outcome:
     neighbours: float = 0.0
     bytes_per_token: float = 0.0
     curve: tuple[Point, ...] = ()
+    special: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     @property
     def done(self) -> bool:

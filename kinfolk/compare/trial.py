@@ -85,7 +85,7 @@ def run(trial: Trial, folder: Path) -> Outcome | None:
         known = _with_result(known, result, folder / RUN, trial)
         if result.status == "interrupted":
             return None
-        return _judged(known, data.tokenizer.vocab_size)
+        return _judged(known, data.tokenizer.vocab_size).replace(special=_special(data, folder / RUN))
     except TrainingError as error:
         known = _with_curve(known, folder / RUN, trial)
         status = DIVERGED if _not_finite(error) else CRASHED
@@ -160,6 +160,17 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     if (out / "run.toml").exists():
         return resume(out, data=data, options=options)
     return train(_recipe(trial), data, out, seed=trial.seed, options=options, source=trial.data)
+
+
+def _special(data: "Data", out: Path) -> dict[str, list[float]]:
+    """Measure what is special to the relative, on the first batch of the validation data."""
+    from kinfolk.data import Batches
+    from kinfolk.train.run import load_learner, reading_of
+    from kinfolk.train.special import special
+
+    recipe, learner = load_learner(out)
+    batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(recipe.training))
+    return special(learner, batches.at(0))
 
 
 def _recipe(trial: Trial) -> "Recipe":

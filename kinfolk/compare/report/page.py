@@ -10,6 +10,7 @@ from kinfolk.compare.report.html import Html, embed, join, tag
 from kinfolk.compare.results import Row
 from kinfolk.compare.statistics import ALIKE, LEVEL, WORSE
 from kinfolk.compare.table import WORDS, cells, memory, notes
+from kinfolk.train import special
 
 RANKS = (
     "Within a measure, contestants are ordered by the mean over seeds of their last validation loss. Each is tested "
@@ -43,7 +44,7 @@ def render(comparison: Comparison) -> str:
         _table(table),
         _charts(comparison, table),
         _failures(comparison),
-        _changes(comparison.cards),
+        _changes(comparison),
         _specs(comparison.cards),
         _method(comparison),
     )
@@ -151,16 +152,19 @@ def _failed(comparison: Comparison) -> Iterator[Html]:
                 yield tag("details", tag("summary", said), tag("pre", trial.reason), open=True)
 
 
-def _changes(cards: Sequence[Card]) -> Html:
-    return tag("section", tag("h2", "What each contestant changes"), *map(_change, cards), id="changes")
+def _changes(comparison: Comparison) -> Html:
+    articles = (_change(card, comparison.outcomes.get(card.name, ())) for card in comparison.cards)
+    return tag("section", tag("h2", "What each contestant changes"), *articles, id="changes")
 
 
-def _change(card: Card) -> Html:
+def _change(card: Card, trials: Sequence[Outcome]) -> Html:
     what = f"{card.changes} (parent: {card.parent})" if card.parent else card.changes
     parts = [tag("h3", tag("span", class_="swatch", data_name=card.name), card.name)]
     parts += [
         tag("p", text, class_=kind) for text, kind in ((what, None), (card.paper, "dim"), (card.matched, "dim")) if text
     ]
+    measured = next((trial.special for trial in trials if trial.special), {})
+    parts += [tag("p", f"Measured after training: {text}") for text in special.sentences(measured)]
     if card.differences:
         head = tag("tr", *(tag("th", name, class_="text") for name in ("where", card.parent or "before", card.name)))
         lines = (
