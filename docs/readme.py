@@ -1,4 +1,4 @@
-"""Writes the parts of README.md that are read from the source: the family tree and the file map. Run by `make docs`."""
+"""Writes what is read from the source: family tree and folders in README.md, files in docs/map.md. Run by `make docs`."""
 
 import ast
 import re
@@ -21,6 +21,12 @@ def file_map() -> str:
     return "\n".join(["```", *lines, "```"])
 
 
+def folders() -> str:
+    """Return one line per folder: its name, and what it says it is."""
+    lines = [f"kinfolk/{name + '/':12} {first_sentence(HOUSE / 'kinfolk' / name / '__init__.py')}" for name in LAYERS]
+    return "\n".join(["```", *lines, "```"])
+
+
 def first_sentence(file: Path) -> str:
     """Return what a file says it is."""
     text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
@@ -39,12 +45,18 @@ def tree() -> str:
 
 def written(text: str) -> str:
     """Return the README with its generated parts brought up to date."""
-    for name, part in {"tree": tree(), "map": file_map()}.items():
+    for name, part in {"tree": tree(), "map": folders()}.items():
         marks = re.compile(rf"(<!-- {name} -->\n).*(<!-- /{name} -->)", re.DOTALL)
         text = marks.sub(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)
     return text
 
 
+def files() -> str:
+    """Return the page of all files."""
+    return f"# Where everything is\n\nImports point from the later to the earlier.\n\n{file_map()}\n"
+
+
 if __name__ == "__main__":
     readme = HOUSE / "README.md"
     readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    (HOUSE / "docs/map.md").write_text(files(), encoding="utf-8")

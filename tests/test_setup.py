@@ -132,6 +132,7 @@ def test_the_generated_parts_of_the_readme_are_up_to_date():
         sys.path.remove(str(HOUSE / "docs"))
     stale = set(README.splitlines()) ^ set(readme.written(README).splitlines())
     assert not stale, f"run `make docs`: {sorted(stale)}"
+    assert (HOUSE / "docs/map.md").read_text(encoding="utf-8") == readme.files(), "run `make docs`"
     assert {p.name for p in (HOUSE / "kinfolk").iterdir() if list(p.glob("*.py"))} <= set(readme.LAYERS)
 
 
