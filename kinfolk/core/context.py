@@ -30,6 +30,13 @@ class Memory:
 
     states_BMD: Tensor
     keep_BM: Tensor | None = None
+    layers_NBMD: Tensor | None = None  # what each layer of the decoder looks at, where they differ
+
+    def select(self, rows_B: Tensor) -> "Memory":
+        """Return one whose example i is example `rows[i]`."""
+        keep_BM = None if self.keep_BM is None else self.keep_BM[rows_B]
+        layers_NBMD = None if self.layers_NBMD is None else self.layers_NBMD[:, rows_B]
+        return Memory(self.states_BMD[rows_B], keep_BM, layers_NBMD)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,6 +95,12 @@ class Context:
     def replace(self, **changes: object) -> "Context":
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    def layer(self, n: int) -> "Context":
+        """Return what the n-th run of a block may know: its own memory, where layers look at different ones."""
+        if self.memory is None or self.memory.layers_NBMD is None:
+            return self
+        return self.replace(memory=Memory(self.memory.layers_NBMD[n], self.memory.keep_BM))
 
     def tap(self, name: str, value: Tensor) -> None:
         """Report a tensor to whoever listens."""

@@ -2,25 +2,32 @@
 
 from torch import Tensor
 
+from kinfolk.core.context import Context, Memory
+from kinfolk.core.cost import Cost
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Module
+from kinfolk.layers.module import Dims, Module
+from kinfolk.models.stack import Depth
 
 
 class Bridge(Spec):
-    """Axis: encoder states -> memory."""
+    """Axis: `(encoder, x_BMD, ctx) -> Memory`. It runs the encoder, so it may listen to every layer."""
 
-    def build(self) -> Module:
-        """Return the module."""
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+        """Return the module between two stacks."""
         raise NotImplementedError
+
+    def cost(self, dims: Dims, encoder: Depth, decoder: Depth) -> Cost:
+        """Return its cost per token of the encoder."""
+        return Cost()
 
 
 class LastLayer(Bridge, kind="last-layer"):
     """The states after the encoder's last layer (Vaswani et al. 2017)."""
 
-    def build(self) -> Module:
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
         return _LastLayer()
 
 
 class _LastLayer(Module):
-    def forward(self, x_BMD: Tensor) -> Tensor:
-        return x_BMD
+    def forward(self, encoder: Module, x_BMD: Tensor, ctx: Context) -> Memory:
+        return Memory(encoder(x_BMD, ctx, None), None if ctx.padding is None else ctx.padding.keep_BL)

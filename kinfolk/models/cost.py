@@ -37,6 +37,7 @@ def cost(model: Model, length: int, source_length: int | None = None, scored: fl
         if model.encoder is not None:
             ratio = n_source / length
             total += model.encoder.cost(dims, Shape(n_source)).scaled(ratio)
+            total += model.bridge.cost(dims, model.encoder, model.decoder).scaled(ratio)
             total += Cost(flops=model.embedding.cost(dims).flops * ratio, kept=model.embedding.cost(dims).kept * ratio)
     head = model.head.cost(dataclasses.replace(dims, d_table=model.embedding.d_table(dims)))
     total += Cost(head.params, head.flops * scored, head.kept * scored)

@@ -71,8 +71,7 @@ class State:
         if self.next_pos_B is not None:
             self.next_pos_B = self.next_pos_B[rows_B]
         if self.memory is not None:
-            keep = self.memory.keep_BM
-            self.memory = Memory(self.memory.states_BMD[rows_B], None if keep is None else keep[rows_B])
+            self.memory = self.memory.select(rows_B)
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -117,7 +116,7 @@ class Transformer(Module):
         self.spec, dims = spec, spec.dims
         self.embedding = spec.embedding.build(dims)
         self.encoder = None if spec.encoder is None else spec.encoder.build(dims)
-        self.bridge = spec.bridge.build()
+        self.bridge = spec.bridge.build(spec.encoder, spec.decoder)
         back = dataclasses.replace(dims, direction="past")
         self.decoder = None if spec.decoder is None else spec.decoder.build(back)
         self.head = spec.head.build(dims, self.embedding)
@@ -210,8 +209,8 @@ class Transformer(Module):
             raise ShapeError("an encoder-decoder needs a source: model(source, target)")
         padding = None if batch.source_keep is None else Padding.of(batch.source_keep)
         own = Context(padding=padding, tree=_tree(batch), taps=ctx.taps, side_losses=ctx.side_losses)
-        states_BMD = self.bridge(self._through(self.encoder, "encoder", batch.source, own, None))
-        memory = Memory(states_BMD, batch.source_keep)
+        with own.scope("encoder"):
+            memory: Memory = self.bridge(self.encoder, self.embedding(batch.source, own), own)
         if state is not None:
             state.memory = memory
         return memory

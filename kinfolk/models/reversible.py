@@ -108,6 +108,7 @@ class _Reversible(StackModule):
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         # listeners want tensors with gradients, and a state for decoding must not be written twice
         plain = ctx.taps is not None or not torch.is_grad_enabled() or (states is not None and not self.training)
+        plain = plain or (ctx.memory is not None and ctx.memory.layers_NBMD is not None)
         pair = (x_BLD, x_BLD)
         pair = self._walk(pair, ctx, states) if plain or self._sharded else self._walk_lightly(pair, ctx, states)
         if self.join is not None:
@@ -128,9 +129,9 @@ class _Reversible(StackModule):
             state = None if states is None else states[n]
             with ctx.scope(str(n)):
                 if again:
-                    pair = checkpoint(blocks[i], pair, ctx, state, use_reentrant=False)
+                    pair = checkpoint(blocks[i], pair, ctx.layer(n), state, use_reentrant=False)
                 else:
-                    pair = blocks[i](pair, ctx, state)
+                    pair = blocks[i](pair, ctx.layer(n), state)
                 if ctx.hears("hidden"):
                     ctx.tap("hidden", _mean(pair))
         return pair

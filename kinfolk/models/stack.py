@@ -34,6 +34,11 @@ class Depth(Spec):
         raise NotImplementedError
 
     @property
+    def n_layers(self) -> int:
+        """How many times blocks run."""
+        raise NotImplementedError
+
+    @property
     def n_sublayers(self) -> int:
         """How many residual branches one pass adds up."""
         raise NotImplementedError
@@ -82,6 +87,10 @@ class Stack(Depth, kind="stack"):
         return total
 
     @property
+    def n_layers(self) -> int:
+        return len(self.order)
+
+    @property
     def n_sublayers(self) -> int:
         return sum(len(self.blocks[i].parts) for i in self.order)
 
@@ -105,7 +114,7 @@ class StackModule(DepthModule):
         for n, i in self.runs():
             block, state = blocks[i], None if states is None else states[n]
             with ctx.scope(str(n)):
-                x_BLD = run(block, self.position.add(x_BLD, ctx, n + 1), ctx, state)
+                x_BLD = run(block, self.position.add(x_BLD, ctx, n + 1), ctx.layer(n), state)
                 ctx.tap("hidden", x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out
