@@ -70,11 +70,15 @@ class DynamicConv(Mixer, kind="dynamic-conv"):
 
 
 class SeparableConv(Mixer, kind="separable-conv"):
-    """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018)."""
+    """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018).
+
+    `d_out` is the width it maps to; 0 means the width it came with.
+    """
 
     kernel: int
     direction: str = "past"
     bias: bool = True
+    d_out: int = 0
 
     def __post_init__(self) -> None:
         _check(self.kernel, self.direction)
@@ -84,7 +88,7 @@ class SeparableConv(Mixer, kind="separable-conv"):
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         depthwise = Cost(params=self.kernel * dims.d_model, flops=2.0 * self.kernel * dims.d_model, kept=dims.d_model)
-        return depthwise + linear(dims.d_model, dims.d_model, self.bias)
+        return depthwise + linear(dims.d_model, self.d_out or dims.d_model, self.bias)
 
 
 class Recent:
@@ -208,6 +212,7 @@ class _DynamicConv(_GatedConv):
 class _SeparableConv(_Convolution):
     def __init__(self, spec: SeparableConv, dims: Dims) -> None:
         super().__init__(spec, dims)
+        self.out = Linear(dims.d_model, spec.d_out or dims.d_model, bias=spec.bias, ends_branch=True)
         self.taps_Dt = nn.Parameter(torch.zeros(dims.d_model, spec.kernel))
 
     def draw(self) -> None:

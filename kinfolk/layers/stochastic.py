@@ -43,9 +43,6 @@ class _StochasticDepth(Module):
         self.rate = spec.rate
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        if not self.training:
-            ordinary: tuple[Tensor, Any] = self.of(x, part, ctx, state)
-            return ordinary
         y, state = self.branch(x, part, ctx, state)
         return x + y, state
 
