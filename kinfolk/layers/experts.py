@@ -163,8 +163,9 @@ class NoisyTopK(Router, kind="noisy-top-k"):
         return _NoisyTopK(self, width, n_experts)
 
     def cost(self, width: int, n_experts: int) -> Cost:
-        maps = linear(width, 2 * n_experts, False, kept=False)
-        return maps + Cost(flops=20.0 * n_experts, kept=8 * n_experts + 3 * self.k)
+        scores = linear(width, n_experts, False, kept=False)
+        # the map of the noise has as many parameters, and runs in training alone
+        return scores + Cost(params=scores.params, flops=20.0 * n_experts, kept=8 * n_experts + 3 * self.k)
 
 
 class _NoisyTopK(Module):
