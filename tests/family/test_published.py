@@ -15,6 +15,8 @@ MILLIONS = {
     ("fixup", ()): 223,
     ("moe", (("every", 4),)): 648,
     ("switch", (("every", 4),)): 1100,
+    ("transparent", ()): 223,
+    ("weighted", ()): 280,
 }
 
 

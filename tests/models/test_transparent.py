@@ -11,7 +11,7 @@ from kinfolk.layers.norm import LayerNorm, NoNorm
 from kinfolk.models.bridge import LastLayer
 from kinfolk.models.layer_drop import LayerDrop
 from kinfolk.models.reversible import Reversible
-from kinfolk.models.transparent import Transparent
+from kinfolk.models.transparent import Layers, Transparent
 
 NUMBERS = {"d_model": 16, "n_layers": 3, "n_heads": 2, "d_ff": 24, "vocab_size": 31, "max_len": 32}
 SOURCE, TARGET = torch.randint(31, (2, 7)), torch.randint(31, (2, 5))
@@ -108,6 +108,24 @@ def test_every_layer_of_the_encoder_is_reached_directly():
     grads = gradients(model)
     assert grads["encoder.blocks.0.parts.0.qkv.weight"].abs().sum() > 0
     assert grads["encoder.blocks.2.parts.0.qkv.weight"].abs().sum() == 0
+
+
+def test_a_reversible_decoder_has_its_mixtures_too():
+    model = built(Reversible.of)
+    with torch.no_grad():
+        want = model(SOURCE, TARGET).logits
+    got = model(SOURCE, TARGET).logits
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    got.square().sum().backward()
+    assert (model.bridge.logits_Nn.grad.abs().sum(0) > 0).all()
+
+
+def test_a_layer_that_did_not_run_left_the_stream_as_it_was():
+    heard = Layers(None)
+    for i in (0, 2):
+        with heard.scope(str(i)):
+            heard.record("hidden", torch.tensor(i + 1.0))
+    assert [float(x) for x in heard.states(torch.tensor(0.0), 5)] == [0.0, 1.0, 1.0, 3.0, 3.0]
 
 
 def test_dropout_falls_on_the_logits():

@@ -1,0 +1,33 @@
+"""Relatives whose heads think before they are added up: the Weighted Transformer."""
+
+from typing import Any
+
+from kinfolk.family.assembly import with_depth
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.family.transformer import vanilla
+from kinfolk.layers.branched import Branched
+from kinfolk.layers.part import FeedForward, Mixer
+from kinfolk.models.block import Block
+
+
+@relative(
+    "weighted",
+    parent="vanilla",
+    year=2017,
+    paper="Ahmed et al. 2017, Weighted Transformer Network for Machine Translation, arXiv:1711.02132",
+    topology="encoder-decoder",
+    causal=True,
+    changes="every head passes through the feed-forward by itself, and learned shares add the heads up",
+)
+def weighted(**numbers: Any) -> Recipe:
+    """Looking and thinking become one part, in a decoder one for each of its two attentions."""
+
+    def branched(block: Block) -> Block:
+        (think,) = (part for part in block.parts if isinstance(part, FeedForward))
+        looks = (part for part in block.parts if isinstance(part, Mixer))
+        return block.replace(parts=tuple(Branched(look=look, think=think) for look in looks))
+
+    recipe = vanilla(**numbers)
+    model = with_depth(recipe.model, lambda stack: stack.replace(blocks=tuple(map(branched, stack.blocks))))
+    return recipe.replace(name="weighted", model=model)
