@@ -1,18 +1,23 @@
 """How the weights move: the optimiser, its learning rate over time, and the numbers of a training run."""
 
-from kinfolk.optim.optimiser import Adam, AdamW, Optimiser, named_groups
-from kinfolk.optim.schedule import Constant, Cosine, InverseSqrt, Linear, Schedule
+from kinfolk.optim.lamb import LAMB
+from kinfolk.optim.optimiser import Adafactor, Adam, AdamW, Optimiser, named_groups
+from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, Linear, Schedule, SlantedTriangular
 from kinfolk.optim.training import Training
 
 __all__ = [
+    "LAMB",
+    "Adafactor",
     "Adam",
     "AdamW",
     "Constant",
+    "Cooldown",
     "Cosine",
     "InverseSqrt",
     "Linear",
     "Optimiser",
     "Schedule",
+    "SlantedTriangular",
     "Training",
     "named_groups",
 ]

@@ -40,7 +40,7 @@ class Optimiser(Spec):
         return self.make(named_groups(model, self.decay, self.weight_decay))
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make the optimiser of ready groups (each has `params`, `names` and `weight_decay`)."""
+        """Make the optimiser of ready groups (each has `params`, `names`, `decays` and `weight_decay`)."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it is made")
 
 
@@ -85,6 +85,25 @@ class Adam(Optimiser, kind="adam"):
         return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
+class Adafactor(Optimiser, kind="adafactor"):
+    r"""Second moments of a matrix from their sums over rows and columns (Shazeer and Stern 2018, algorithm 4).
+
+    Memory grows with the sides of a matrix, not with its area. A step is at most `lr` times the root mean square of the
+    weights; `rho` is the power $c$ in $\hat\beta_2 = 1 - t^c$, `threshold` clips the root mean square of an update.
+    """
+
+    lr: float = 1e-2
+    rho: float = -0.8
+    eps: float = 1e-3
+    threshold: float = 1.0
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make it; PyTorch's own."""
+        return torch.optim.Adafactor(
+            groups, lr=self.lr, beta2_decay=self.rho, eps=(None, self.eps), d=self.threshold, weight_decay=0.0
+        )
+
+
 def named_groups(model: nn.Module, decay: str, weight_decay: float) -> list[dict[str, Any]]:
     """Split a model's trainable parameters into those that decay and those that do not.
 
@@ -97,7 +116,7 @@ def named_groups(model: nn.Module, decay: str, weight_decay: float) -> list[dict
         if not parameter.requires_grad:
             continue
         decays = decay == "all" or (parameter.ndim >= 2 and not (decay == "hidden" and id(parameter) in embeddings))
-        empty = {"params": [], "names": [], "weight_decay": weight_decay if decays else 0.0}
+        empty = {"params": [], "names": [], "decays": decays, "weight_decay": weight_decay if decays else 0.0}
         group = groups.setdefault(decays, empty)
         group["params"].append(parameter)
         group["names"].append(name)

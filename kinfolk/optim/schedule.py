@@ -66,6 +66,47 @@ class Cosine(Schedule, kind="cosine"):
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+class Cooldown(Schedule, kind="cooldown"):
+    """Stay at the peak, then fall in a straight line to `floor` over the last `share` of the steps after the warm-up.
+
+    Where to stop can be decided late: everything before the fall is the same for any length.
+    """
+
+    share: float = 0.2
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise SpecError(f"share must lie in (0, 1], got {self.share}")
+
+    def decay(self, progress: float) -> float:
+        """Return 1, or the height of the line."""
+        left = min((1 - progress) / self.share, 1.0)
+        return self.floor + (1 - self.floor) * left
+
+
+class SlantedTriangular(Schedule, kind="slanted-triangular"):
+    """A short straight rise and a long straight fall to 1 / `ratio` of the peak (Howard and Ruder 2018, equation 3).
+
+    `warmup` is the share of steps that rise; their `cut_frac`.
+    """
+
+    warmup: float = 0.1
+    ratio: float = 32.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ratio < 1:
+            raise SpecError(f"ratio must be at least 1, got {self.ratio}")
+
+    def scale(self, step: int, total: int) -> float:
+        """Return the multiplier of this update."""
+        cut, done = math.floor(self.warmup_steps(total)), step - 1
+        share = done / cut if done < cut else 1 - (done - cut) / max(total - cut, 1)
+        return (1 + max(share, 0.0) * (self.ratio - 1)) / self.ratio
+
+
 class InverseSqrt(Schedule, kind="inverse-sqrt"):
     r"""The schedule of Vaswani et al. 2017, equation 3: $d^{-0.5} \min(s^{-0.5}, s\,w^{-1.5})$.
 
