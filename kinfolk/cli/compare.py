@@ -13,6 +13,9 @@ examples:
   kin compare vanilla gpt2 --data pairs/ --budget 2M-tokens     the same number of tokens for all
   kin compare gpt2 bert --budget 1e14-flops --match params      the same operations, widths matched to gpt2
   kin compare table.toml --seeds 5 --out runs/mine              contestants of your own
+  kin compare --table narang --rows list                        the rows of a published table
+  kin compare --table narang --rows 8 --budget 10m              eight of them, beside the published figures
+  kin compare --table narang --rows geglu,switch --seeds 5      those two, beside the baseline
 
 Stop it at any time; the same command goes on. More seeds or contestants with the same --out add only what is missing.
 A table.toml has [contestants.NAME] with relative = "gpt2" and numbers, for example n_layers = 8."""
@@ -23,6 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
+    add("--table", default="", metavar="T", help="run the rows of a published table: narang")
+    add("--rows", default="", metavar="R", help="of the table: so many, names between commas, or list to see them")
     add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
     add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
     add("--seeds", type=int, default=3, metavar="N", help="trials of every contestant (default: 3)")
@@ -53,10 +58,13 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print the table, and say where the report is."""
     from rich.console import Console
 
+    from kinfolk.compare.published_table import show_beside
     from kinfolk.compare.run import run as compare
     from kinfolk.compare.settings import Settings
     from kinfolk.compare.table import show
 
+    if args.table and args.rows == "list":
+        return _list_rows(args)
     settings = Settings(
         contestants=tuple(args.contestants),
         data=args.data,
@@ -73,6 +81,8 @@ def run(args: argparse.Namespace) -> int:
         timeout=args.timeout,
         out=args.out,
         cache=args.cache,
+        table=args.table,
+        rows=args.rows,
     )
     command = shlex.join(["kin", *sys.argv[1:]])
     notes = Console(stderr=True)
@@ -87,5 +97,28 @@ def run(args: argparse.Namespace) -> int:
     else:
         console = Console()
         show(result.rows, console, result.title)
+        if result.beside:
+            console.print()
+            show_beside(result.beside, console)
         console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     return 0 if result.best else 1
+
+
+def _list_rows(args: argparse.Namespace) -> int:
+    import dataclasses
+
+    from rich.console import Console
+
+    from kinfolk.compare.published_table import show_rows
+    from kinfolk.family.tables import table
+
+    found = table(args.table)
+    if args.json:
+        rows = [
+            {"key": r.key, "name": r.name, "changes": r.changes, "missing": r.missing} | dataclasses.asdict(r.published)
+            for r in found.rows
+        ]
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        show_rows(found, Console())
+    return 0

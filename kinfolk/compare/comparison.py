@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.compare.outcome import Outcome, write_json
+from kinfolk.compare.published import Beside, beside
 from kinfolk.compare.results import Row, rows, to_csv
+from kinfolk.family.tables import table
 from kinfolk.train import durable
 
-RESULTS, TABLE, REPORT = "results.json", "results.csv", "report.html"
+RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,13 +42,18 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Contestants, their outcomes by name, and the facts of the run (command, budget, data, versions, machine)."""
+    """Contestants, their outcomes by name, and the facts of the run (command, budget, data, versions, machine).
+
+    table: the published table whose rows the contestants are; unavailable: rows that could not be run, and why.
+    """
 
     folder: Path
     title: str
     facts: Mapping[str, str]
     cards: tuple[Card, ...]
     outcomes: Mapping[str, tuple[Outcome, ...]]
+    table: str = ""
+    unavailable: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows(self) -> list[Row]:
@@ -61,21 +68,34 @@ class Comparison:
         """Name of the first contestant of the largest group, or None when nobody finished."""
         return next((row.name for row in self.rows if row.rank == 1), None)
 
+    @property
+    def beside(self) -> Beside | None:
+        """Ours beside the published figures, where the contestants are rows of a table."""
+        if not self.table:
+            return None
+        return beside(table(self.table), self.rows, self.outcomes, self.unavailable)
+
     def to_plain(self) -> dict[str, Any]:
         """Return everything as plain data, the content of `results.json`."""
+        published = self.beside
         return {
             "title": self.title,
             "facts": dict(self.facts),
             "rows": [dataclasses.asdict(row) for row in self.rows],
             "contestants": [dataclasses.asdict(card) for card in self.cards],
             "trials": [dataclasses.asdict(o) for trials in self.outcomes.values() for o in trials],
-        }
+        } | ({"published": dataclasses.asdict(published)} if published else {})
 
     def write(self) -> Path:
-        """Write `results.json`, `results.csv` and `report.html`; return the path of the report."""
+        """Write `results.json`, `results.csv` and `report.html`; return the path of the report.
+
+        A comparison of a table's rows also has `published.csv`.
+        """
         from kinfolk.compare.report import render
 
         write_json(self.folder / RESULTS, json.loads(json.dumps(self.to_plain())))
         durable.write(self.folder / TABLE, to_csv(self.rows))
+        if published := self.beside:
+            durable.write(self.folder / PUBLISHED, published.to_csv())
         durable.write(self.folder / REPORT, render(self))
         return self.folder / REPORT

@@ -26,6 +26,7 @@ from kinfolk.family.building import read_recipe
 from kinfolk.family.making import make, numbers_of
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
+from kinfolk.family.tables import NotAtThisSizeError, Table, TableRow, table
 
 FIRST = ("vanilla", "vanilla-pre", "gpt", "gpt2", "bert")
 TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
@@ -34,7 +35,10 @@ TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """One that takes part: a relative with some numbers, or a recipe read from a file, and what `--set` changes."""
+    """One that takes part: a relative with some numbers, a recipe read from a file, or a row of a published table.
+
+    `assignments` is what `--set` changes besides.
+    """
 
     name: str
     relative: str = ""
@@ -42,16 +46,19 @@ class Contestant:
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Recipe | None = None
     assignments: tuple[str, ...] = ()
+    row: tuple[Table, TableRow] | None = None
 
     @property
     def about(self) -> About | None:
         """What is known of its relative."""
+        if self.row is not None:
+            return self.row[0].about(self.row[1])
         return registry.about(self.relative) if self.relative else None
 
     @property
     def scalable(self) -> bool:
         """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
-        return bool(self.relative) and "d_model" in self._known() and "d_model" not in self.overrides
+        return self.written is None and "d_model" in self._known() and "d_model" not in self.overrides
 
     def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
         """Return its recipe for data of this vocabulary, at other widths if they are given."""
@@ -60,17 +67,14 @@ class Contestant:
         else:
             numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
             fitting = {name: value for name, value in numbers.items() if name in known}
-            recipe = make(self.relative, size=self.size, **(fitting | dict(self.overrides)))
+            recipe = self._made(fitting | dict(self.overrides))
         return paths.assign(recipe, self.assignments)
 
     def parent(self, vocab_size: int) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
-        about = self.about
-        if about is None or about.parent is None:
+        elder = self._elder()
+        if elder is None:
             return None
-        known = numbers_of(registry.entry(about.parent).function)
-        same = {name: value for name, value in self.overrides.items() if name in known}
-        elder = Contestant(about.parent, about.parent, self.size, same, assignments=self.assignments)
         try:
             return elder.recipe(vocab_size)
         except SpecError:
@@ -79,7 +83,7 @@ class Contestant:
 
     def changed(self, assignments: Sequence[str]) -> Self:
         """Return it with `--set` applied: `n_layers=4` is a number of a relative, `model.dropout=0.1` a path."""
-        known = self._known() if self.relative else {}
+        known = self._known() if self.written is None else {}
         pairs = [paths.split(text) for text in assignments]
         numbers = {name: paths.Written(text).read() for name, text in pairs if name in known}
         rest = tuple(f"{name}={text}" for name, text in pairs if name not in known)
@@ -93,7 +97,23 @@ class Contestant:
         return {"d_model": d_model, "d_ff": max(8, round(numbers["d_ff"] * d_model / numbers["d_model"] / 8) * 8)}
 
     def _known(self) -> dict[str, Any]:
-        return numbers_of(registry.entry(self.relative).function)
+        function = registry.entry(self.relative).function if self.row is None else self.row[0].baseline
+        return numbers_of(function)
+
+    def _made(self, numbers: Mapping[str, Any]) -> Recipe:
+        if self.row is None:
+            return make(self.relative, size=self.size, **numbers)
+        return self.row[0].recipe(self.row[1], self.size, **numbers)
+
+    def _elder(self) -> "Contestant | None":
+        about = self.about
+        if about is None or about.parent is None:
+            return None
+        if self.row is not None:
+            return dataclasses.replace(self, name=about.parent, row=(self.row[0], self.row[0].rows[0]))
+        known = numbers_of(registry.entry(about.parent).function)
+        same = {name: value for name, value in self.overrides.items() if name in known}
+        return Contestant(about.parent, about.parent, self.size, same, assignments=self.assignments)
 
 
 def gather(names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = ()) -> list[Contestant]:
@@ -107,6 +127,28 @@ def gather(names: Sequence[str | Path], size: str = "tiny", assignments: Sequenc
                 f"contestant {contestant.name!r} is named twice; a table of contestants gives names of its own"
             )
     return found
+
+
+def gather_rows(
+    name: str, rows: str, size: str = "tiny", assignments: Sequence[str] = ()
+) -> tuple[list[Contestant], list[tuple[str, str]]]:
+    """Find the rows of a published table that were asked for, and those of them that cannot be run, with the reason."""
+    if size not in SIZES:
+        raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
+    found, missing, asked = [], [], table(name)
+    for row in asked.pick(rows):
+        if row.change is None:
+            missing.append((row.name, row.missing))
+            continue
+        contestant = Contestant(row.name, size=size, row=(asked, row)).changed(assignments)
+        try:
+            # what a row needs of a size does not depend on the vocabulary
+            contestant.recipe(SIZES["tiny"].numbers["vocab_size"])
+        except NotAtThisSizeError as error:
+            missing.append((row.name, str(error)))
+        else:
+            found.append(contestant)
+    return found, missing
 
 
 def _named(name: str | Path, size: str) -> Iterator[Contestant]:

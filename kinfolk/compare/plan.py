@@ -18,7 +18,7 @@ from typing import Any
 from kinfolk.compare import layout, match
 from kinfolk.compare.budget import Budget
 from kinfolk.compare.comparison import Card
-from kinfolk.compare.contestants import Contestant, gather
+from kinfolk.compare.contestants import Contestant, gather, gather_rows
 from kinfolk.compare.layout import Layout
 from kinfolk.compare.outcome import write_json
 from kinfolk.compare.reading import Reading, cost_of, read
@@ -61,13 +61,14 @@ class Entrant:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that is known before the first trial starts."""
+    """Everything that is known before the first trial starts; `unavailable`: rows of a table, and why."""
 
     settings: Settings
     data: Data
     reading: Reading
     entrants: tuple[Entrant, ...]
     layout: Layout
+    unavailable: tuple[tuple[str, str], ...] = ()
 
     @property
     def budget(self) -> Budget:
@@ -141,7 +142,11 @@ class Plan:
 
 def make(settings: Settings) -> Plan:
     """Settle everything that can be settled without training."""
-    contestants = gather(settings.contestants, settings.size, settings.assignments)
+    unavailable: list[tuple[str, str]] = []
+    if settings.table:
+        contestants, unavailable = gather_rows(settings.table, settings.rows, settings.size, settings.assignments)
+    else:
+        contestants = gather(settings.contestants, settings.size, settings.assignments)
     data = open_data(**_arguments(settings))
     vocab_size = data.tokenizer.vocab_size
     recipes = [contestant.recipe(vocab_size) for contestant in contestants]
@@ -158,6 +163,7 @@ def make(settings: Settings) -> Plan:
         reading=reading,
         entrants=tuple(entrants),
         layout=_layout(settings, entrants, reading),
+        unavailable=tuple(unavailable),
     )
 
 

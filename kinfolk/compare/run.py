@@ -22,6 +22,7 @@ from kinfolk.compare.screen import Screen
 from kinfolk.compare.settings import Settings
 from kinfolk.compare.trial import Trial
 from kinfolk.core.errors import SpecError
+from kinfolk.family.tables import table
 
 TRIALS, CALIBRATIONS = "trials", "calibrations"
 
@@ -98,10 +99,12 @@ class _Contest:
             outcomes[entrant.name] = tuple(outcome for outcome in ended if outcome is not None)
         return Comparison(
             folder=self.folder,
-            title=f"{', '.join(e.name for e in made.entrants)} on {made.data.name}",
+            title=_title(made),
             facts=facts.gather(made, self.command, sum(map(len, outcomes.values())), self.paces),
             cards=tuple(cards),
             outcomes=outcomes,
+            table=made.settings.table,
+            unavailable=made.unavailable,
         )
 
     def _trial(self, entrant: Entrant, seed: int) -> Trial | None:
@@ -139,6 +142,12 @@ class _Contest:
         with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
             screen.note(f"{what}{f'; {kept} finished before' if kept else ''}")
             run_all(jobs, self.plan.layout.jobs, screen, self.held)
+
+
+def _title(made: Plan) -> str:
+    if made.settings.table:
+        return f"{table(made.settings.table).title} {len(made.entrants)} rows on {made.data.name}"
+    return f"{', '.join(e.name for e in made.entrants)} on {made.data.name}"
 
 
 @contextlib.contextmanager

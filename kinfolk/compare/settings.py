@@ -8,6 +8,7 @@ from pathlib import Path
 from kinfolk.compare import budget as budgets
 from kinfolk.compare.match import check
 from kinfolk.core.errors import SpecError
+from kinfolk.family import tables
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,6 +16,7 @@ class Settings:
     """Everything that `kin compare` and `kf.compare` take.
 
     contestants: relatives, spec files, run folders or tables; none: the first relatives.
+    table: a published table to run again, in the place of contestants; rows: some of it, see `Table.pick`.
     data: a name, a file or a prepared folder; tokenizer, vocab: for raw files.
     budget: of every trial: "10m", "2M-tokens", "1e15-flops". seeds: trials of every contestant, 0, 1, …
     match: "params" or "flops" scales widths to the first contestant's; "none" leaves them.
@@ -39,10 +41,18 @@ class Settings:
     timeout: str = ""
     out: Path | None = None
     cache: Path | None = None
+    table: str = ""
+    rows: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
         check(self.match)
+        if self.table and self.contestants:
+            raise SpecError(f"table {self.table!r} has contestants of its own, found {', '.join(self.contestants)}")
+        if self.rows and not self.table:
+            raise SpecError(f"rows {self.rows!r}: of which table? (known: {', '.join(tables.NAMES)})")
+        if self.table:
+            tables.table(self.table).pick(self.rows)
         budgets.parse(self.budget)
         for name in ("seeds", "jobs", "threads"):
             value = getattr(self, name)
@@ -72,6 +82,8 @@ class Settings:
         if self.out is not None:
             return Path(self.out)
         asked = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
+        # a comparison without a table is called what it was before there were any
+        asked = {name: value for name, value in asked.items() if value or name not in ("table", "rows")}
         digest = hashlib.blake2b(json.dumps(asked, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{digest}"
 

@@ -6,6 +6,7 @@ from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.convolution import DynamicConv, LightConv
+from kinfolk.models.model import Model
 
 KERNELS = (3, 7, 15, 31, 31, 31)
 """How far each layer reaches in the paper's translation models; layers beyond the last reach as far as it does."""
@@ -39,9 +40,7 @@ def dynamic_conv(*, kernels: tuple[int, ...] = KERNELS, **numbers: int | float) 
     return _convolved("dynamic-conv", DynamicConv, kernels, numbers)
 
 
-def _convolved(
-    name: str, kind: type[LightConv | DynamicConv], kernels: tuple[int, ...], numbers: dict[str, int | float]
-) -> Recipe:
+def convolved(model: Model, kind: type[LightConv | DynamicConv], kernels: tuple[int, ...]) -> Model:
     """Convolve as many heads as attended, in the direction in which they looked."""
 
     def change(look: Attention, layer: int) -> LightConv | DynamicConv:
@@ -53,5 +52,11 @@ def _convolved(
             dropout=look.dropout,
         )
 
+    return with_mixers(model, change)
+
+
+def _convolved(
+    name: str, kind: type[LightConv | DynamicConv], kernels: tuple[int, ...], numbers: dict[str, int | float]
+) -> Recipe:
     recipe = vanilla(**numbers)  # type: ignore[arg-type]
-    return recipe.replace(name=name, model=with_mixers(recipe.model, change))
+    return recipe.replace(name=name, model=convolved(recipe.model, kind, kernels))

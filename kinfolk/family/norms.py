@@ -10,6 +10,7 @@ from kinfolk.layers.feed_forward import Dense, ShiftedDense
 from kinfolk.layers.norm import NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.residual import PreNorm, ReZero
+from kinfolk.models.model import Model
 
 
 @relative(
@@ -68,12 +69,17 @@ def rezero(**numbers: int | float) -> Recipe:
 )
 def fixup(**numbers: int | float) -> Recipe:
     """Section 3 and its translation model; the tied output layer is drawn, where the paper's own starts at zero."""
+    recipe = vanilla_pre(**numbers)
+    return recipe.replace(name="fixup", model=fixed_up(recipe.model))
+
+
+def fixed_up(model: Model) -> Model:
+    """Take the norms out of an encoder-decoder and put Fixup's numbers and beginnings in their place."""
 
     def shifted(think: FeedForward) -> FeedForward:
         assert isinstance(think, Dense)
         return ShiftedDense(d_ff=think.d_ff, activation=think.activation, bias=think.bias)
 
-    recipe = vanilla_pre(**numbers)
-    encoder = with_residual(recipe.model, residual.Fixup(), ShiftScale()).encoder
-    model = with_residual(recipe.model, residual.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
-    return recipe.replace(name="fixup", model=with_feed_forward(model, shifted))
+    encoder = with_residual(model, residual.Fixup(), ShiftScale()).encoder
+    changed = with_residual(model, residual.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
+    return with_feed_forward(changed, shifted)

@@ -4,19 +4,25 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
+from kinfolk.layers.attention import Attention
 from kinfolk.layers.synthesizer import Synthesizer
+from kinfolk.models.model import Model
+
+
+def synthesized(model: Model, form: str, rank: int = 8) -> Model:
+    """Make up the scores of every self-attention in this form, under the same pattern."""
+
+    def change(look: Attention) -> Synthesizer:
+        return Synthesizer(
+            n_heads=look.n_heads, form=form, rank=rank, pattern=look.pattern, bias=look.bias, dropout=look.dropout
+        )
+
+    return with_mixer(model, change)
 
 
 def _synthesized(form: str, numbers: dict[str, int | float], rank: int = 8) -> Recipe:
-    """Give every layer of GPT-2 scores of this form, under the same pattern."""
     recipe = gpt2(**numbers)  # type: ignore[arg-type]
-    model = with_mixer(
-        recipe.model,
-        lambda look: Synthesizer(
-            n_heads=look.n_heads, form=form, rank=rank, pattern=look.pattern, bias=look.bias, dropout=look.dropout
-        ),
-    )
-    return recipe.replace(name=f"synthesizer-{form}", model=model)
+    return recipe.replace(name=f"synthesizer-{form}", model=synthesized(recipe.model, form, rank))
 
 
 @relative(

@@ -7,6 +7,7 @@ from kinfolk.compare.budget import amount, duration
 from kinfolk.compare.comparison import Card, Comparison
 from kinfolk.compare.outcome import Outcome
 from kinfolk.compare.report.html import Html, embed, join, tag
+from kinfolk.compare.report.published import published
 from kinfolk.compare.results import Row
 from kinfolk.compare.statistics import ALIKE, LEVEL, WORSE
 from kinfolk.compare.table import WORDS, cells, memory, notes
@@ -26,6 +27,8 @@ MEASURES = {
     "continuation": "every token of the second half of a window from all before it, which an encoder-decoder and a "
     "decoder can both answer",
     "target-token": "every token of the target of a pair",
+    "span-token": "the tokens of spans that were taken out of a text, and the marks between them, from what is left; "
+    "not a probability of the text, so it has no bits per byte",
     "masked-token": "hidden tokens from both sides; not a probability of the text, so it has no bits per byte and no "
     "place among the others",
 }
@@ -42,6 +45,7 @@ def render(comparison: Comparison) -> str:
         "main",
         _head(comparison, table),
         _table(table),
+        published(comparison.beside),
         _charts(comparison, table),
         _failures(comparison),
         _changes(comparison),
