@@ -1,4 +1,4 @@
-"""Mixers that read their neighbours: lightweight, dynamic and separable convolutions.
+"""Mixers that read their neighbours: lightweight, dynamic, separable and full convolutions.
 
 They see `kernel` positions: the last ones ("past", strictly causal) or as many on either side ("both"). Padding counts
 as nothing and so does what belongs to another packed document. While decoding they remember the last `kernel` - 1
@@ -91,6 +91,25 @@ class SeparableConv(Mixer, kind="separable-conv"):
         return depthwise + linear(dims.d_model, self.d_out or dims.d_model, self.bias)
 
 
+class Conv(Mixer, kind="conv"):
+    """A kernel across positions and channels; `d_out` is the width it maps to, 0 the width it came with."""
+
+    kernel: int
+    direction: str = "past"
+    bias: bool = True
+    d_out: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.kernel, self.direction)
+
+    def build(self, dims: Dims) -> PartModule:
+        return _Conv(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        d_out = self.d_out or dims.d_model
+        return linear(dims.d_model, self.kernel * d_out, False) + Cost(params=d_out if self.bias else 0)
+
+
 class Recent:
     """The last `kernel` - 1 inputs of each example; zeros before its first."""
 
@@ -113,9 +132,9 @@ class Recent:
 
 
 class _Convolution(PartModule):
-    """What the three share: where inputs come from. A kind says how they are made (`inputs`) and mixed (`mix`)."""
+    """What all share: where inputs come from. A kind says how they are made (`inputs`) and mixed (`mix`)."""
 
-    def __init__(self, spec: LightConv | DynamicConv | SeparableConv, dims: Dims) -> None:
+    def __init__(self, spec: LightConv | DynamicConv | SeparableConv | Conv, dims: Dims) -> None:
         super().__init__()
         if dims.direction == "past" and spec.direction != "past":
             raise SpecError(f"direction: {spec.direction!r} would let a decoder see the future; use 'past'")
@@ -221,6 +240,31 @@ class _SeparableConv(_Convolution):
 
     def mix(self, x_BLD: Tensor, x_BMD: Tensor, left: int, ctx: Context) -> Tensor:
         return depthwise_conv(x_BMD, self.taps_Dt, left, x_BLD.shape[1], self._same(ctx))
+
+
+class _Conv(_Convolution):
+    def __init__(self, spec: Conv, dims: Dims) -> None:
+        super().__init__(spec, dims)
+        d_out = spec.d_out or dims.d_model
+        self.out = Linear(dims.d_model, spec.kernel * d_out, bias=False, packs=spec.kernel, ends_branch=True)
+        self.bias_D = nn.Parameter(torch.zeros(d_out)) if spec.bias else None
+
+    def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> tuple[Tensor, Recent | None]:
+        refuse_pairs(ctx, self.spec.kind)
+        n_out, n_taps, x_BLD = x_BLD.shape[1], self.spec.kernel, self._without_padding(x_BLD, ctx)
+        # every input passes through the maps of all taps once; then what belongs to one position is added up
+        if state is None:
+            z_BMtD = self.out(x_BLD).unflatten(-1, (n_taps, -1))
+            z_BMtD = F.pad(z_BMtD, (0, 0, 0, 0, self.left, n_taps - 1 - self.left))
+        else:
+            z_BMtD = self.out(state.extend(x_BLD, ctx)).unflatten(-1, (n_taps, -1))
+        same_BLt = self._same(ctx)
+        y_BLD: Tensor | float = 0.0 if self.bias_D is None else self.bias_D
+        for t in range(n_taps):
+            tap_BLD = z_BMtD[:, t : t + n_out, t]
+            y_BLD = y_BLD + (tap_BLD if same_BLt is None else tap_BLD * same_BLt[..., t, None])
+        assert isinstance(y_BLD, Tensor)
+        return y_BLD, state
 
 
 def _check(kernel: int, direction: str) -> None:
