@@ -115,7 +115,8 @@ def _list_rows(args: argparse.Namespace) -> int:
     found = table(args.table)
     if args.json:
         rows = [
-            {"key": r.key, "name": r.name, "changes": r.changes, "missing": r.missing} | dataclasses.asdict(r.published)
+            {"key": r.key, "name": r.name, "changes": r.changes, "missing": r.missing, "differs": r.differs}
+            | dataclasses.asdict(r.published)
             for r in found.rows
         ]
         print(json.dumps(rows, indent=2, ensure_ascii=False))

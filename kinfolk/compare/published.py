@@ -51,6 +51,7 @@ class Beside:
     """Lines in the order of the paper, how far the orders agree, and the rows that could not be run.
 
     correlations: Spearman's of a column with its published one, and over how many rows.
+    differs: rows of which more than the size is not what was published.
     """
 
     title: str
@@ -59,6 +60,7 @@ class Beside:
     lines: tuple[Line, ...]
     correlations: Mapping[str, tuple[float, int]]
     unavailable: tuple[tuple[str, str], ...] = ()
+    differs: tuple[tuple[str, str], ...] = ()
 
     def count(self, holds: str) -> int:
         """Return how many rows ended like this."""
@@ -81,6 +83,7 @@ class Beside:
             f"Rank correlation of {column} with the published one: {value:+.2f} over {n} rows."
             for column, (value, n) in self.correlations.items()
         ]
+        said += [f"{name}: not quite theirs: {how}" for name, how in self.differs]
         return said + [f"{name}: not available: {reason}" for name, reason in self.unavailable]
 
     def to_csv(self) -> str:
@@ -115,6 +118,7 @@ def beside(
         lines=tuple(lines),
         correlations={label: value for label, value in found.items() if value is not None},
         unavailable=unavailable,
+        differs=tuple((row.name, row.differs) for row in table.rows if row.name in ours and row.differs),
     )
 
 

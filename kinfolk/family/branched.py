@@ -9,6 +9,7 @@ from kinfolk.family.transformer import vanilla
 from kinfolk.layers.branched import Branched
 from kinfolk.layers.part import FeedForward, Mixer
 from kinfolk.models.block import Block
+from kinfolk.models.model import Model
 
 
 @relative(
@@ -22,12 +23,16 @@ from kinfolk.models.block import Block
 )
 def weighted(**numbers: Any) -> Recipe:
     """Looking and thinking become one part, in a decoder one for each of its two attentions."""
+    recipe = vanilla(**numbers)
+    return recipe.replace(name="weighted", model=with_branches(recipe.model))
+
+
+def with_branches(model: Model) -> Model:
+    """Let every head of every attention think by itself."""
 
     def branched(block: Block) -> Block:
         (think,) = (part for part in block.parts if isinstance(part, FeedForward))
         looks = (part for part in block.parts if isinstance(part, Mixer))
         return block.replace(parts=tuple(Branched(look=look, think=think) for look in looks))
 
-    recipe = vanilla(**numbers)
-    model = with_depth(recipe.model, lambda stack: stack.replace(blocks=tuple(map(branched, stack.blocks))))
-    return recipe.replace(name="weighted", model=model)
+    return with_depth(model, lambda stack: stack.replace(blocks=tuple(map(branched, stack.blocks))))

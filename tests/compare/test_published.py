@@ -115,6 +115,14 @@ def test_the_same_in_every_form(tmp_path: Path) -> None:
     assert "not available: not there yet" in said
 
 
+def test_what_is_not_quite_theirs_is_said(tmp_path: Path) -> None:
+    assert comparison(tmp_path).beside.differs == ()  # type: ignore[union-attr]
+    found = comparison(tmp_path, losses=LOSSES | {"Dynamic convolution": [2.2, 2.2, 2.3]}).beside
+    assert found is not None
+    assert [name for name, _ in found.differs] == ["Dynamic convolution"]
+    assert any(said.startswith("Dynamic convolution: not quite theirs: ") for said in found.sentences())
+
+
 def test_a_comparison_without_a_table_has_none_of_it(tmp_path: Path) -> None:
     import dataclasses
 

@@ -41,7 +41,10 @@ class Published:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """One row: `key` is its name on a command line, `missing` why it has no change."""
+    """One row: `key` is its name on a command line, `missing` why it has no change.
+
+    differs: how what is run here is not what was run there, where more than the size is another.
+    """
 
     name: str
     key: str
@@ -49,6 +52,7 @@ class TableRow:
     changes: str
     change: Change | None = None
     missing: str = ""
+    differs: str = ""
 
 
 class NotAtThisSizeError(SpecError):

@@ -6,6 +6,7 @@ steps (mean and standard deviation of five seeds) and after all. Where its print
 
 from typing import Any
 
+from kinfolk.family.branched import with_branches
 from kinfolk.family.t5 import text_to_text
 from kinfolk.family.tables import Change, Published, Table, TableRow, pending, slug
 from kinfolk.family.tables.narang_changes import (
@@ -27,6 +28,8 @@ from kinfolk.family.tables.narang_changes import (
     same,
     sharing,
     synthesizer,
+    transparent,
+    universal,
 )
 from kinfolk.layers.convolution import DynamicConv, LightConv
 from kinfolk.layers.experts import Switch, Top2
@@ -34,6 +37,9 @@ from kinfolk.layers.norm import LayerNorm, RMSNorm
 
 PART = RMSNorm(part=0.0675)
 """Their RMSNorm looks at this share of the channels."""
+
+CUT = "clusters are cut by id: rare words are the last ids of a learnt vocabulary, but not of bytes"
+MADE_UP = "made-up scores have no position biases beside them, as theirs have; their parameters are not explained"
 
 Figures = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
 
@@ -181,18 +187,21 @@ EMBEDDINGS = (
         (204, 9.2, 3.55, 2.250, 0.002, 1.899),
         "rare words have narrower embeddings",
         adaptive(inputs=True, softmax=False),
+        differs=CUT,
     ),
     _row(
         "Adaptive softmax",
         (204, 9.2, 3.60, 2.364, 0.005, 1.982),
         "rare words have narrower embeddings and are predicted in two steps",
         adaptive(inputs=True, softmax=True),
+        differs=CUT,
     ),
     _row(
         "Adaptive softmax without projection",
         (223, 10.8, 3.43, 2.229, 0.009, 1.914),
         "rare words are predicted in two steps",
         adaptive(inputs=False, softmax=True),
+        differs=CUT,
     ),
     _row("Mixture of softmaxes", (232, 16.3, 2.24, 2.227, 0.017, 1.821), "fifteen softmaxes are mixed", mixture(15)),
 )
@@ -202,19 +211,23 @@ MIXERS = (
         "Transparent attention",
         (223, 11.1, 3.33, 2.181, 0.014, 1.874),
         "decoder layers look at mixtures of all encoder layers",
-        **pending("transparent attention"),
+        of_model(transparent),
+        differs="the norm that closes the encoder closes every layer's states before they are mixed; theirs are raw",
     ),
     _row(
         "Dynamic convolution",
         (257, 11.8, 2.65, 2.403, 0.009, 2.047),
         "convolutions with kernels of each position's own instead of self-attention",
         convolution(DynamicConv),
+        differs="as in the paper of dynamic convolutions; theirs predict nine whole matrices for every position and "
+        "have narrower feed-forwards",
     ),
     _row(
         "Lightweight convolution",
         (224, 10.4, 4.07, 2.370, 0.010, 1.989),
         "convolutions with a few normalised kernels instead of self-attention",
         convolution(LightConv),
+        differs="as in the paper of lightweight convolutions; theirs have another map, and a kernel for every channel",
     ),
     _row(
         "Evolved Transformer",
@@ -231,42 +244,49 @@ SYNTHESIZERS = (
         (224, 11.4, 3.47, 2.334, 0.021, 1.962),
         "each token makes up its row of scores",
         synthesizer("dense"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (dense plus)",
         (243, 12.6, 3.22, 2.191, 0.010, 1.840),
         "scores that each token makes up, and comparison",
         synthesizer("dense-plus"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (dense plus alpha)",
         (243, 12.6, 3.01, 2.180, 0.007, 1.828),
         "scores that each token makes up, and comparison, weighed",
         synthesizer("dense-plus-alpha"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (factorized)",
         (207, 10.1, 3.94, 2.341, 0.017, 1.968),
         "a learned table of scores, of low rank",
         synthesizer("factorized"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (random)",
         (254, 10.1, 4.08, 2.326, 0.012, 2.009),
         "a learned table of scores",
         synthesizer("random"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (random plus)",
         (292, 12.0, 3.63, 2.189, 0.004, 1.842),
         "a learned table of scores, and comparison",
         synthesizer("random-plus"),
+        differs=MADE_UP,
     ),
     _row(
         "Synthesizer (random plus alpha)",
         (292, 12.0, 3.42, 2.186, 0.007, 1.828),
         "a learned table of scores, and comparison, weighed",
         synthesizer("random-plus-alpha"),
+        differs=MADE_UP,
     ),
 )
 
@@ -275,8 +295,9 @@ BODIES = (
         "Universal Transformer",
         (84, 40.0, 0.88, 2.406, 0.036, 2.053),
         "one block again and again, until it halts",
-        key="universal",
-        **pending("the Universal Transformer as benchmarked, with layers around its recurrent block,"),
+        of_model(universal),
+        "universal",
+        differs="one block in each stack, told its steps by sinusoids; theirs has plain layers around its block",
     ),
     _row(
         "Mixture of experts",
@@ -303,8 +324,9 @@ BODIES = (
         "Weighted Transformer",
         (280, 71.0, 0.59, 2.378, 0.003, 1.989),
         "heads are branches with learned weights",
-        key="weighted",
-        **pending("the Weighted Transformer"),
+        of_model(with_branches),
+        "weighted",
+        differs="shares add up to one by a softmax; theirs are projected after every step",
     ),
     _row(
         "Product key memory",

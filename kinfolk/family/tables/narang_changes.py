@@ -5,7 +5,7 @@ Numbers that the paper gives for its base size are scaled with the model, so tha
 
 from collections.abc import Callable
 
-from kinfolk.family.assembly import shared, with_feed_forward, with_residual
+from kinfolk.family.assembly import shared, with_depth, with_feed_forward, with_residual
 from kinfolk.family.convolution import convolved
 from kinfolk.family.experts import with_experts
 from kinfolk.family.norms import fixed_up
@@ -22,10 +22,13 @@ from kinfolk.layers.head import LMHead
 from kinfolk.layers.mixture import MixtureHead
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
+from kinfolk.layers.position import DepthTime
 from kinfolk.layers.product_key import ProductKey
 from kinfolk.layers.residual import PreNorm, ReZero
+from kinfolk.models.halting import Halting, Universal
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
+from kinfolk.models.transparent import Transparent
 
 BASE_LAYERS, BASE_WIDTH = 12, 768
 CLUSTERS = (2500 / 32128, 8500 / 32128)
@@ -158,6 +161,21 @@ def convolution(kind: type[LightConv | DynamicConv]) -> Change:
 def synthesizer(form: str) -> Change:
     """Make up the scores of self-attention; made-up scores have no position biases beside them."""
     return of_model(lambda model: synthesized(model, form))
+
+
+def transparent(model: Model) -> Model:
+    """Let each layer of the decoder look at a mixture of all layers of the encoder."""
+    return model.replace(bridge=Transparent())
+
+
+def universal(model: Model) -> Model:
+    """Run one block twice as often as there were layers, until a position halts."""
+
+    def again(stack: Stack) -> Universal:
+        order, halting = (0,) * (2 * len(stack.order)), Halting(eps=0.05)
+        return Universal(blocks=stack.blocks[:1], order=order, norm=stack.norm, position=DepthTime(), halting=halting)
+
+    return with_depth(model, again)
 
 
 def experts(router: Router, capacity: float) -> Change:
