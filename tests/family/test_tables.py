@@ -19,8 +19,7 @@ from kinfolk.objectives.objective import Vocabulary
 NARANG = table("narang")
 ROWS = {row.key: row for row in NARANG.rows}
 ABLE = [key for key, row in ROWS.items() if row.change]
-# six layers, so that every row is possible; a vocabulary that three clusters can share
-TOY = {"d_model": 24, "n_layers": 6, "n_heads": 6, "d_ff": 48, "vocab_size": 40, "max_len": 64, "n_sentinels": 8}
+TOY = {"d_model": 24, "n_layers": 2, "n_heads": 6, "d_ff": 48, "vocab_size": 40, "max_len": 64, "n_sentinels": 8}
 SYNTHESIZERS = {key for key in ROWS if key.startswith("synthesizer")}
 # rows whose parameters are not those printed; each says in the table how it differs
 OTHERWISE = {"dynamic-convolution", "lightweight-convolution", "universal"} | SYNTHESIZERS
@@ -28,7 +27,17 @@ OTHERWISE = {"dynamic-convolution", "lightweight-convolution", "universal"} | SY
 
 @functools.cache
 def recipe(key):
-    return NARANG.recipe(ROWS[key], "tiny", **TOY)
+    # depths are traded in sixths
+    return NARANG.recipe(ROWS[key], "tiny", **(TOY | {"n_layers": 6 if key.endswith("layers") else 2}))
+
+
+def model(key):
+    """Return a model away from its beginning, where biases are zero and some stacks the identity."""
+    m, g = kf.build(recipe(key), seed=1).double().eval(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in m.parameters():
+            p += 0.05 * torch.randn(p.shape, generator=g, dtype=p.dtype)
+    return m
 
 
 @functools.cache
@@ -69,13 +78,9 @@ def test_every_row_builds_and_all_of_it_learns(key):
     r = recipe(key)
     assert (r.name, r.model.vocab_size) == (ROWS[key].name, 48)
     assert loads(Recipe, dumps(r)) == r
-    model = kf.build(r, seed=1)
-    assert cost(r.model, 16).params == model.n_params
-    learner = Learner(model.train(), r.objective, Vocabulary(40))
-    with torch.no_grad():
-        for p in learner.parameters():
-            # away from the beginning, where some branches are zero
-            p += 0.02 * torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    m = model(key)
+    assert cost(r.model, 16).params == m.n_params
+    learner = Learner(m.train(), r.objective, Vocabulary(40))
     loss = learner(batch())
     (loss.total / loss.count + loss.side).backward()
     assert loss.total.isfinite()
@@ -85,12 +90,33 @@ def test_every_row_builds_and_all_of_it_learns(key):
 
 @pytest.mark.parametrize("key", ABLE)
 def test_no_row_sees_the_tokens_that_it_predicts(key):
-    model = kf.build(recipe(key), seed=1).double().eval()
-    before = model.run(batch()).hidden
+    m = model(key)
+    before = m.run(batch()).hidden
     tokens = batch().tokens.clone()
     tokens[:, 5:] = 20
-    after = model.run(batch().replace(tokens=tokens)).hidden
+    after = m.run(batch().replace(tokens=tokens)).hidden
     torch.testing.assert_close(after[:, :5], before[:, :5], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("key", ABLE)
+def test_padding_changes_nothing(key):
+    m, alone = model(key), batch()
+    long = torch.full((2, 3), 11)
+    real = torch.ones_like(alone.source, dtype=torch.bool), torch.ones_like(alone.tokens, dtype=torch.bool)
+    source_keep, keep = (torch.cat([x, torch.zeros(2, 3, dtype=torch.bool)], 1) for x in real)
+    source, tokens = torch.cat([alone.source, long], 1), torch.cat([alone.tokens, long], 1)
+    padded = Batch(index=alone.index, source=source, source_keep=source_keep, tokens=tokens, keep=keep)
+    n = alone.tokens.shape[1]
+    torch.testing.assert_close(m.run(padded).logits[:, :n], m.run(alone).logits, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("key", ABLE)
+def test_token_by_token_is_the_same(key):
+    m, whole = model(key), batch()
+    expected, state = m.run(whole).logits, m.new_state(2, 30)
+    for i in range(whole.tokens.shape[1]):
+        here = Batch(index=whole.index, source=whole.source, tokens=whole.tokens[:, i : i + 1])
+        torch.testing.assert_close(m.run(here, state).logits[:, 0], expected[:, i], rtol=1e-9, atol=1e-11)
 
 
 def test_rows_are_picked_by_name_by_key_and_by_number():
