@@ -16,6 +16,7 @@ from kinfolk.family.tables.narang_changes import (
     convolution,
     deep,
     embeddings,
+    evolved,
     experts,
     factorised,
     fixup,
@@ -233,8 +234,9 @@ MIXERS = (
         "Evolved Transformer",
         (217, 9.9, 3.09, 2.220, 0.003, 1.863),
         "the cells that a search found",
-        key="evolved",
-        **pending("the Evolved Transformer"),
+        of_model(evolved),
+        "evolved",
+        differs="the two attentions that stand side by side have no position biases",
     ),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from kinfolk.family.assembly import shared, with_depth, with_feed_forward, with_residual
 from kinfolk.family.convolution import convolved
+from kinfolk.family.evolved import evolved as cells_of
 from kinfolk.family.experts import with_experts
 from kinfolk.family.norms import fixed_up
 from kinfolk.family.recipe import Recipe
@@ -16,6 +17,7 @@ from kinfolk.layers.adaptive import Adaptive, AdaptiveSoftmax
 from kinfolk.layers.attention import Attention, CrossAttention
 from kinfolk.layers.convolution import DynamicConv, LightConv
 from kinfolk.layers.embedding import Factorised, Sides, Tokens
+from kinfolk.layers.evolved import Branches
 from kinfolk.layers.experts import Router
 from kinfolk.layers.feed_forward import Dense, Gated
 from kinfolk.layers.head import LMHead
@@ -25,6 +27,7 @@ from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.position import DepthTime
 from kinfolk.layers.product_key import ProductKey
 from kinfolk.layers.residual import PreNorm, ReZero
+from kinfolk.models.block import Block
 from kinfolk.models.halting import Halting, Universal
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
@@ -92,7 +95,7 @@ def deep(n_layers: int) -> Change:
             return old.replace(d_ff=d_ff) if isinstance(old, Dense) else old
 
         def stack(old: Stack) -> Stack:
-            block = old.blocks[0].replace(parts=tuple(map(part, old.blocks[0].parts)))
+            block = _with_parts(old.blocks[0], part)
             return old.replace(blocks=(block,) * layers, order=tuple(range(layers)))
 
         changed = model.replace(encoder=stack(_stack(model.encoder)), decoder=stack(_stack(model.decoder)))
@@ -178,6 +181,26 @@ def universal(model: Model) -> Model:
     return with_depth(model, again)
 
 
+def evolved(model: Model) -> Model:
+    """Put the cells of the Evolved Transformer in the place of layers, one for two, with the baseline's attention."""
+    n, look, think = len(_stack(model.encoder).order) // 2, _look(model), _think(model)
+    if n < 1:
+        raise NotAtThisSizeError("a cell stands for two layers, and there is one")
+    numbers = {"d_model": model.d_model, "n_heads": look.n_heads, "d_ff": think.d_ff, "max_len": model.max_len}
+    heads = {"n_first_heads": 2 * look.n_heads, "d_first_head": model.d_model // look.n_heads}
+    cells = cells_of(n_layers=n, n_decoder_layers=n, vocab_size=model.vocab_size, **numbers, **heads).model
+
+    def part(old: Part) -> Part:
+        if isinstance(old, Branches):
+            return old.replace(parts=tuple(each.replace(bias=False) for each in old.parts))
+        if isinstance(old, Attention):
+            return look.replace(pattern=old.pattern)
+        return old.replace(bias=False) if isinstance(old, CrossAttention) else old
+
+    cells = with_depth(cells, lambda stack: stack.replace(blocks=tuple(_with_parts(b, part) for b in stack.blocks)))
+    return model.replace(encoder=cells.encoder, decoder=cells.decoder)
+
+
 def experts(router: Router, capacity: float) -> Change:
     """Make every fourth feed-forward one of 32 experts; a model of fewer layers has them in its last."""
 
@@ -200,6 +223,10 @@ def product_key(model: Model) -> Model:
 def both(first: Change, second: Change) -> Change:
     """Make one change after another."""
     return lambda recipe: second(first(recipe))
+
+
+def _with_parts(block: Block, change: Callable[[Part], Part]) -> Block:
+    return block.replace(parts=tuple(map(change, block.parts)))
 
 
 def _stack(depth: object) -> Stack:
