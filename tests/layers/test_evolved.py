@@ -1,5 +1,7 @@
 """The cells of the Evolved Transformer against PyTorch's convolutions, written out from the paper."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -224,3 +226,14 @@ def test_what_is_no_convolution_is_refused():
         ConvBranches(left=near.replace(d_out=20), right=near, last=near).build(DIMS)
     with pytest.raises(SpecError, match="odd"):
         Conv(kernel=2, direction="both")
+
+
+def test_a_full_convolution_decodes_in_chunks():
+    module, x = randomised(Conv(kernel=4, d_out=5).build(DIMS)), inputs(9)
+    state, got, at = module.new_state(2, 9), [], 0
+    for n in (1, 3, 1, 4):
+        got.append(module(x[:, at : at + n], Context(start=at), state)[0])
+        at += n
+    torch.testing.assert_close(torch.cat(got, 1), module(x, Context(), None)[0], rtol=1e-10, atol=1e-10)
+    with pytest.raises(SpecError, match="see the future"):
+        Conv(kernel=3, direction="both").build(dataclasses.replace(DIMS, direction="past"))

@@ -1,0 +1,30 @@
+"""Relatives that think about a shorter sequence than they read: the Funnel-Transformer."""
+
+from typing import Any
+
+from kinfolk.family.assembly import stack
+from kinfolk.family.bert import bert
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.models.funnel import Funnel
+from kinfolk.models.stack import Stack
+
+
+@relative(
+    "funnel",
+    parent="bert",
+    year=2020,
+    paper="Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy, arXiv:2006.03236",
+    topology="encoder",
+    causal=False,
+    changes="the sequence is pooled twice on the way up; layers at the end see it whole again",
+)
+def funnel(*, pool: int = 2, n_levels: int = 3, n_top: int = 2, n_layers: int = 12, **numbers: Any) -> Recipe:
+    """B4-4-4 and two layers on top, with the absolute positions of its parent instead of Transformer-XL's."""
+    recipe = bert(n_layers=n_layers, **numbers)
+    assert isinstance(recipe.model.encoder, Stack)
+    block, n = recipe.model.encoder.blocks[0], min(n_levels, n_layers)
+    sizes = [n_layers * (i + 1) // n - n_layers * i // n for i in range(n)]
+    levels = tuple(stack(block, size) for size in sizes)
+    depth = Funnel(levels=levels, top=stack(block, n_top), pool=pool)
+    return recipe.replace(name="funnel", model=recipe.model.replace(encoder=depth))

@@ -1,0 +1,201 @@
+"""Depth over fewer and fewer positions: levels of layers, each over a shorter sequence, and the way back.
+
+Neighbours are pooled inside their document only, and padding has no part in a mean: a slot is real if any of its
+positions is.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.cost import Cost, Shape, linear
+from kinfolk.core.errors import SpecError
+from kinfolk.layers.attention import Attention
+from kinfolk.layers.module import Dims
+from kinfolk.layers.packing import refuse_pairs
+from kinfolk.layers.position import NoPosition
+from kinfolk.layers.standing import Stand
+from kinfolk.models.stack import Depth, DepthModule, Stack
+from kinfolk.ops.attend import View
+from kinfolk.ops.pattern import Full
+from kinfolk.ops.pooling import count, pool, unpool
+
+
+class Funnel(Depth, kind="funnel"):
+    """Layers over ever shorter sequences, then over the whole one again (Dai et al. 2020).
+
+    Between two `levels` every `pool` neighbours become their mean, but for the first `apart` positions, which are kept
+    as they are (a token that stands for all, [CLS]). The first layer of a level has the means as queries and in its
+    residual, and the longer sequence as keys and values. At the end every position gets what stands in its slot, added
+    to what the first level left, and passes through `top`. With `pool` 1 nothing is lost, so nothing is added: it is a
+    stack of all layers.
+    """
+
+    levels: tuple[Stack, ...]
+    top: Stack | None = None
+    pool: int = 2
+    apart: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise SpecError("levels: a funnel has at least one")
+        if self.pool < 1 or self.apart < 0:
+            raise SpecError(f"pool: {self.pool} must be at least 1, apart: {self.apart} not negative")
+        for level in self.levels[1:]:
+            look = _first(level)
+            if type(look) is not Attention or look.pattern != Full() or look.position != NoPosition():
+                raise SpecError(
+                    f"levels: the first part of a level asks a longer sequence, which {look.kind!r} of this kind "
+                    "cannot; use 'attention' to all positions, with positions in the embedding"
+                )
+
+    def build(self, dims: Dims) -> DepthModule:
+        if dims.direction == "past":
+            raise SpecError("a funnel pools what comes later, so it cannot be a decoder")
+        return _Funnel(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        total, n = Cost(), shape.length
+        for i, level in enumerate(self.levels):
+            longer, n = n, self.shorter(n) if i else n
+            here = level.cost(dims, Shape(n)).scaled(n / shape.length)
+            total += here + (self._asking(dims, level, n, longer).scaled(1 / shape.length) if i else Cost())
+        return total + (Cost() if self.top is None else self.top.cost(dims, shape))
+
+    def _asking(self, dims: Dims, level: Stack, n: int, longer: int) -> Cost:
+        """Return what the first layer of a level costs more, at all `n` positions, for keys of `longer` ones."""
+        look = _first(level)
+        near, far = look.cost(dims, Shape(n)), look.cost(dims, Shape(longer))
+        d_kv = (look.n_kv_heads or look.n_heads) * (look.d_head or dims.d_model // look.n_heads)
+        keys = linear(dims.d_model, 2 * d_kv, False) + Cost(kept=2 * d_kv)
+        flops = (far.flops - near.flops) * n + keys.flops * longer
+        return Cost(0, flops, (far.kept - near.kept) * n + keys.kept * longer)
+
+    def shorter(self, n: int) -> int:
+        """Return how many slots n positions have."""
+        return n if n <= self.apart else self.apart - (self.apart - n) // self.pool
+
+    @property
+    def n_layers(self) -> int:
+        return sum(stack.n_layers for stack in self._stacks)
+
+    @property
+    def n_sublayers(self) -> int:
+        return sum(stack.n_sublayers for stack in self._stacks)
+
+    @property
+    def _stacks(self) -> tuple[Stack, ...]:
+        return self.levels if self.top is None else (*self.levels, self.top)
+
+
+class _Funnel(DepthModule):
+    def __init__(self, spec: Funnel, dims: Dims) -> None:
+        super().__init__()
+        self.spec = spec
+        self.levels = nn.ModuleList(level.build(dims) for level in spec.levels)
+        self.top = None if spec.top is None else spec.top.build(dims)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        refuse_pairs(ctx, self.spec.kind)
+        x_BLD = self._run(0, self.levels[0], x_BLD, ctx, None)
+        first_BLD, slots, inner = x_BLD, [], ctx
+        for i, level in enumerate(self.levels[1:], 1):
+            cut = _Cut.of(inner, x_BLD, self.spec)
+            wide = self._wide(level, x_BLD, inner, cut)
+            x_BLD, inner = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
+            x_BLD = self._run(i, level, x_BLD, inner, wide)
+            slots.append(cut.slot_BL)
+        if self.spec.pool > 1 and slots:
+            for slot_BL in reversed(slots):
+                x_BLD = unpool(x_BLD, slot_BL)
+            x_BLD = first_BLD + x_BLD
+        return x_BLD if self.top is None else self._run(len(self.levels), self.top, x_BLD, ctx, None)
+
+    def _run(self, i: int, level: Any, x_BLD: Tensor, ctx: Context, wide: "_Wide | None") -> Tensor:
+        level.recompute = self.recompute
+        states: list[Any] | None = None
+        if wide is not None:
+            states = [[None] * len(level.blocks[n].parts) for n in level.order]
+            states[0][0] = wide
+        with ctx.scope(str(i)):
+            out: Tensor = level(x_BLD, ctx, states)
+        return out
+
+    def _wide(self, level: Any, x_BLD: Tensor, ctx: Context, cut: "_Cut") -> "_Wide":
+        """Return keys and values of the longer sequence for the first layer of a level."""
+        block = level.blocks[level.order[0]]
+        _, standing = block.residuals[0](x_BLD, Stand(block.parts[0]), ctx, None)
+        view = View(
+            keep_BM=None if ctx.padding is None else ctx.padding.keep_BL,
+            q_group_BL=cut.inner.group_BL,
+            k_group_BM=ctx.group_BL,
+        )
+        return _Wide(standing.k_BGMK, standing.v_BGMK, view)
+
+    def new_state(self, batch_size: int, max_len: int) -> list[Any]:
+        raise SpecError("a funnel pools what comes later, so it cannot decode step by step")
+
+    def new_memory(self) -> list[Any]:
+        return []
+
+
+@dataclasses.dataclass
+class _Wide:
+    """Keys and values of a longer sequence, in the place of those that queries would bring."""
+
+    k_BGMK: Tensor
+    v_BGMK: Tensor
+    view: View
+
+    def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
+        """Return them, whatever comes."""
+        return self.k_BGMK, self.v_BGMK, self.view
+
+
+@dataclasses.dataclass
+class _Cut:
+    """Where positions go when a sequence is pooled, and the context of what comes of it."""
+
+    slot_BL: Tensor
+    keep_BL: Tensor | None
+    n: int
+    inner: Context
+
+    @classmethod
+    def of(cls, ctx: Context, x_BLD: Tensor, spec: Funnel) -> "_Cut":
+        """Cut the sequence of a context; only packed documents need a look at where they begin."""
+        n_all, keep_BL = x_BLD.shape[1], None if ctx.padding is None else ctx.padding.keep_BL
+        if ctx.pos_BL is None and ctx.group_BL is None:
+            slot_1L = _slots(torch.arange(n_all, device=x_BLD.device)[None], spec)
+            slot_BL, n = slot_1L.expand(len(x_BLD), -1), spec.shorter(n_all)
+            padding = None if keep_BL is None or ctx.padding is None else Padding(count(slot_BL, keep_BL, n) > 0, False)
+            return cls(slot_BL, keep_BL, n, ctx.replace(padding=padding))
+        at_BL = ctx.positions(n_all, x_BLD.device).expand(len(x_BLD), n_all)
+        to_BL = _slots(at_BL, spec)
+        begins_BL = torch.ones_like(at_BL, dtype=torch.bool)
+        begins_BL[:, 1:] = to_BL[:, 1:] != to_BL[:, :-1]
+        if ctx.group_BL is not None:
+            begins_BL[:, 1:] |= ctx.group_BL[:, 1:] != ctx.group_BL[:, :-1]
+        slot_BL = begins_BL.cumsum(1) - 1
+        n = int(slot_BL.max()) + 1
+        real_BM = count(slot_BL, keep_BL, n) > 0
+        pos_BM = to_BL.new_zeros(len(to_BL), n).scatter(1, slot_BL, to_BL)
+        group_BM = None if ctx.group_BL is None else ctx.group_BL.new_full((len(to_BL), n), -1)
+        if group_BM is not None and ctx.group_BL is not None:
+            group_BM = group_BM.scatter(1, slot_BL, ctx.group_BL)
+        inner = ctx.replace(padding=Padding(real_BM, False), pos_BL=pos_BM, group_BL=group_BM)
+        return cls(slot_BL, keep_BL, n, inner)
+
+
+def _slots(at_BL: Tensor, spec: Funnel) -> Tensor:
+    """Return the slot of every position of a document."""
+    pooled_BL = spec.apart + (at_BL - spec.apart).div(spec.pool, rounding_mode="floor")
+    return torch.where(at_BL < spec.apart, at_BL, pooled_BL)
+
+
+def _first(level: Stack) -> Any:
+    """Return the part that runs first."""
+    return level.blocks[level.order[0]].parts[0]

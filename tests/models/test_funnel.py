@@ -1,0 +1,181 @@
+"""Depth over fewer positions, against attention and means written out, and against a plain stack."""
+
+import pytest
+import torch
+
+import kinfolk as kf
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.family.assembly import stack
+from kinfolk.layers.relative import Rotary
+from kinfolk.layers.residual import PreNorm
+from kinfolk.models.funnel import Funnel
+from kinfolk.models.stack import Stack
+from kinfolk.ops.pattern import Window
+
+D, H = 16, 2
+NUMBERS = {"d_model": D, "n_layers": 6, "n_heads": H, "d_ff": 24, "vocab_size": 31, "max_len": 64}
+
+
+def spec(**changes):
+    return kf.relative("funnel", size="tiny", **NUMBERS, **changes).model
+
+
+def built(model_spec):
+    model, g = kf.build(model_spec).double().train(), torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        p.data = 0.4 * torch.randn(p.shape, generator=g, dtype=torch.float64)
+    return model
+
+
+def inputs(length):
+    g = torch.Generator().manual_seed(length)
+    return torch.randn(2, length, D, generator=g, dtype=torch.float64).requires_grad_()
+
+
+def same_with_gradients(got, want, *weights):
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    scale = torch.randn_like(got)
+    pairs = [torch.autograd.grad((y * scale).sum(), weights) for y in (got, want)]
+    for ours, theirs in zip(*pairs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def plain(depth):
+    """All layers of a funnel as one stack, with the same weights."""
+    blocks = [block for level in (*depth.levels, depth.top) for block in level.blocks]
+    first = depth.spec.levels[0].blocks[0]
+    whole = stack(first, len(blocks)).build(spec().dims).double()
+    whole.blocks = torch.nn.ModuleList(blocks)
+    return whole
+
+
+@pytest.mark.parametrize("residual", [None, PreNorm()], ids=["post-norm", "pre-norm"])
+@pytest.mark.parametrize("n_real", [1, 6, 11])
+def test_without_pooling_it_is_a_stack_of_all_layers(residual, n_real):
+    funnel = spec(pool=1).encoder
+    if residual is not None:
+        levels = tuple(stack(level.blocks[0].replace(residual=residual), 2) for level in funnel.levels)
+        funnel = funnel.replace(levels=levels, top=levels[0])
+    depth, x = built(spec().replace(encoder=funnel)).encoder, inputs(11)
+    keep = torch.arange(11).expand(2, 11) < n_real
+    ctx = Context(padding=Padding.of(keep))
+    got, want = depth(x, ctx, None), plain(depth)(x, ctx, None)
+    same_with_gradients(got[:, :n_real], want[:, :n_real], x, *depth.parameters())
+
+
+def test_one_level_is_a_stack():
+    one = Funnel(levels=(spec().encoder.levels[0],))
+    depth, x = built(spec().replace(encoder=one)).encoder, inputs(7)
+    assert torch.equal(depth(x, Context(), None), depth.levels[0](x, Context(), None))
+    assert one.n_layers == 2
+
+
+def attention(part, x_q, x_k):
+    """Attention of some vectors to others, by the maps of a self-attention."""
+    (wq, wk, wv), (bq, bk, bv) = part.qkv.weight.chunk(3), part.qkv.bias.chunk(3)
+    q, k, v = x_q @ wq.T + bq, x_k @ wk.T + bk, x_k @ wv.T + bv
+    heads = []
+    for h in range(H):
+        mine = slice(h * D // H, (h + 1) * D // H)
+        scores = q[..., mine] @ k[..., mine].mT / (D // H) ** 0.5
+        heads.append(scores.softmax(-1) @ v[..., mine])
+    return part.out(torch.cat(heads, -1))
+
+
+def by_hand(depth, x):
+    """Post-norm levels of two layers, one example without padding at a time; the first token stands apart."""
+    first = x = depth.levels[0](x, Context(), None)
+    path = []
+    for level in depth.levels[1:]:
+        runs = [[0], *([i, i + 1] if i + 1 < x.shape[1] else [i] for i in range(1, x.shape[1], 2))]
+        pooled = torch.stack([x[:, run].mean(1) for run in runs], 1)
+        one, two = level.blocks
+        y = one.residuals[0].norm(pooled + attention(one.parts[0], pooled, x))
+        y = one.residuals[1].norm(y + one.parts[1](y, Context(), None)[0])
+        x = two(y, Context(), None)
+        path.append(runs)
+    for runs in reversed(path):
+        x = torch.cat([x[:, m : m + 1].expand(-1, len(run), -1) for m, run in enumerate(runs)], 1)
+    return depth.top(first + x, Context(), None)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 9, 13])
+def test_it_is_what_the_paper_says(length):
+    depth, x = built(spec()).encoder, inputs(length)
+    assert len(depth.levels) == 3
+    weights = [p for p in depth.parameters() if p.requires_grad]
+    same_with_gradients(depth(x, Context(), None), by_hand(depth, x), x, *weights)
+
+
+@pytest.mark.parametrize("n_real", [1, 2, 5, 8])
+def test_padding_has_no_part_in_a_mean(n_real):
+    depth, x = built(spec()).encoder, inputs(11)
+    keep = torch.arange(11).expand(2, 11) < n_real
+    got = depth(x, Context(padding=Padding.of(keep)), None)[:, :n_real]
+    torch.testing.assert_close(got, depth(x[:, :n_real], Context(), None), rtol=1e-10, atol=1e-10)
+
+
+def test_documents_are_pooled_apart():
+    """Three in one row and two in another, so rows have unequal numbers of slots; padding at the end."""
+    depth, x = built(spec()).encoder, inputs(12)
+    lengths = [[3, 4, 4], [1, 8]]
+    group, pos, keep = (torch.zeros(2, 12, dtype=torch.long) for _ in range(3))
+    for row, some in enumerate(lengths):
+        at = 0
+        for number, n in enumerate(some):
+            group[row, at : at + n], pos[row, at : at + n], keep[row, at : at + n] = number, torch.arange(n), 1
+            at += n
+        group[row, at:] = 9
+    ctx = Context(group_BL=group, pos_BL=pos, padding=Padding.of(keep.bool()))
+    got = depth(x, ctx, None)
+    for row, some in enumerate(lengths):
+        at = 0
+        for n in some:
+            mine = slice(at, at + n)
+            alone = depth(x[row : row + 1, mine], Context(), None)
+            torch.testing.assert_close(got[row : row + 1, mine], alone, rtol=1e-10, atol=1e-10)
+            at += n
+
+
+@pytest.mark.parametrize(("pool", "apart"), [(2, 0), (3, 1), (2, 4)])
+def test_lengths(pool, apart):
+    funnel = spec().encoder.replace(pool=pool, apart=apart)
+    depth = built(spec().replace(encoder=funnel)).encoder
+    for length in (1, 4, 5, 11):
+        first = apart + -(-(length - apart) // pool) if length > apart else length
+        assert funnel.shorter(length) == first
+        assert depth(inputs(length), Context(), None).shape == (2, length, D)
+
+
+def test_listeners_hear_the_levels():
+    model = built(spec())
+    taps = model(torch.randint(31, (2, 9)), taps=["hidden"]).taps
+    lengths = {name: x.shape[1] for name, x in taps.items()}
+    assert lengths == {f"encoder.{level}.{n}.hidden": size for level, size in enumerate((9, 5, 3, 9)) for n in (0, 1)}
+
+
+def test_layers_are_split_over_levels():
+    funnel = kf.relative("funnel").model.encoder
+    assert [level.n_layers for level in funnel.levels] == [4, 4, 4]
+    assert (funnel.top.n_layers, funnel.n_layers, funnel.n_sublayers) == (2, 14, 28)
+    assert [level.n_layers for level in spec(n_levels=4).encoder.levels] == [1, 2, 1, 2]
+
+
+def test_what_cannot_be_is_refused():
+    funnel, gpt = spec().encoder, kf.relative("gpt2", size="tiny", **NUMBERS).model
+    with pytest.raises(SpecError, match="at least one"):
+        Funnel(levels=())
+    with pytest.raises(SpecError, match="at least 1"):
+        funnel.replace(pool=0)
+    for change in ({"pattern": Window(left=2, right=2)}, {"position": Rotary()}):
+        block = funnel.levels[0].blocks[0]
+        look = block.parts[0].replace(**change)
+        level = Stack(blocks=(block.replace(parts=(look, block.parts[1])),), order=(0,))
+        assert Funnel(levels=(level,)).levels == (level,)
+        with pytest.raises(SpecError, match="asks a longer sequence"):
+            Funnel(levels=(level, level))
+    with pytest.raises(SpecError, match="cannot be a decoder"):
+        kf.build(gpt.replace(decoder=funnel))
+    with pytest.raises(ShapeError):
+        built(spec()).encoder(inputs(3), Context(visible_BLM=torch.ones(2, 3, 3, dtype=torch.bool)), None)
