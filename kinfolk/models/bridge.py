@@ -20,6 +20,10 @@ class Bridge(Spec):
         """Return its cost per token of the encoder."""
         return Cost()
 
+    def seen(self, encoder: Depth, n: int) -> int:
+        """Return how many states an encoder of n tokens shows."""
+        return n
+
 
 class LastLayer(Bridge, kind="last-layer"):
     """The states after the encoder's last layer (Vaswani et al. 2017)."""

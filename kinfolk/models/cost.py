@@ -33,12 +33,11 @@ def cost(model: Model, length: int, source_length: int | None = None, scored: fl
         assert model.encoder is not None
         total += model.encoder.cost(dims, Shape(length))
     else:
-        total += model.decoder.cost(dims, Shape(length, n_source))
+        n_seen = n_source if model.encoder is None else model.bridge.seen(model.encoder, n_source)
+        total += model.decoder.cost(dims, Shape(length, n_seen))
         if model.encoder is not None:
-            ratio = n_source / length
-            total += model.encoder.cost(dims, Shape(n_source)).scaled(ratio)
-            total += model.bridge.cost(dims, model.encoder, model.decoder).scaled(ratio)
-            total += Cost(flops=model.embedding.cost(dims).flops * ratio, kept=model.embedding.cost(dims).kept * ratio)
+            inside = model.encoder.cost(dims, Shape(n_source)) + model.bridge.cost(dims, model.encoder, model.decoder)
+            total += (inside + model.embedding.cost(dims).again()).scaled(n_source / length)
     head = model.head.cost(dataclasses.replace(dims, d_table=model.embedding.d_table(dims)))
     total += Cost(head.params, head.flops * scored, head.kept * scored)
     return ModelCost(total.params, total.flops, 4.0 * total.kept)

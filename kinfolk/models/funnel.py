@@ -10,14 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kinfolk.core.context import Context, Padding
+from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention
-from kinfolk.layers.module import Dims
+from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.position import NoPosition
 from kinfolk.layers.standing import Stand
+from kinfolk.models.bridge import Bridge
 from kinfolk.models.stack import Depth, DepthModule, Stack
 from kinfolk.ops.attend import View
 from kinfolk.ops.pattern import Full
@@ -99,6 +100,15 @@ class _Funnel(DepthModule):
         self.top = None if spec.top is None else spec.top.build(dims)
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
+        if self.spec.pool > 1 and slots:
+            for slot_BL in reversed(slots):
+                x_BLD = unpool(x_BLD, slot_BL)
+            x_BLD = first_BLD + x_BLD
+        return x_BLD if self.top is None else self._run(len(self.levels), self.top, x_BLD, ctx, None)
+
+    def narrow(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, list[Tensor], Context]:
+        """Return what the first level left and what the last, the slots on the way, and the context at its end."""
         refuse_pairs(ctx, self.spec.kind)
         x_BLD = self._run(0, self.levels[0], x_BLD, ctx, None)
         first_BLD, slots, inner = x_BLD, [], ctx
@@ -108,11 +118,7 @@ class _Funnel(DepthModule):
             x_BLD, inner = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
             x_BLD = self._run(i, level, x_BLD, inner, wide)
             slots.append(cut.slot_BL)
-        if self.spec.pool > 1 and slots:
-            for slot_BL in reversed(slots):
-                x_BLD = unpool(x_BLD, slot_BL)
-            x_BLD = first_BLD + x_BLD
-        return x_BLD if self.top is None else self._run(len(self.levels), self.top, x_BLD, ctx, None)
+        return first_BLD, x_BLD, slots, inner
 
     def _run(self, i: int, level: Any, x_BLD: Tensor, ctx: Context, wide: "_Wide | None") -> Tensor:
         level.recompute = self.recompute
@@ -140,6 +146,33 @@ class _Funnel(DepthModule):
 
     def new_memory(self) -> list[Any]:
         return []
+
+
+class Narrowest(Bridge, kind="narrowest"):
+    """What a funnel leaves at its last level, so that a decoder looks at fewer states (Narang et al. 2021)."""
+
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+        _narrow(encoder)
+        return _Narrowest()
+
+    def seen(self, encoder: Depth, n: int) -> int:
+        for _ in _narrow(encoder).levels[1:]:
+            n = _narrow(encoder).shorter(n)
+        return n
+
+
+class _Narrowest(Module):
+    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> Memory:
+        _, x_BMD, _, inner = encoder.narrow(x_BMD, ctx)
+        return Memory(x_BMD, None if inner.padding is None else inner.padding.keep_BL)
+
+
+def _narrow(encoder: Depth | None) -> Funnel:
+    if not isinstance(encoder, Funnel) or encoder.top is not None:
+        raise SpecError(
+            "bridge: 'narrowest' needs an encoder of kind 'funnel' that does not widen again: without a top"
+        )
+    return encoder
 
 
 @dataclasses.dataclass

@@ -4,12 +4,14 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.family.assembly import stack
 from kinfolk.layers.relative import Rotary
 from kinfolk.layers.residual import PreNorm
-from kinfolk.models.funnel import Funnel
+from kinfolk.models.cost import cost
+from kinfolk.models.funnel import Funnel, Narrowest
 from kinfolk.models.stack import Stack
 from kinfolk.ops.pattern import Window
 
@@ -146,6 +148,28 @@ def test_lengths(pool, apart):
         first = apart + -(-(length - apart) // pool) if length > apart else length
         assert funnel.shorter(length) == first
         assert depth(inputs(length), Context(), None).shape == (2, length, D)
+
+
+def test_a_decoder_may_look_at_the_narrowest_level():
+    base = kf.relative("vanilla", size="tiny", **NUMBERS).model
+    encoder = Funnel(levels=(stack(base.encoder.blocks[0], 2),) * 3)
+    model_spec = base.replace(encoder=encoder, bridge=Narrowest())
+    model, source, target = built(model_spec).eval(), torch.randint(31, (2, 9)), torch.randint(31, (2, 5))
+    assert model_spec.bridge.seen(encoder, 9) == 3
+    taps = model(source, target, taps=["weights"]).taps
+    assert taps["decoder.0.1.weights"].shape == (2, H, 5, 3)
+    plain = built(base.replace(encoder=encoder)).eval()(source, target, taps=["weights"])
+    assert plain.taps["decoder.0.1.weights"].shape == (2, H, 5, 9)
+    longer = torch.cat([source, torch.full((2, 4), 3)], 1)
+    batch = Batch(index=torch.arange(2), tokens=target, source=longer, source_keep=torch.arange(13).expand(2, 13) < 9)
+    torch.testing.assert_close(model.run(batch).logits, model(source, target).logits, rtol=1e-10, atol=1e-10)
+    assert cost(model_spec, 16).params == model.n_params
+    assert cost(model_spec, 64).flops_per_token < cost(base.replace(encoder=encoder), 64).flops_per_token
+    unpooled = model_spec.replace(encoder=encoder.replace(pool=1))
+    as_it_was = base.replace(encoder=encoder.replace(pool=1))
+    assert torch.equal(built(unpooled)(source, target).logits, built(as_it_was)(source, target).logits)
+    with pytest.raises(SpecError, match="without a top"):
+        kf.build(base.replace(bridge=Narrowest()))
 
 
 def test_listeners_hear_the_levels():
