@@ -5,19 +5,18 @@ for it: active positions are taken out of their rows and put back. So time follo
 """
 
 import functools
-import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError, suggest
-from kinfolk.core.spec import Spec
 from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.halting import HaltingUnit, Pondering
+from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.standing import Ask, Some, Stand
 from kinfolk.models.block import Block
@@ -29,50 +28,24 @@ CROWDED = 0.75
 """The share of active positions above which taking them out costs more than running all."""
 
 
-class Halting(Spec):
+class Halting(Pondering):
     """When positions halt, and what becomes of them.
 
-    A position halts when its chances add up to 1 - `eps`. `bias` is where the logit of a chance starts, `ponder` the
-    weight of the mean of steps and remainder among the losses. `accumulate` "mean" weighs the states of all steps
-    (Graves 2016), "blend" is w s + (1 - w) out, whose weights add up to less than one (the published code of
-    Dehghani et al. 2019). `scope` "sequence" has all positions of an example halt together, by their mean chance.
-    `halted` "frozen" leaves a state as it is once its position has halted; "moving" goes on changing what others see.
+    `accumulate` "mean" weighs the states of all steps (Graves 2016), "blend" is w s + (1 - w) out, whose weights add up
+    to less than one (the published code of Dehghani et al. 2019). `scope` "sequence" has all positions of an example
+    halt together, by their mean chance. `halted` "frozen" leaves a state as it is once its position has halted;
+    "moving" goes on changing what others see.
     """
 
-    eps: float = 0.01
-    bias: float = 1.0
-    ponder: float = 0.01
     accumulate: str = "mean"
     scope: str = "position"
     halted: str = "frozen"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise SpecError(f"{name}: unknown {getattr(self, name)!r}{suggest(getattr(self, name), allowed)}")
-        if not 0 < self.eps < 1:
-            raise SpecError(f"eps: {self.eps} is not allowed; chances add up to 1 - eps, between 0 and 1")
-
-    def steps_at_first(self, most: int) -> int:
-        """Return how many steps are made before anything is learnt, when every chance is that of the bias."""
-        return min(most, math.ceil((1 - self.eps) * (1 + math.exp(-self.bias))))
-
-
-class HaltingUnit(Module):
-    """The chance to halt, from a state: a sigmoid unit."""
-
-    def __init__(self, width: int, bias: float) -> None:
-        super().__init__()
-        self.weight_1D, self.bias_1 = nn.Parameter(torch.zeros(1, width)), nn.Parameter(torch.full((1,), bias))
-        self.start = bias
-
-    def draw(self) -> None:
-        """Begin with the same chance for every state."""
-        nn.init.zeros_(self.weight_1D)
-        nn.init.constant_(self.bias_1, self.start)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.sigmoid(nn.functional.linear(x, self.weight_1D, self.bias_1)).squeeze(-1)
 
 
 class Universal(Stack, kind="universal"):
@@ -120,7 +93,7 @@ class _Universal(StackModule):
                 chance_BL = self._chances(s_BLD, keep_BL, ctx)
                 weight_BL, total_BL, halts_BL = halt(chance_BL, total_BL, self.spec.eps, n == len(self.order) - 1)
                 weight_BL = weight_BL * at.active_BL
-                s_BLD = self._step(n, s_BLD, at, ctx, None if states is None else states[n])
+                s_BLD = self._step(n, s_BLD, at, ctx.layer(n), None if states is None else states[n])
                 out_BLD = self._add(out_BLD, s_BLD, weight_BL)
                 steps_BL = steps_BL + at.active_BL
                 rest_BL = rest_BL + weight_BL * (at.active_BL & halts_BL)

@@ -1,0 +1,223 @@
+"""Read tokens one after the other, pondering over each as long as it takes: recurrence with adaptive computation time.
+
+What is sequential here is many small products. They run without autograd, and the backward pass is written out: it goes
+through all steps in reverse and makes the gradients of weights at its end, by one product each.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from kinfolk.ops.halting import halt
+
+
+class Rules(NamedTuple):
+    """How a cell steps ("lstm" or "gru"), and when it may halt."""
+
+    cell: str
+    eps: float
+    max_steps: int
+
+
+class Weights(NamedTuple):
+    """Of a cell, as PyTorch orders gates: what a new token adds, the map from the state and its bias; of halting."""
+
+    flag_G: Tensor
+    state_GD: Tensor
+    bias_G: Tensor
+    unit_1D: Tensor
+    unit_bias_1: Tensor
+
+
+class Pondered(NamedTuple):
+    """Output of every token, how many steps it took and what was left for the last, and the state at the end."""
+
+    y_BLD: Tensor
+    steps_BL: Tensor
+    rest_BL: Tensor
+    s_BS: Tensor
+
+
+def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: Weights, rules: Rules) -> Pondered:
+    r"""Carry a state through tokens whose share in the gates is `said`.
+
+    $$s^n = S(s^{n-1}, [x; n = 1]), \qquad h^n = \sigma(u \cdot s^n + b), \qquad s = \sum_{n \le N} w_n s^n$$
+
+    with $s^0$ the state of the token before and $w$, $N$ of `ops.halting` (Graves 2016, section 2). An LSTM's state is
+    output and cell side by side. Where `keep` is false the state stays as it is. Cost: a product with the state's map
+    for every step that is made; rows that have halted make none. Reference: `kinfolk.ops.naive.ponder`.
+    """
+    return Pondered(*_Ponder.apply(said_BLG, s_BS, keep_BL, rules, *weights))
+
+
+class _Lstm:
+    """One step and its gradient. What is kept: the gates, after their nonlinearities."""
+
+    @staticmethod
+    def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
+        d, a = s.shape[1] // 2, said + rec
+        acts = a.sigmoid()
+        torch.tanh(a[:, 2 * d : 3 * d], out=acts[:, 2 * d : 3 * d])
+        i, f, g, o = acts.chunk(4, -1)
+        c = torch.addcmul(f * s[:, d:], i, g)
+        return torch.cat([o * c.tanh(), c], -1), acts
+
+    @staticmethod
+    def backward(ds: Tensor, old: Tensor, new: Tensor, acts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        d = ds.shape[1] // 2
+        (i, f, g, o), dh, tanh_c = acts.chunk(4, -1), ds[:, :d], new[:, d:].tanh()
+        dc = ds[:, d:] + dh * o * (1 - tanh_c.square())
+        da = torch.cat([dc * g, dc * old[:, d:], dc * i, dh * tanh_c], -1)
+        slope = acts * (1 - acts)
+        slope[:, 2 * d : 3 * d] = 1 - g.square()
+        da *= slope
+        return da, da, torch.cat([torch.zeros_like(dc), dc * f], -1)
+
+
+class _Gru:
+    """One step and its gradient. What is kept: both gates, the candidate, and what the state says to it."""
+
+    @staticmethod
+    def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
+        d = s.shape[1]
+        r, z = (said[:, : 2 * d] + rec[:, : 2 * d]).sigmoid().chunk(2, -1)
+        n = torch.addcmul(said[:, 2 * d :], r, rec[:, 2 * d :]).tanh()
+        return torch.lerp(n, s, z), torch.cat([r, z, n, rec[:, 2 * d :]], -1)
+
+    @staticmethod
+    def backward(ds: Tensor, old: Tensor, new: Tensor, acts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r, z, n, said_to_n = acts.chunk(4, -1)
+        dn = ds * (1 - z) * (1 - n.square())
+        dr, dz = dn * said_to_n * r * (1 - r), ds * (old - n) * z * (1 - z)
+        return torch.cat([dr, dz, dn], -1), torch.cat([dr, dz, dn * r], -1), ds * z
+
+
+CELLS: dict[str, Any] = {"lstm": _Lstm, "gru": _Gru}
+
+
+class _Step(NamedTuple):
+    """What a step leaves: which rows made it, their new states, gates, chances and weights, and who halted."""
+
+    rows: Tensor
+    new: Tensor
+    acts: Tensor
+    chance: Tensor
+    weight: Tensor
+    halts: Tensor
+
+    def of(self, n_rows: int) -> Any:
+        """Return the index of its rows; all of them are a slice, which copies nothing."""
+        return slice(None) if len(self.rows) == n_rows else self.rows
+
+
+def _think(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules: Rules) -> list[_Step]:
+    """Ponder over one token of every row that has one."""
+    cell, d, steps = CELLS[rules.cell], weights.state_GD.shape[1], []
+    rows = keep.nonzero()[:, 0]
+    said = (said if len(rows) == len(said) else said[rows]) + weights.flag_G
+    s = s if len(rows) == len(s) else s[rows]
+    total = s.new_zeros(len(rows))
+    for n in range(rules.max_steps):
+        if not len(rows):
+            break
+        rec = torch.addmm(weights.bias_G, s[:, :d], weights.state_GD.T)
+        s, acts = cell.forward(said, s, rec)
+        chance = torch.addmv(weights.unit_bias_1, s[:, :d], weights.unit_1D[0]).sigmoid()
+        weight, total, halts = halt(chance, total, rules.eps, n + 1 == rules.max_steps)
+        steps.append(_Step(rows, s, acts, chance, weight, halts))
+        if n == 0:
+            said = said - weights.flag_G
+        on = (~halts).nonzero()[:, 0]
+        if len(on) < len(rows):
+            rows, s, total, said = rows[on], s[on], total[on], said[on]
+    return steps
+
+
+class _Ponder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, said: Tensor, s: Tensor, keep: Tensor, rules: Rules, *weights: Tensor) -> tuple[Tensor, ...]:
+        d, carried, thoughts = weights[1].shape[1], [s], []
+        steps, rest = torch.zeros_like(said[..., 0]), torch.zeros_like(said[..., 0])
+        with torch.autocast(said.device.type, enabled=False):
+            for t in range(said.shape[1]):
+                made = _think(said[:, t], s, keep[:, t], Weights(*weights), rules)
+                mean = torch.where(keep[:, t, None], 0.0, s)
+                for step in made:
+                    rows = step.of(len(s))
+                    mean[rows] += step.weight[:, None] * step.new
+                    steps[rows, t] += 1
+                    rest[rows, t] += step.weight * step.halts
+                s = mean
+                thoughts.append(made)
+                carried.append(s)
+        ctx.rules, ctx.counts = rules, [len(made) for made in thoughts]
+        ctx.save_for_backward(keep, *weights, *carried, *(x for made in thoughts for step in made for x in step))
+        ctx.mark_non_differentiable(steps)
+        return torch.stack([x[:, :d] for x in carried[1:]], 1), steps, rest, s.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, _: Tensor, d_rest: Tensor, ds: Tensor) -> tuple[Any, ...]:
+        saved = list(ctx.saved_tensors)
+        n_tokens, keep, weights = len(ctx.counts), saved[0], Weights(*saved[1:6])
+        carried, flat = saved[6 : 7 + n_tokens], saved[7 + n_tokens :]
+        steps = [_Step(*flat[i : i + 6]) for i in range(0, len(flat), 6)]
+        back = _Backward(weights, ctx.rules, (*dy.shape[:2], len(weights.flag_G)))
+        d = dy.shape[2]
+        for t in reversed(range(n_tokens)):
+            ds = ds.clone()
+            ds[:, :d] += dy[:, t]
+            n = ctx.counts[t]
+            made, steps = steps[len(steps) - n :], steps[: len(steps) - n]
+            ds = torch.where(keep[:, t, None], 0.0, ds) + back.token(t, made, carried[t], ds, d_rest[:, t])
+        return back.d_said, ds, None, None, *back.weights()
+
+
+class _Backward:
+    """Goes through the steps in reverse and gathers what the gradients of weights are made of."""
+
+    def __init__(self, weights: Weights, rules: Rules, shape: tuple[int, ...]) -> None:
+        self.of, self.cell = weights, CELLS[rules.cell]
+        self.d_said = weights.flag_G.new_zeros(shape)
+        self.d_flag = torch.zeros_like(weights.flag_G)
+        self.d_rec: list[Tensor] = []
+        self.states: list[Tensor] = []
+        self.d_logit: list[Tensor] = []
+        self.new: list[Tensor] = []
+
+    def token(self, t: int, made: list[_Step], start: Tensor, d_mean: Tensor, d_rest: Tensor) -> Tensor:
+        """Return the gradient of the state that a token began with."""
+        d = self.of.state_GD.shape[1]
+        ds, last = torch.zeros_like(start), torch.zeros_like(start[:, 0])
+        for n in reversed(range(len(made))):
+            rows, (_, new, acts, chance, weight, halts) = made[n].of(len(start)), made[n]
+            old = start[rows] if n == 0 else made[n - 1].new
+            old = old if len(old) == len(new) else old[~made[n - 1].halts]
+            d_sum = d_mean[rows]
+            d_weight = (d_sum * new).sum(1) + d_rest[rows] * halts
+            # the last step's weight is what the others leave
+            last[rows] = torch.where(halts, d_weight, last[rows])
+            d_logit = (d_weight - last[rows]) * chance * (1 - chance)
+            d_new = torch.addcmul(ds[rows], weight[:, None], d_sum)
+            d_new[:, :d].addr_(d_logit, self.of.unit_1D[0])
+            d_said, d_rec, d_old = self.cell.backward(d_new, old, new, acts)
+            d_old[:, :d].addmm_(d_rec, self.of.state_GD)
+            ds[rows] = d_old
+            self.d_said[rows, t] += d_said
+            if n == 0:
+                self.d_flag += d_said.sum(0)
+            self.d_rec.append(d_rec)
+            self.states.append(old[:, :d])
+            self.d_logit.append(d_logit)
+            self.new.append(new[:, :d])
+        return ds
+
+    def weights(self) -> tuple[Tensor, ...]:
+        """Return the gradients of the weights, in their order."""
+        if not self.d_rec:
+            return tuple(torch.zeros_like(weight) for weight in self.of)
+        d_rec, d_logit = torch.cat(self.d_rec), torch.cat(self.d_logit)
+        unit = (d_logit @ torch.cat(self.new))[None]
+        return self.d_flag, d_rec.T @ torch.cat(self.states), d_rec.sum(0), unit, d_logit.sum()[None]

@@ -1,0 +1,73 @@
+"""Recurrence with adaptive computation time against loops, in outputs and all gradients."""
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kinfolk.ops.naive import ponder as naive
+from kinfolk.ops.ponder import Rules, Weights, ponder
+
+GATES = {"lstm": (4, 2), "gru": (3, 1)}
+
+
+def made(cell, batch, length, d=3, seed=0, bias=-0.5):
+    g = torch.Generator().manual_seed(seed)
+    gates, states = GATES[cell]
+
+    def draw(*shape, scale=1.0):
+        return (scale * torch.randn(*shape, generator=g, dtype=torch.float64)).requires_grad_()
+
+    weights = Weights(draw(gates * d), draw(gates * d, d), draw(gates * d), draw(1, d, scale=4.0), draw(1))
+    weights.unit_bias_1.data.fill_(bias)
+    keep = torch.rand(batch, length, generator=g) < 0.8
+    return draw(batch, length, gates * d), draw(batch, states * d), keep, weights
+
+
+def gradients(run, said, s, keep, weights, rules):
+    y, steps, rest, last = run(said, s, keep, weights, rules)
+    g = torch.Generator().manual_seed(1)
+    loss = sum((x * torch.randn(x.shape, generator=g, dtype=torch.float64)).sum() for x in (y, rest, last))
+    leaves = [said, s, *weights]
+    found = torch.autograd.grad(loss + 0 * sum(x.sum() for x in leaves), leaves)
+    return (y, rest, last, *found), steps
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["lstm", "gru"]),
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.sampled_from([0.01, 0.3]),
+    st.integers(0, 10**6),
+)
+@example("lstm", 1, 1, 1, 0.01, 0)
+@example("gru", 3, 5, 4, 0.01, 7)
+def test_pondering_is_a_loop_over_examples_tokens_and_steps(cell, batch, length, most, eps, seed):
+    inputs, rules = made(cell, batch, length, seed=seed), Rules(cell, eps, most)
+    got, steps = gradients(ponder, *inputs, rules)
+    want, counts = gradients(naive.ponder, *inputs, rules)
+    assert torch.equal(steps.long(), counts)
+    assert (steps[~inputs[2]] == 0).all()
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_examples_halt_after_different_numbers_of_steps(cell):
+    _, steps = gradients(ponder, *made(cell, 8, 6), Rules(cell, 0.01, 7))
+    assert steps.unique().numel() > 3
+    assert steps.max() <= 7
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_nothing_to_read_changes_nothing(cell):
+    said, s, keep, weights = made(cell, 2, 3)
+    y, steps, rest, last = ponder(said, s, torch.zeros_like(keep), weights, Rules(cell, 0.01, 5))
+    assert torch.equal(last, s)
+    assert torch.equal(y, s[:, None, :3].expand_as(y))
+    assert not steps.any()
+    assert not rest.any()
+    (gradient,) = torch.autograd.grad(last.sum(), s)
+    assert (gradient == 1).all()
