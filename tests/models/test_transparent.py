@@ -9,6 +9,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_depth
 from kinfolk.layers.norm import LayerNorm, NoNorm
 from kinfolk.models.bridge import LastLayer
+from kinfolk.models.halting import Halting, Universal
 from kinfolk.models.layer_drop import LayerDrop
 from kinfolk.models.reversible import Reversible
 from kinfolk.models.transparent import Layers, Transparent
@@ -110,8 +111,15 @@ def test_every_layer_of_the_encoder_is_reached_directly():
     assert grads["encoder.blocks.2.parts.0.qkv.weight"].abs().sum() == 0
 
 
-def test_a_reversible_decoder_has_its_mixtures_too():
-    model = built(Reversible.of)
+def halting(stack):
+    """Positions that go on to the last run."""
+    fields = {name: getattr(stack, name) for name in ("blocks", "order", "norm", "position")}
+    return Universal(**fields, halting=Halting(bias=-9.0))
+
+
+@pytest.mark.parametrize("change", [Reversible.of, halting], ids=["reversible", "universal"])
+def test_other_decoders_have_their_mixtures_too(change):
+    model = built(change)
     with torch.no_grad():
         want = model(SOURCE, TARGET).logits
     got = model(SOURCE, TARGET).logits
