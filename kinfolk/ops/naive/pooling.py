@@ -11,7 +11,7 @@ def pool(x_BLD: Tensor, slot_BL: Tensor, keep_BL: Tensor | None, n: int) -> Tens
         slot_L = slot_BL[b]
         for m in range(n):
             real = [x_BLD[b, i] for i in range(x_BLD.shape[1]) if slot_L[i] == m and (keep_BL is None or keep_BL[b, i])]
-            rows.append(sum(real) / len(real) if real else 0 * x_BLD[b, 0])
+            rows.append(torch.stack(real).mean(0) if real else 0 * x_BLD[b, 0])
     return torch.stack(rows).unflatten(0, (len(x_BLD), n))
 
 
