@@ -1,4 +1,4 @@
-"""Writes what is read from the source: family tree and folders in README.md, files in docs/map.md. Run by `make docs`."""
+"""Writes what is read from the source: tree and folders in README.md, files in docs/map.md. Run by `make docs`."""
 
 import ast
 import re
