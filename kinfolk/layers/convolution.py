@@ -20,7 +20,18 @@ from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
 DIRECTIONS = ("past", "both")
 
 
-class LightConv(Mixer, kind="light-conv"):
+class Convolution(Mixer):
+    """Axis: kernels of `kernel` taps over the past, or centred over "both" sides."""
+
+    kernel: int
+    direction: str = "past"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        _check(self.kernel, self.direction)
+
+
+class LightConv(Convolution, kind="light-conv"):
     r"""$W_o\,\mathrm{LightConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 3).
 
     `n_heads` kernels, each of them softmax-normalised over its taps and shared by neighbouring channels. `dropout`
@@ -28,13 +39,7 @@ class LightConv(Mixer, kind="light-conv"):
     """
 
     n_heads: int
-    kernel: int
-    direction: str = "past"
-    bias: bool = True
     dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.kernel, self.direction)
 
     def build(self, dims: Dims) -> PartModule:
         return _LightConv(self, dims)
@@ -43,20 +48,14 @@ class LightConv(Mixer, kind="light-conv"):
         return _gated_cost(self, dims) + Cost(params=self.n_heads * self.kernel)
 
 
-class DynamicConv(Mixer, kind="dynamic-conv"):
+class DynamicConv(Convolution, kind="dynamic-conv"):
     r"""$W_o\,\mathrm{DynamicConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 4).
 
     As `LightConv`, but every position makes its own kernels by a linear map of its own gated input.
     """
 
     n_heads: int
-    kernel: int
-    direction: str = "past"
-    bias: bool = True
     dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.kernel, self.direction)
 
     def build(self, dims: Dims) -> PartModule:
         return _DynamicConv(self, dims)
@@ -69,19 +68,13 @@ class DynamicConv(Mixer, kind="dynamic-conv"):
         return _gated_cost(self, dims) + own
 
 
-class SeparableConv(Mixer, kind="separable-conv"):
+class SeparableConv(Convolution, kind="separable-conv"):
     """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018).
 
     `d_out` is the width it maps to; 0 means the width it came with.
     """
 
-    kernel: int
-    direction: str = "past"
-    bias: bool = True
     d_out: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.kernel, self.direction)
 
     def build(self, dims: Dims) -> PartModule:
         return _SeparableConv(self, dims)
@@ -91,16 +84,10 @@ class SeparableConv(Mixer, kind="separable-conv"):
         return depthwise + linear(dims.d_model, self.d_out or dims.d_model, self.bias)
 
 
-class Conv(Mixer, kind="conv"):
+class Conv(Convolution, kind="conv"):
     """A kernel across positions and channels; `d_out` is the width it maps to, 0 the width it came with."""
 
-    kernel: int
-    direction: str = "past"
-    bias: bool = True
     d_out: int = 0
-
-    def __post_init__(self) -> None:
-        _check(self.kernel, self.direction)
 
     def build(self, dims: Dims) -> PartModule:
         return _Conv(self, dims)

@@ -151,8 +151,8 @@ class _Fading(SpanModule):
         self, reach_BHL: Tensor, start: int, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice
     ) -> Tensor:
         reach = reach_BHL[:, heads]
-        if q.ndim > 4:
-            # tiles are made only where the query at `start` + i is the i-th
+        if q.ndim > 4 or q.shape[-2] < reach.shape[2]:
+            # queries are cut apart only where the one at `start` + i is the i-th
             at = q_pos[0] - start
             reach = reach[:, :, at] if reach.shape[2] > 1 else reach.view(*reach.shape[:2], *[1] * at.ndim)
         return fade(q_pos, k_pos, reach.unsqueeze(-1), self.spec.ramp).to(q.dtype)

@@ -213,11 +213,14 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
 
 
 def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
-    """Attend without gradients, some queries at a time: a fused kernel takes a bias like a mask."""
+    """Attend without gradients, some queries at a time: a fused kernel takes a bias like a mask.
+
+    Rows at positions of their own stay whole: a bias knows its queries by where they stand.
+    """
     assert scoring.bias is not None
     n_q, n_k, out = q.shape[2], k.shape[2], []
-    rows = max(1, BIAS_PAIRS // n_k)
-    past = pattern.causal and view.q_pos_BL is None and view.k_pos_BM is None
+    in_step = view.q_pos_BL is None and view.k_pos_BM is None
+    rows, past = max(1, BIAS_PAIRS // n_k) if in_step else n_q, pattern.causal and in_step
     for first in range(0, n_q, rows):
         last = min(first + rows, n_q)
         n_seen = min(n_k, view.start + last) if past else n_k

@@ -14,6 +14,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
+from kinfolk.ops import attend as executor
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
@@ -286,6 +287,23 @@ def test_taps_hear_without_changing_the_output(name):
     only = run(m, tokens(2, 8), taps=["hidden"]).taps
     assert only
     assert all(key.endswith(".hidden") for key in only)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
+    """Toys are too short to be gathered or cut, so the limits are lowered instead."""
+    m, t = model(name), tokens(2, 29)
+    keep = torch.arange(29) < torch.tensor([[29], [23]])
+    whole = [run(m, t, keep).logits.detach(), run(m, t).logits.detach()]
+    for limits in ({"BIAS_PAIRS": 64}, {"BLOCK": 8, "DENSE_PAIRS": 0, "DENSE_SHARE": 2.0}):
+        with monkeypatch.context() as patch, torch.no_grad():
+            for limit, value in limits.items():
+                patch.setattr(executor, limit, value)
+            cut = [run(m, t, keep).logits, run(m, t).logits]
+        for a, b in zip(whole, cut, strict=True):
+            torch.testing.assert_close(
+                a[keep] if a is whole[0] else a, b[keep] if b is cut[0] else b, rtol=1e-9, atol=1e-11
+            )
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from kinfolk.layers.attention import Attention
 from kinfolk.layers.compressed import Linformer
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=16, dropout=0.0, n_sublayers=2)
 SHARING = ["none", "headwise", "key-value", "layerwise"]
@@ -40,16 +41,12 @@ def x(n, batch=2):
     return torch.randn(batch, n, 12, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("sharing", SHARING)
 @pytest.mark.parametrize("bias", [True, False])
 def test_as_many_slots_as_positions_under_the_identity_are_full_attention(sharing, bias):
     ours = layer(sharing, rank=16, bias=bias)
     ours.mix.e_nRM.data = torch.eye(16).double().expand_as(ours.mix.e_nRM).clone()
-    close(ours(x(16), Context(), None)[0], full_attention(ours)(x(16), Context(), None)[0])
+    assert_exact(ours(x(16), Context(), None)[0], full_attention(ours)(x(16), Context(), None)[0])
 
 
 @pytest.mark.parametrize("sharing", SHARING)
@@ -62,16 +59,16 @@ def test_slots_that_average_are_attention_to_averages(sharing):
     q, (k, v) = ours.q(x(16)), ours.kv(x(16)).chunk(2, -1)
     q, k, v = (t.unflatten(-1, (3, 4)).transpose(1, 2) for t in (q, *(t.unflatten(1, (4, 4)).mean(2) for t in (k, v))))
     want = ((q @ k.mT) / 2).softmax(-1) @ v
-    close(ours(x(16), Context(), None)[0], ours.out(want.transpose(1, 2).flatten(2)))
+    assert_exact(ours(x(16), Context(), None)[0], ours.out(want.transpose(1, 2).flatten(2)))
 
 
 def test_shared_maps_are_the_maps_of_each_head_made_equal():
     one, many = layer("headwise"), layer("none")
     many.load_state_dict(one.state_dict() | {"mix.e_nRM": one.mix.e_nRM.repeat_interleave(3, 0)})
-    close(one(x(11), Context(), None)[0], many(x(11), Context(), None)[0])
+    assert_exact(one(x(11), Context(), None)[0], many(x(11), Context(), None)[0])
     pair = layer("key-value")
     one.load_state_dict(pair.state_dict() | {"mix.e_nRM": pair.mix.e_nRM.repeat(2, 1, 1)})
-    close(one(x(11), Context(), None)[0], pair(x(11), Context(), None)[0])
+    assert_exact(one(x(11), Context(), None)[0], pair(x(11), Context(), None)[0])
 
 
 @pytest.mark.parametrize("sharing", SHARING)
@@ -80,7 +77,7 @@ def test_padding_is_cleared_before_it_is_mixed(sharing):
     keep = torch.arange(10).expand(2, 10) < 6
     padded = torch.cat([real, torch.full((2, 4, 12), torch.nan).double()], 1)
     got, _ = ours(padded, Context(padding=Padding(keep, right=True)), None)
-    close(got[:, :6], ours(real, Context(), None)[0])
+    assert_exact(got[:, :6], ours(real, Context(), None)[0])
 
 
 @pytest.mark.parametrize("sharing", SHARING)
@@ -94,8 +91,8 @@ def test_packed_documents_equal_separate_runs(sharing):
     context = Context(group_BL=group, pos_BL=position, padding=Padding(keep, right=True))
     got, _ = ours(packed, context, None)
     want = [ours(part, Context(), None)[0] for part in parts]
-    close(got[0, :13], torch.cat(want[:3], 1)[0])
-    close(got[1, :13], want[3][0])
+    assert_exact(got[0, :13], torch.cat(want[:3], 1)[0])
+    assert_exact(got[1, :13], want[3][0])
 
 
 @pytest.mark.parametrize(("sharing", "n_maps"), list(zip(SHARING, [288, 24, 12, 1], strict=True)))

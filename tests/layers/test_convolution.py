@@ -11,6 +11,7 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.layers.convolution import DynamicConv, LightConv, SeparableConv
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 KINDS = {
@@ -37,10 +38,6 @@ def x(n, batch=2):
     return torch.randn(batch, n, 12, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kernel", [1, 2, 5, 40])
 @pytest.mark.parametrize("chunks", [(1,) * 17, (7, 1, 1, 5, 3), (17,)], ids=str)
@@ -52,7 +49,7 @@ def test_decoding_in_any_chunks_equals_one_pass(kind, kernel, chunks):
         y, state = conv(full[:, at : at + n], Context(start=at), state)
         got.append(y)
         at += n
-    close(torch.cat(got, 1), want)
+    assert_exact(torch.cat(got, 1), want)
     assert state.x_BmD.shape == (2, kernel - 1, 12)
 
 
@@ -67,7 +64,7 @@ def test_rows_at_their_own_positions_after_padded_prompts(kind, kernel):
         pos = (lengths + step)[:, None]
         got, _ = conv(full[torch.arange(3)[:, None], pos], Context(start=9 + step, pos_BL=pos), state)
         for row in range(3):
-            close(got[row, 0], conv(full[row : row + 1, : int(pos[row]) + 1], Context(), None)[0][0, -1])
+            assert_exact(got[row, 0], conv(full[row : row + 1, : int(pos[row]) + 1], Context(), None)[0][0, -1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -77,7 +74,7 @@ def test_selecting_rows_moves_the_memory_with_them(kind):
     conv(full[:, :8], Context(), state)
     state.select(torch.tensor([1, 1]))
     got, _ = conv(full[[1, 1], 8:], Context(start=8), state)
-    close(got[:, 0], conv(full[[1, 1]], Context(), None)[0][:, -1])
+    assert_exact(got[:, 0], conv(full[[1, 1]], Context(), None)[0][:, -1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,7 +84,7 @@ def test_packed_documents_equal_separate_runs(kind, direction):
     documents = [x(n, batch=1) for n in lengths]
     group = torch.tensor([[i for i, n in enumerate(lengths) for _ in range(n)]])
     got, _ = conv(torch.cat(documents, 1), Context(group_BL=group), None)
-    close(got, torch.cat([conv(one, Context(), None)[0] for one in documents], 1))
+    assert_exact(got, torch.cat([conv(one, Context(), None)[0] for one in documents], 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,8 +94,8 @@ def test_padding_on_either_side_counts_as_nothing(kind, direction):
     want, _ = conv(real, Context(), None)
     keep = torch.arange(10).expand(2, 10) < 6
     padded = torch.cat([real, x(4) * 100], 1)
-    close(conv(padded, Context(padding=Padding(keep, right=True)), None)[0][:, :6], want)
-    close(conv(padded.roll(4, 1), Context(padding=Padding(keep.roll(4, 1), right=False)), None)[0][:, 4:], want)
+    assert_exact(conv(padded, Context(padding=Padding(keep, right=True)), None)[0][:, :6], want)
+    assert_exact(conv(padded.roll(4, 1), Context(padding=Padding(keep.roll(4, 1), right=False)), None)[0][:, 4:], want)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,7 +110,7 @@ def test_each_position_sees_its_kernel_and_nothing_else(kind):
 @pytest.mark.parametrize("kind", ["light", "dynamic"])
 def test_a_kernel_of_one_is_a_map_of_each_position(kind):
     conv = layer(kind, kernel=1)
-    close(conv(x(7), Context(), None)[0], conv.out(F.glu(conv.gated(x(7)))))
+    assert_exact(conv(x(7), Context(), None)[0], conv.out(F.glu(conv.gated(x(7)))))
 
 
 def test_a_light_convolution_is_pytorchs_grouped_one():
@@ -122,14 +119,14 @@ def test_a_light_convolution_is_pytorchs_grouped_one():
     # channels of a head lie together
     weight = conv.taps.weight.softmax(-1).repeat_interleave(4, 0)[:, None]
     want = conv.out(F.conv1d(F.pad(gated, (4, 0)), weight, groups=12).mT)
-    close(conv(x(11), Context(), None)[0], want)
+    assert_exact(conv(x(11), Context(), None)[0], want)
 
 
 def test_a_separable_convolution_is_pytorchs_depthwise_and_pointwise_one():
     conv = layer("separable", kernel=5, direction="both")
     inner = F.conv1d(x(11).mT, conv.taps_Dt[:, None], groups=12, padding=2)
     want = F.conv1d(inner, conv.out.weight[..., None], conv.out.bias).mT
-    close(conv(x(11), Context(), None)[0], want)
+    assert_exact(conv(x(11), Context(), None)[0], want)
 
 
 def test_a_dynamic_convolution_with_one_kernel_for_all_is_light():
@@ -138,7 +135,7 @@ def test_a_dynamic_convolution_with_one_kernel_for_all_is_light():
     dynamic.kernels = lambda x_BLD: kernels.expand(*x_BLD.shape[:2], -1, -1)
     for name in ("gated", "out"):
         getattr(dynamic, name).load_state_dict(getattr(light, name).state_dict())
-    close(dynamic(x(9), Context(), None)[0], light(x(9), Context(), None)[0])
+    assert_exact(dynamic(x(9), Context(), None)[0], light(x(9), Context(), None)[0])
 
 
 def test_a_kernel_depends_on_its_own_position_only():
@@ -146,7 +143,7 @@ def test_a_kernel_depends_on_its_own_position_only():
     conv(full, Context(taps=taps), None)
     before = taps.found["kernels"]
     assert before.shape == (2, 8, 3, 3)
-    close(before.sum(-1), torch.ones(2, 8, 3, dtype=torch.float64))
+    assert_exact(before.sum(-1), torch.ones(2, 8, 3, dtype=torch.float64))
     full[:, 5] += 1
     conv(full, Context(taps=taps), None)
     moved = (taps.found["kernels"] != before).any(-1).any(-1)
@@ -171,7 +168,7 @@ def test_any_convolution_stands_in_any_body():
     tokens = torch.randint(7, 40, (2, 11))
     state = model.new_state(2, 11)
     steps = [model(tokens[:, i : i + 1], state=state).logits for i in range(11)]
-    close(torch.cat(steps, 1), model(tokens).logits)
+    assert_exact(torch.cat(steps, 1), model(tokens).logits)
     # drawn from the seed, whatever was drawn before
     torch.manual_seed(99)
     taps, twin, other = (m.decoder.blocks[0].parts[0].taps_Dt for m in (model, *(kf.build(swapped, s) for s in (1, 2))))

@@ -12,6 +12,7 @@ from kinfolk.layers.head import LMHead
 from kinfolk.layers.init import Normal, Xavier, seeded
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 D, V = 12, 40
 DIMS = Dims(d_model=D, vocab_size=V, max_len=32, dropout=0.0, n_sublayers=4)
@@ -30,14 +31,10 @@ def tokens(batch=3, length=11):
     return torch.randint(V, (batch, length), generator=torch.Generator().manual_seed(0))
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 def test_a_factorised_table_is_a_full_one_of_low_rank():
     module = built(Factorised(d_inner=5))
     full = module.table.inner.weight @ module.table.outer.weight.mT
-    close(module(tokens(), Context()), full[tokens()])
+    assert_exact(module(tokens(), Context()), full[tokens()])
     assert torch.linalg.matrix_rank(full) == 5
 
 
@@ -46,16 +43,16 @@ def test_a_tied_head_goes_back_through_the_factors():
     head = LMHead().build(DIMS, embedding).double()
     x = torch.randn(2, 3, D, dtype=torch.float64)
     full = embedding.table.inner.weight @ embedding.table.outer.weight.mT
-    close(head.logits(x), x @ full.mT)
+    assert_exact(head.logits(x), x @ full.mT)
     assert list(head.parameters()) == []
 
 
 def test_a_head_may_divide_states_by_the_root_of_their_width():
     embedding, x = built(Tokens()), torch.randn(2, 3, D, dtype=torch.float64)
     plain, scaled = (LMHead(scale=scale).build(DIMS, embedding) for scale in ("none", "rsqrt"))
-    close(scaled.logits(x), plain.logits(x) * D**-0.5)
+    assert_exact(scaled.logits(x), plain.logits(x) * D**-0.5)
     targets = torch.randint(V, (2, 3))
-    close(scaled.loss(x, targets), plain.loss(x * D**-0.5, targets))
+    assert_exact(scaled.loss(x, targets), plain.loss(x * D**-0.5, targets))
 
 
 @pytest.mark.parametrize("widths", [(), (12, 5, 3), (7, 5, 3)])
@@ -65,14 +62,14 @@ def test_adaptive_inputs_are_a_dense_table(widths):
     assert [t.weight.shape[1] for t in table.tables] == list(widths or (12, 3, 1))
     maps = [torch.eye(D).double() if isinstance(m, torch.nn.Identity) else m.weight.mT for m in table.maps]
     dense = torch.cat([t.weight @ m for t, m in zip(table.tables, maps, strict=True)])
-    close(module.weight, dense)
-    close(module(tokens(), Context()), dense[tokens()])
+    assert_exact(module.weight, dense)
+    assert_exact(module(tokens(), Context()), dense[tokens()])
     every = torch.tensor([[0, 2, 3, 8, 9, 39]])
-    close(module(every, Context()), dense[every])
+    assert_exact(module(every, Context()), dense[every])
     params = list(module.parameters())
     grads = [torch.autograd.grad(y.square().sum(), params) for y in (module(tokens(), Context()), dense[tokens()])]
     for got, want in zip(*grads, strict=True):
-        close(got, want)
+        assert_exact(got, want)
 
 
 def test_narrow_vectors_start_as_large_as_wide_ones():
@@ -99,9 +96,9 @@ def test_one_cluster_is_a_plain_table():
 
 def test_each_side_has_its_own_table():
     module = built(Sides(source=Tokens(), target=Factorised(d_inner=5)))
-    close(module(tokens(), Context()), module.source(tokens(), Context()))
+    assert_exact(module(tokens(), Context()), module.source(tokens(), Context()))
     memory = Memory(torch.zeros(3, 2, D, dtype=torch.float64))
-    close(module(tokens(), Context(memory=memory)), module.target(tokens(), Context()))
+    assert_exact(module(tokens(), Context(memory=memory)), module.target(tokens(), Context()))
     assert module.weight is module.target.weight
 
 
@@ -144,7 +141,7 @@ def test_other_tables_in_a_whole_model(kind, weights):
     assert cost(model, 16).params == m.n_params
     text = tokens(1, 9)
     state = m.new_state(1, 9)
-    close(torch.cat([m(text[:, i : i + 1], state=state).logits for i in range(9)], 1), m(text).logits)
+    assert_exact(torch.cat([m(text[:, i : i + 1], state=state).logits for i in range(9)], 1), m(text).logits)
 
 
 def test_the_published_sizes():

@@ -9,6 +9,7 @@ from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.init import Normal, Xavier, seeded
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 D, F, E = 12, 20, 4
 ROUTERS = {
@@ -45,10 +46,6 @@ def run(module, value, seed=0, **context):
     return module(value, Context(**context), None)[0]
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 def expert(module, e, value):
     wide = torch.relu(value @ module.widen.weights[e].mT + module.widen.biases[e])
     return wide @ module.narrow.weights[e].mT + module.narrow.biases[e]
@@ -82,7 +79,7 @@ def test_top_two_is_the_loop_over_experts():
 def test_all_experts_without_noise_are_a_dense_mixture():
     module = built(NoisyTopK(k=E)).eval()
     probs = (x() @ module.router.scores_ED.mT).softmax(-1)
-    close(run(module, x()), sum(probs[..., e : e + 1] * expert(module, e, x()) for e in range(E)))
+    assert_exact(run(module, x()), sum(probs[..., e : e + 1] * expert(module, e, x()) for e in range(E)))
 
 
 def switch_of_hugging_face(ours, capacity):
@@ -114,16 +111,16 @@ def test_switch_is_hugging_faces(direction):
     theirs = switch_of_hugging_face(ours, capacity=6)
     taps, value = Taps(), x(20, batch=3).requires_grad_()
     y = run(ours, value, taps=taps)
-    close(y, theirs(value))
+    assert_exact(y, theirs(value))
     assert (taps.found["experts"] == E).any()
     inputs = [value, ours.router.scores.weight]
     grads = torch.autograd.grad(y.square().sum(), inputs)
     wants = torch.autograd.grad(theirs(value).square().sum(), [value, theirs.router.classifier.weight])
     for got, want in zip(grads, wants, strict=True):
-        close(got, want)
+        assert_exact(got, want)
     # nobody is dropped at evaluation
     ours.eval()
-    close(run(ours, value), switch_of_hugging_face(ours, capacity=99)(value))
+    assert_exact(run(ours, value), switch_of_hugging_face(ours, capacity=99)(value))
 
 
 @pytest.mark.parametrize("router", ROUTERS.values(), ids=ROUTERS)
@@ -135,24 +132,24 @@ def test_padding_takes_no_seat_and_has_no_say(router):
     real = run(module, x(20), side_losses=losses[0])
     padded = torch.cat([x(20), 100 * x(5, seed=3)], 1)
     got = run(module, padded, padding=Padding(keep, right=True), side_losses=losses[1])
-    close(got[:, :20], real)
+    assert_exact(got[:, :20], real)
     assert torch.equal(got[:, 20:], torch.zeros_like(got[:, 20:]))
-    close(losses[0]["balance"], losses[1]["balance"])
+    assert_exact(losses[0]["balance"], losses[1]["balance"])
     both = (y[:, :20].square().sum() + lost["balance"] for y, lost in zip((real, got), losses, strict=True))
     for a, b in zip(*(torch.autograd.grad(loss, list(module.parameters())) for loss in both), strict=True):
-        close(a, b)
+        assert_exact(a, b)
 
 
 @pytest.mark.parametrize("router", [ROUTERS["top-2"], Switch(jitter=0.0)])
 @pytest.mark.parametrize("direction", ["past", "both"])
 def test_examples_and_documents_do_not_compete(router, direction):
     module = built(router, capacity=0.6, direction=direction).train()
-    close(run(module, x(20))[1:], run(module, x(20)[1:]))
+    assert_exact(run(module, x(20))[1:], run(module, x(20)[1:]))
     packed = torch.cat([x(20)[:1], x(13, seed=2)[:1]], 1)
     group = torch.tensor([[4] * 20 + [9] * 13])
     together = run(module, packed, group_BL=group)
-    close(together[:, :20], run(module, x(20)[:1]))
-    close(together[:, 20:], run(module, x(13, seed=2)[:1]))
+    assert_exact(together[:, :20], run(module, x(20)[:1]))
+    assert_exact(together[:, 20:], run(module, x(13, seed=2)[:1]))
 
 
 def test_a_decoder_loses_no_seat_to_a_later_token_and_an_encoder_may():
@@ -178,7 +175,7 @@ def test_evaluation_draws_nothing_and_drops_nobody(router):
     assert dropped.any() if router is ROUTERS["threshold"] else not dropped.any()
     assert not dropped[..., 0].any()
     # one at a time as well as all at once
-    close(torch.cat([run(module, x(24)[:, t : t + 1]) for t in range(24)], 1), first)
+    assert_exact(torch.cat([run(module, x(24)[:, t : t + 1]) for t in range(24)], 1), first)
 
 
 def test_the_second_expert_is_asked_at_random_in_proportion():
@@ -217,7 +214,7 @@ def test_the_router_learns_through_the_gate_and_the_balance_only():
     outside = torch.stack([expert(module, e, x()).detach() for e in range(E)], -1)
     want = (gate * outside.gather(-1, chosen[..., None, None].expand(2, 9, D, 1))[..., 0].sum(-1)).sum()
     got, want = (torch.autograd.grad(s, module.router.scores.weight)[0] for s in (y.sum(), want))
-    close(got, want)
+    assert_exact(got, want)
 
 
 def test_every_expert_is_drawn_as_a_map_of_its_own():

@@ -11,6 +11,7 @@ from kinfolk.layers.experts import Experts
 from kinfolk.layers.feed_forward import Chunked, Dense, Gated
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 D = 12
 DIMS = Dims(d_model=D, vocab_size=40, max_len=32, dropout=0.0, n_sublayers=4)
@@ -42,14 +43,10 @@ def run(module, value):
     return module(value, Context(), None)[0]
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("activation", TORCH)
 def test_every_activation_of_the_table_is_torchs(activation):
     ff = built(Dense(d_ff=20, activation=activation))
-    close(run(ff, x()), ff.narrow(TORCH[activation](ff.widen(x()))))
+    assert_exact(run(ff, x()), ff.narrow(TORCH[activation](ff.widen(x()))))
 
 
 @pytest.mark.parametrize("activation", GLU)
@@ -58,7 +55,7 @@ def test_a_gated_one_activates_its_first_map(activation):
 
     ff = built(Gated(d_ff=20, activation=activation))
     first, second = ff.widen.weight.chunk(2)
-    close(run(ff, x()), (ACTIVATIONS[activation](x() @ first.mT) * (x() @ second.mT)) @ ff.narrow.weight.mT)
+    assert_exact(run(ff, x()), (ACTIVATIONS[activation](x() @ first.mT) * (x() @ second.mT)) @ ff.narrow.weight.mT)
 
 
 @pytest.mark.parametrize(
@@ -72,12 +69,12 @@ def test_a_gated_one_is_that_of_t5(proj, activation):
     theirs, ours = T5DenseGatedActDense(config).double(), built(Gated(d_ff=20, activation=activation))
     theirs.wi_0.weight.data, theirs.wi_1.weight.data = (w.data.clone() for w in ours.widen.weight.chunk(2))
     theirs.wo.weight.data = ours.narrow.weight.data.clone()
-    close(run(ours, x()), theirs(x()))
+    assert_exact(run(ours, x()), theirs(x()))
 
 
 def test_the_bilinear_one_is_quadratic():
     ff = built(Gated(d_ff=20, activation="identity"))
-    close(run(ff, 2 * x()), 4 * run(ff, x()))
+    assert_exact(run(ff, 2 * x()), 4 * run(ff, x()))
 
 
 def test_gates_at_equal_parameters():
@@ -100,11 +97,11 @@ def test_pieces_of_any_size_are_the_whole(part, size):
         value = x(11)
         outs.append(run(module, value))
         grads.append(torch.autograd.grad(outs[-1].square().sum(), [value, *module.parameters()]))
-    close(*outs)
+    assert_exact(*outs)
     for a, b in zip(*grads, strict=True):
-        close(a, b)
+        assert_exact(a, b)
     with torch.no_grad():
-        close(run(chunked, x(11)), outs[0])
+        assert_exact(run(chunked, x(11)), outs[0])
 
 
 def test_the_inside_of_pieces_is_never_whole():
@@ -140,7 +137,7 @@ def test_pieces_in_a_whole_model():
     assert cost(model, 16).params == chunked.n_params
     assert cost(model, 16).activation_bytes < 0.9 * cost(recipe.model, 16).activation_bytes
     tokens = torch.arange(13)[None] + 7
-    close(chunked(tokens).logits, plain(tokens).logits)
+    assert_exact(chunked(tokens).logits, plain(tokens).logits)
 
 
 def test_rows_of_the_table_are_set_by_paths():

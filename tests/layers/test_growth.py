@@ -45,7 +45,8 @@ def counted(settings, length):
     with Allocations() as bytes_, FlopCounterMode(display=False) as flops:
         layer(x).square().sum().backward()
     # the counter does not know the fused kernel, the executor says what it gives to it
-    work = scored_pairs(spec.pattern, length, 2) if hasattr(spec, "pattern") else flops.get_total_flops()
+    fused = hasattr(spec, "pattern")
+    work = scored_pairs(layer.mixer.span.bounded(spec.pattern), length, 2) if fused else flops.get_total_flops()
     return work, bytes_.total, bytes_.largest
 
 
@@ -69,6 +70,7 @@ WINDOWED = {
     "bigbird": lambda n: settings("bigbird", block=64),
     "image-1d": lambda n: settings("image-1d", block=64, memory=64),
     "image-2d": lambda n: settings("image-2d", width=32, block_height=4, block_width=8, above=2, beside=4),
+    "adaptive-span": lambda n: settings("adaptive-span"),
     "dmca, local": lambda n: settings("dmca", block=64),
 }
 LINEAR = {

@@ -12,6 +12,7 @@ from kinfolk.layers.init import Xavier, seeded
 from kinfolk.layers.mixture import MixtureHead
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 D, V = 32, 40
 DIMS = Dims(d_model=D, vocab_size=V, max_len=32, dropout=0.0, n_sublayers=4)
@@ -55,14 +56,10 @@ def targets():
     return t
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", HEADS)
 def test_probabilities_add_up_to_one(name):
     _, head = built(name)
-    close(head.logits(x()).exp().sum(-1), torch.ones(2, 9, dtype=torch.float64))
+    assert_exact(head.logits(x()).exp().sum(-1), torch.ones(2, 9, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("name", HEADS)
@@ -78,15 +75,15 @@ def test_the_loss_is_that_of_the_logits(name, epsilon, over):
     else:
         each = (1 - epsilon) * gold + epsilon * (log_probs.sum(-1) - gold) / (V - 1)
     want = -each[real].sum()
-    close(got, want)
+    assert_exact(got, want)
     grads = [torch.autograd.grad(y, [states, *params], allow_unused=True) for y in (got, want)]
     for a, b in zip(*grads, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            close(a, b)
+            assert_exact(a, b)
     if not epsilon:
         losses = head.losses(states, targets())
-        close(losses[real], -gold[real].detach())
+        assert_exact(losses[real], -gold[real].detach())
         assert losses[~real].abs().sum() == 0
 
 
@@ -100,10 +97,10 @@ def test_the_adaptive_softmax_is_torchs(divisor):
     for c, (inward, table) in enumerate(theirs.tail, start=1):
         ours.maps[c].weight.data, ours.tables[c].weight.data = inward.weight.data.clone(), table.weight.data.clone()
     states, t = x(50), torch.randint(V, (50,), generator=torch.Generator().manual_seed(2))
-    close(ours.logits(states), theirs.log_prob(states))
+    assert_exact(ours.logits(states), theirs.log_prob(states))
     out = theirs(states, t)
-    close(ours.loss(states[None], t[None]), -out.output.sum())
-    close(ours.losses(states[None], t[None])[0], -out.output.detach())
+    assert_exact(ours.loss(states[None], t[None]), -out.output.sum())
+    assert_exact(ours.losses(states[None], t[None])[0], -out.output.detach())
 
 
 def test_a_tied_first_cluster_goes_through_its_map():
@@ -111,27 +108,27 @@ def test_a_tied_first_cluster_goes_through_its_map():
     outer = embedding.table.maps[0].weight
     words = x() @ outer @ embedding.table.tables[0].weight.mT
     every = torch.cat([words, head.clusters(x())], -1).log_softmax(-1)
-    close(head.logits(x())[..., : CUT[0]], every[..., : CUT[0]])
+    assert_exact(head.logits(x())[..., : CUT[0]], every[..., : CUT[0]])
 
 
 def test_one_cluster_is_a_plain_softmax():
     embedding = Tokens().build(DIMS).double()
     ours = AdaptiveSoftmax(cutoffs=(), weights="tied").build(DIMS, embedding)
     plain = LMHead().build(DIMS, embedding)
-    close(ours.logits(x()), plain.logits(x()).log_softmax(-1))
-    close(ours.loss(x(), targets()), plain.loss(x(), targets()))
+    assert_exact(ours.logits(x()), plain.logits(x()).log_softmax(-1))
+    assert_exact(ours.loss(x(), targets()), plain.loss(x(), targets()))
 
 
 def test_one_component_is_a_softmax_after_its_map():
     embedding = Tokens().build(DIMS).double()
     ours = MixtureHead(n_components=1).build(DIMS, embedding).double()
     inner = torch.tanh(ours.components(x()))
-    close(ours.logits(x()), (inner @ embedding.weight.mT).log_softmax(-1))
+    assert_exact(ours.logits(x()), (inner @ embedding.weight.mT).log_softmax(-1))
     # equal components are one
     many = MixtureHead(n_components=3).build(DIMS, embedding).double()
     many.components.weight.data = ours.components.weight.data.repeat(3, 1)
     many.components.bias.data = ours.components.bias.data.repeat(3)
-    close(many.logits(x()), ours.logits(x()))
+    assert_exact(many.logits(x()), ours.logits(x()))
 
 
 def test_a_mixture_is_its_probabilities_added_up():
@@ -139,7 +136,7 @@ def test_a_mixture_is_its_probabilities_added_up():
     inner = torch.tanh(head.components(x())).unflatten(-1, (4, D))
     prior = head.prior(x()).softmax(-1)
     probs = (prior[..., None] * (inner @ embedding.weight.mT).softmax(-1)).sum(-2)
-    close(head.logits(x()), probs.log())
+    assert_exact(head.logits(x()), probs.log())
 
 
 def test_a_mixture_breaks_the_bottleneck():

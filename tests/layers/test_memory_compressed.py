@@ -12,6 +12,7 @@ from kinfolk.layers.attention import Attention
 from kinfolk.layers.compressed import MemoryCompressed
 from kinfolk.layers.module import Dims
 from kinfolk.ops.pattern import Causal
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 
@@ -26,10 +27,6 @@ def layer(stride=3, **options):
 
 def x(n, batch=2):
     return torch.randn(batch, n, 12, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def dense(module, inputs, k, v, visible):
@@ -69,7 +66,7 @@ def test_filters_that_average_are_attention_to_averages(length, stride):
         t[:, :, :whole].unflatten(2, (-1, stride)).mean(3) if whole else t[:, :, :0]
         for t in keys_and_values(ours, x(length))
     )
-    close(ours(x(length), Context(), None)[0], dense(ours, x(length), k, v, ends(length, stride)))
+    assert_exact(ours(x(length), Context(), None)[0], dense(ours, x(length), k, v, ends(length, stride)))
 
 
 def test_windows_of_one_are_causal_attention_with_one_more_in_the_denominator():
@@ -82,12 +79,12 @@ def test_windows_of_one_are_causal_attention_with_one_more_in_the_denominator():
     q = ours.qkv(x(11))[..., :12].unflatten(-1, (3, 4)).transpose(1, 2)
     scores = ((q @ keys_and_values(ours, x(11))[0].mT) / 2).masked_fill(~ends(11, 1), -torch.inf)
     total = scores.exp().sum(-1, keepdim=True)
-    close(ours(x(11), Context(), None)[0], (want * total / (total + 1)).transpose(1, 2).flatten(2))
+    assert_exact(ours(x(11), Context(), None)[0], (want * total / (total + 1)).transpose(1, 2).flatten(2))
 
 
 def test_the_first_queries_see_nothing():
     ours = layer()
-    close(ours(x(2), Context(), None)[0], ours.out.bias.expand(2, 2, 12))
+    assert_exact(ours(x(2), Context(), None)[0], ours.out.bias.expand(2, 2, 12))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
@@ -110,7 +107,7 @@ def test_decoding_in_any_chunks_equals_one_pass(stride, chunks):
         y, state = ours(full[:, at : at + n], Context(start=at), state)
         got.append(y)
         at += n
-    close(torch.cat(got, 1), want)
+    assert_exact(torch.cat(got, 1), want)
 
 
 @pytest.mark.parametrize("stride", [1, 3, 4])
@@ -121,11 +118,11 @@ def test_rows_at_their_own_positions_after_padded_prompts(stride, step):
     keep = torch.arange(9) < lengths[:, None]
     got, _ = ours(full[:, :9], Context(padding=Padding(keep, right=True)), state)
     want, _ = ours(full, Context(), None)
-    close(got[keep], want[:, :9][keep])
+    assert_exact(got[keep], want[:, :9][keep])
     for n in range(0, 16 - step, step):
         pos = (lengths + n)[:, None] + torch.arange(step)
         got, _ = ours(full[torch.arange(3)[:, None], pos], Context(start=9 + n, pos_BL=pos), state)
-        close(got, want[torch.arange(3)[:, None], pos])
+        assert_exact(got, want[torch.arange(3)[:, None], pos])
 
 
 def test_padding_does_not_enter_the_state():
@@ -145,7 +142,7 @@ def test_selecting_rows_moves_the_state_with_them():
     ours(full[:, :8], Context(), state)
     state.select(torch.tensor([1, 1]))
     got, _ = ours(full[[1, 1], 8:], Context(start=8), state)
-    close(got[:, 0], ours(full[[1, 1]], Context(), None)[0][:, -1])
+    assert_exact(got[:, 0], ours(full[[1, 1]], Context(), None)[0][:, -1])
 
 
 def test_packed_documents_equal_separate_runs_wherever_they_begin():
@@ -154,7 +151,7 @@ def test_packed_documents_equal_separate_runs_wherever_they_begin():
     group = torch.tensor([[i for i, n in enumerate(lengths) for _ in range(n)]])
     position = torch.tensor([[p for n in lengths for p in range(n)]])
     got, _ = ours(torch.cat(documents, 1), Context(group_BL=group, pos_BL=position), None)
-    close(got, torch.cat([ours(one, Context(), None)[0] for one in documents], 1))
+    assert_exact(got, torch.cat([ours(one, Context(), None)[0] for one in documents], 1))
 
 
 def test_padding_changes_nothing():
@@ -162,11 +159,11 @@ def test_padding_changes_nothing():
     keep = torch.arange(11).expand(2, 11) < 7
     padded = torch.cat([real, x(4) * 100], 1)
     got, _ = ours(padded, Context(padding=Padding(keep, right=True)), None)
-    close(got[:, :7], ours(real, Context(), None)[0])
+    assert_exact(got[:, :7], ours(real, Context(), None)[0])
     # in front of the tokens it shifts the windows, but what stands there does not matter
     left = Padding(keep.flip(1), right=False)
     one, other = (ours(torch.cat([x(4) * scale, real], 1), Context(padding=left), None)[0] for scale in (1, 100))
-    close(one[:, 4:], other[:, 4:])
+    assert_exact(one[:, 4:], other[:, 4:])
 
 
 def test_a_state_holds_a_slot_per_window():

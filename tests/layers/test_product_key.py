@@ -7,6 +7,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims
 from kinfolk.layers.product_key import ProductKey
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=40, max_len=32, dropout=0.0, n_sublayers=4)
 
@@ -24,15 +25,11 @@ def x():
     return torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 def test_all_keys_and_one_head_are_a_dense_softmax_memory():
     module = built(ProductKey(n_keys=5, n_heads=1, n_best=25, d_key=8))
     q1, q2 = (norm(q) for norm, q in zip(module.norms, module.query(x()).chunk(2, -1), strict=True))
     scores = (q1 @ module.left[0].mT)[..., :, None] + (q2 @ module.right[0].mT)[..., None, :]
-    close(module(x(), Context(), None)[0], scores.flatten(-2).softmax(-1) @ module.values_VD)
+    assert_exact(module(x(), Context(), None)[0], scores.flatten(-2).softmax(-1) @ module.values_VD)
 
 
 def test_heads_are_added_up():
@@ -51,7 +48,7 @@ def test_heads_are_added_up():
             }
         )
         total = total + one(x(), Context(), None)[0]
-    close(module(x(), Context(), None)[0], total)
+    assert_exact(module(x(), Context(), None)[0], total)
 
 
 def test_what_was_read_is_reported():
@@ -59,7 +56,7 @@ def test_what_was_read_is_reported():
     module(x(), Context(taps=taps), None)
     assert taps.found["read"].shape == taps.found["places"].shape == (2, 5, 2, 3)
     assert taps.found["places"].max() < 36
-    close(taps.found["read"].sum(-1), torch.ones(2, 5, 2, dtype=torch.float64))
+    assert_exact(taps.found["read"].sum(-1), torch.ones(2, 5, 2, dtype=torch.float64))
 
 
 def test_the_memory_stands_in_the_last_layer_but_one():

@@ -11,6 +11,7 @@ from kinfolk.layers.halting import Pondering
 from kinfolk.layers.module import Dims
 from kinfolk.layers.pondering import PonderingRNN
 from kinfolk.layers.recurrent import GRU, LSTM
+from tests.exact import assert_exact
 
 D = 8
 DIMS = Dims(d_model=D, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
@@ -39,10 +40,6 @@ def x(n, batch=2):
     return torch.randn(batch, n, D, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
 
 
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("kind", THEIRS)
 def test_a_language_model_is_pytorchs_module_between_two_tables(kind):
     model = kf.build(kf.relative(kind, size="tiny", **NUMBERS)).double()
@@ -55,9 +52,9 @@ def test_a_language_model_is_pytorchs_module_between_two_tables(kind):
     table = model.embedding.table.weight
     want = theirs(table[tokens])[0] @ table.T
     got = model(tokens).logits
-    close(got, want)
+    assert_exact(got, want)
     (gradient,) = torch.autograd.grad(got.square().sum(), table)
-    close(gradient, torch.autograd.grad(want.square().sum(), table)[0])
+    assert_exact(gradient, torch.autograd.grad(want.square().sum(), table)[0])
 
 
 @pytest.mark.parametrize("kind", THEIRS)
@@ -65,7 +62,7 @@ def test_both_directions_are_pytorchs(kind):
     module = layer(KINDS[kind].replace(direction="both"))
     theirs = THEIRS[kind](D, D // 2, batch_first=True, bidirectional=True, dtype=torch.float64)
     theirs.load_state_dict(module.cell.state_dict())
-    close(module(x(7), Context(), None)[0], theirs(x(7))[0])
+    assert_exact(module(x(7), Context(), None)[0], theirs(x(7))[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,7 +75,7 @@ def test_decoding_in_any_chunks_equals_one_pass(kind, chunks):
         y, state = module(full[:, at : at + n], Context(start=at), state)
         got.append(y)
         at += n
-    close(torch.cat(got, 1), want)
+    assert_exact(torch.cat(got, 1), want)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -91,7 +88,7 @@ def test_rows_at_their_own_positions_after_padded_prompts(kind):
         pos = (lengths + step)[:, None]
         got, _ = module(full[torch.arange(3)[:, None], pos], Context(start=7 + step, pos_BL=pos), state)
         for row in range(3):
-            close(got[row, 0], module(full[row : row + 1, : int(pos[row]) + 1], Context(), None)[0][0, -1])
+            assert_exact(got[row, 0], module(full[row : row + 1, : int(pos[row]) + 1], Context(), None)[0][0, -1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,7 +98,7 @@ def test_selecting_rows_moves_the_state_with_them(kind):
     module(full[:, :8], Context(), state)
     state.select(torch.tensor([1, 1]))
     got, _ = module(full[[1, 1], 8:], Context(start=8), state)
-    close(got[:, 0], module(full[[1, 1]], Context(), None)[0][:, -1])
+    assert_exact(got[:, 0], module(full[[1, 1]], Context(), None)[0][:, -1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -114,14 +111,16 @@ def test_padding_on_either_side_and_packed_documents(kind, direction):
     want, _ = module(real, Context(), None)
     keep = torch.arange(10).expand(2, 10) < 6
     padded = torch.cat([real, x(4) * 100], 1)
-    close(module(padded, Context(padding=Padding(keep, right=True)), None)[0][:, :6], want)
-    close(module(padded.roll(4, 1), Context(padding=Padding(keep.roll(4, 1), right=False)), None)[0][:, 4:], want)
+    assert_exact(module(padded, Context(padding=Padding(keep, right=True)), None)[0][:, :6], want)
+    assert_exact(
+        module(padded.roll(4, 1), Context(padding=Padding(keep.roll(4, 1), right=False)), None)[0][:, 4:], want
+    )
     lengths = [5, 1, 3]
     documents = [x(n, batch=1) for n in lengths]
     group = torch.tensor([[i for i, n in enumerate(lengths) for _ in range(n)]])
     pos = torch.tensor([[i for n in lengths for i in range(n)]])
     got, _ = module(torch.cat(documents, 1), Context(group_BL=group, pos_BL=pos), None)
-    close(got, torch.cat([module(one, Context(), None)[0] for one in documents], 1))
+    assert_exact(got, torch.cat([module(one, Context(), None)[0] for one in documents], 1))
 
 
 @pytest.mark.parametrize("kind", THEIRS)
@@ -133,11 +132,11 @@ def test_who_halts_at_once_is_a_plain_recurrent_network(kind):
     flagged = torch.cat([x(6), torch.ones(2, 6, 1)], -1)
     module.unit.weight_1D.data.zero_()
     module.unit.bias_1.data.fill_(40.0)
-    close(module(x(6), Context(), None)[0], theirs(flagged)[0])
+    assert_exact(module(x(6), Context(), None)[0], theirs(flagged)[0])
     module.unit.bias_1.data.fill_(-40.0)
     again = torch.cat([x(6), torch.zeros(2, 6, 1)], -1)
     want = theirs(torch.stack([flagged, again, again], 2).flatten(1, 2))[0][:, 2::3]
-    close(module(x(6), Context(), None)[0], want)
+    assert_exact(module(x(6), Context(), None)[0], want)
 
 
 def test_pondering_costs_its_steps_and_remainders_of_real_tokens():
@@ -148,7 +147,7 @@ def test_pondering_costs_its_steps_and_remainders_of_real_tokens():
     steps, rest = ctx.taps.found["steps"], ctx.taps.found["remainders"]
     assert steps[~keep].sum() == rest[~keep].sum() == 0
     assert steps[keep].unique().numel() > 1
-    close(ctx.side_losses["ponder"], 0.5 * (steps + rest)[keep].mean())
+    assert_exact(ctx.side_losses["ponder"], 0.5 * (steps + rest)[keep].mean())
 
 
 def test_what_cannot_be_is_refused():

@@ -17,6 +17,7 @@ from kinfolk.layers.norm import LayerNorm, NoNorm, RMSNorm
 from kinfolk.layers.residual import Fixup, Gated, PreNorm, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.cost import cost
+from tests.exact import assert_exact
 
 D = 12
 DIMS = Dims(d_model=D, vocab_size=40, max_len=32, dropout=0.0, n_sublayers=4)
@@ -33,10 +34,6 @@ NUMBERS = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size":
 
 def x(seed=0, width=D):
     return torch.randn(2, 5, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 class Cubes(Module):
@@ -77,7 +74,7 @@ def test_a_gate_is_its_formula(name):
                 (w_r, w_z, w_g), (u_r, u_z) = gate.from_y.weight.chunk(3), gate.from_x.weight.chunk(2)
                 r, z = s(w_r @ b + u_r @ a), s(w_z @ b + u_z @ a - gate.bias)
                 want = (1 - z) * a + z * torch.tanh(w_g @ b + gate.from_reset.weight @ (r * a))
-            close(got[i], want)
+            assert_exact(got[i], want)
 
 
 @pytest.mark.parametrize("name", ["output", "highway", "sigmoid-tanh", "gru"])
@@ -104,7 +101,7 @@ def test_gated_residuals_normalise_the_input_and_rectify_the_output(name):
     spec = Gated(gate=GATES[name])
     residual = built(spec)
     got, state = residual(x(), Cubes(), Context(), "kept")
-    close(got, residual.gate(x(), torch.relu(residual.norm(x()) ** 3)))
+    assert_exact(got, residual.gate(x(), torch.relu(residual.norm(x()) ** 3)))
     assert state == "kept"
 
 
@@ -113,7 +110,7 @@ def test_rezero_adds_a_share_that_starts_at_nothing(norm):
     residual = ReZero(norm=norm).build(DIMS).double()
     assert torch.equal(residual(x(), Cubes(), Context(), None)[0], x())
     residual.alpha.data.fill_(0.7)
-    close(residual(x(), Cubes(), Context(), None)[0], x() + 0.7 * residual.norm(x()) ** 3)
+    assert_exact(residual(x(), Cubes(), Context(), None)[0], x() + 0.7 * residual.norm(x()) ** 3)
 
 
 def test_rezero_starts_as_the_identity_and_moves_its_numbers_first():
@@ -137,16 +134,16 @@ def test_rezero_with_a_norm_keeps_the_closing_one(norm):
     model = with_residual(recipe.model, ReZero(norm=norm), norm)
     m = kf.build(model).double()
     tokens = torch.arange(12)[None] + 7
-    close(m(tokens).hidden, m.decoder.norm(m.embedding(tokens, Context())))
+    assert_exact(m(tokens).hidden, m.decoder.norm(m.embedding(tokens, Context())))
     assert cost(model, 8).params == m.n_params
 
 
 def test_fixup_shifts_before_the_part_and_scales_after():
     residual = Fixup().build(DIMS).double()
-    close(residual(x(), Cubes(), Context(), None)[0], x() + x() ** 3)
+    assert_exact(residual(x(), Cubes(), Context(), None)[0], x() + x() ** 3)
     residual.shift.data.fill_(0.2)
     residual.scale.data.fill_(0.7)
-    close(residual(x(), Cubes(), Context(), None)[0], x() + 0.7 * (x() + 0.2) ** 3)
+    assert_exact(residual(x(), Cubes(), Context(), None)[0], x() + 0.7 * (x() + 0.2) ** 3)
 
 
 def test_a_shifted_dense_shifts_before_its_second_map():
@@ -155,10 +152,10 @@ def test_a_shifted_dense_shifts_before_its_second_map():
             kind(d_ff=20, activation="swish", bias=bias).build(DIMS).double() for kind in (Dense, ShiftedDense)
         )
         shifted.load_state_dict(plain.state_dict() | {"shift": torch.zeros(1)})
-        close(shifted(x(), Context(), None)[0], plain(x(), Context(), None)[0])
+        assert_exact(shifted(x(), Context(), None)[0], plain(x(), Context(), None)[0])
         shifted.shift.data.fill_(0.3)
         inner = nn.functional.silu(shifted.widen(x())) + 0.3
-        close(shifted(x(), Context(), None)[0], shifted.narrow(inner))
+        assert_exact(shifted(x(), Context(), None)[0], shifted.narrow(inner))
 
 
 def test_fixup_draws_what_its_paper_says():
@@ -177,7 +174,7 @@ def test_fixup_starts_as_the_identity():
     m = kf.build(kf.relative("fixup", size="tiny", **NUMBERS), seed=1).double()
     source, target = torch.arange(9)[None] + 9, torch.arange(6)[None] + 7
     assert torch.equal(m(source, target).hidden, m.embedding(target, Context()))
-    close(m.encoder(m.embedding(source, Context()), Context(), None), m.embedding(source, Context()))
+    assert_exact(m.encoder(m.embedding(source, Context()), Context(), None), m.embedding(source, Context()))
 
 
 def test_fixup_stays_calm_in_a_deep_stack_where_others_explode():
@@ -211,7 +208,7 @@ def test_a_gate_in_a_whole_model(name):
     tokens = torch.arange(11)[None] + 7
     state = m.new_state(1, 11)
     steps = [m(tokens[:, i : i + 1], state=state).logits for i in range(11)]
-    close(torch.cat(steps, 1), m(tokens).logits)
+    assert_exact(torch.cat(steps, 1), m(tokens).logits)
 
 
 @pytest.mark.parametrize("spec", [PreNorm(), ReZero(), Fixup(), *(Gated(gate=gate) for gate in GATES.values())])

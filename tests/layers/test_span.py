@@ -18,6 +18,7 @@ from kinfolk.layers.span import AdaptiveSpan, DynamicSpan, learned_spans, within
 from kinfolk.ops import attend as executor
 from kinfolk.ops.naive import span as slow
 from kinfolk.ops.pattern import Causal, Full, PerHead, SameBlock, Window
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 SPANS = [AdaptiveSpan(max_span=11, ramp=3), DynamicSpan(max_span=11, ramp=3, start=-1.0)]
@@ -33,10 +34,6 @@ def layer(span, pattern=None, **options):
 
 def x(n, batch=2):
     return torch.randn(batch, n, 12, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def dense(module, inputs):
@@ -68,7 +65,7 @@ def test_equals_its_dense_definition_with_all_gradients(span, pattern, n, gather
         request.getfixturevalue("small_blocks")
     module, inputs = layer(span, pattern), x(n).requires_grad_()
     ours, theirs = module(inputs, Context(), None)[0], dense(module, inputs)
-    close(ours, theirs)
+    assert_exact(ours, theirs)
     leaves, g = [inputs, *module.parameters()], torch.randn(ours.shape, dtype=torch.float64)
     pairs = [torch.autograd.grad((out * g).sum(), leaves) for out in (ours, theirs)]
     for name, a, b in zip(["x", *dict(module.named_parameters())], *pairs, strict=True):
@@ -85,14 +82,14 @@ def test_the_whole_span_is_a_window(span, position):
     parameter.data.fill_(1.0 if isinstance(span, AdaptiveSpan) else 60.0)
     plain = Attention(n_heads=3, pattern=Window(left=10), position=position).build(DIMS).double()
     plain.load_state_dict(module.state_dict(), strict=False)
-    close(module(x(30), Context(), None)[0], plain(x(30), Context(), None)[0])
+    assert_exact(module(x(30), Context(), None)[0], plain(x(30), Context(), None)[0])
 
 
 def test_no_span_and_the_shortest_ramp_see_the_token_itself():
     module = layer(AdaptiveSpan(max_span=11, ramp=1))
     module.span.share_H.data.zero_()
     alone = module.out(module.qkv(x(9))[..., 24:])
-    close(module(x(9), Context(), None)[0], alone)
+    assert_exact(module(x(9), Context(), None)[0], alone)
 
 
 @pytest.mark.parametrize("span", SPANS, ids=lambda s: s.kind)
@@ -107,7 +104,7 @@ def test_decoding_in_any_chunks_equals_one_pass(span, chunks, options):
         y, state = module(full[:, at : at + n], Context(start=at), state)
         got.append(y)
         at += n
-    close(torch.cat(got, 1), want)
+    assert_exact(torch.cat(got, 1), want)
 
 
 @pytest.mark.parametrize("span", SPANS, ids=lambda s: s.kind)
@@ -122,7 +119,7 @@ def test_rows_at_their_own_positions_after_padded_prompts(span):
         got, _ = module(token, Context(start=15 + step, pos_BL=pos), state)
         for row in range(3):
             want, _ = module(full[row : row + 1, : int(pos[row]) + 1], Context(), None)
-            close(got[row, 0], want[0, -1])
+            assert_exact(got[row, 0], want[0, -1])
 
 
 def test_decoding_remembers_what_the_furthest_head_sees():
@@ -182,14 +179,14 @@ def test_spans_are_reported_and_paid_for():
         module(x(8), Context(taps=taps, side_losses=losses, padding=Padding(keep, right=True)), None)
         z = taps.found["span"]
         if isinstance(span, AdaptiveSpan):
-            close(z, 11 * module.span.share_H.detach()[None, :, None])
-            close(losses["span"], 0.5 * z.mean())
+            assert_exact(z, 11 * module.span.share_H.detach()[None, :, None])
+            assert_exact(losses["span"], 0.5 * z.mean())
             # only the penalty, equal for all heads, per position of each
             (grad,) = torch.autograd.grad(losses["span"], module.span.share_H)
-            close(grad, torch.full((3,), 0.5 * 11 / 3, dtype=torch.float64))
+            assert_exact(grad, torch.full((3,), 0.5 * 11 / 3, dtype=torch.float64))
         else:
             assert z.shape == (2, 3, 8)
-            close(losses["span"], 0.5 * torch.cat([z[0].mT, z[1, :, :5].mT]).mean())
+            assert_exact(losses["span"], 0.5 * torch.cat([z[0].mT, z[1, :, :5].mT]).mean())
         losses.clear()
         module.eval()(x(8), Context(side_losses=losses), None)
         assert losses == {}
@@ -211,7 +208,7 @@ def test_a_share_stays_between_nothing_and_everything():
     before = module.eval()(x(9), Context(), None)[0]
     assert module.span.share_H.tolist() == pytest.approx([-0.2, 0.4, 1.3])
     after = module.train()(x(9), Context(), None)[0]
-    close(before, after)
+    assert_exact(before, after)
     assert module.span.share_H.tolist() == pytest.approx([0.0, 0.4, 1.0])
     # at 0 the gradient can bring it back
     after.sum().backward()

@@ -12,6 +12,7 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.synthesizer import FORMS, Synthesizer
 from kinfolk.ops import attend as executor
 from kinfolk.ops.pattern import Causal, Full, Window
+from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=20, dropout=0.0, n_sublayers=2)
 PLUS = [form for form in FORMS if "plus" in form]
@@ -28,10 +29,6 @@ def layer(form, pattern=None, **options):
 
 def x(n, batch=2):
     return torch.randn(batch, n, 12, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
 def weights_of(module, inputs, **context):
@@ -81,7 +78,7 @@ def test_equals_its_dense_definition_with_all_gradients(form, length, rank):
         at = torch.arange(length)
         visible = pattern.allows(at[:, None], at[None, :])
         ours, theirs = module(inputs, Context(), None)[0], dense(module, inputs, visible)
-        close(ours, theirs)
+        assert_exact(ours, theirs)
         leaves, g = [inputs, *module.parameters()], torch.randn(ours.shape, dtype=torch.float64)
         pairs = [torch.autograd.grad((out * g).sum(), leaves, allow_unused=True) for out in (ours, theirs)]
         for name, a, b in zip(["x", *dict(module.named_parameters())], *pairs, strict=True):
@@ -110,7 +107,7 @@ def test_a_table_of_zeros_averages_what_is_allowed(form):
         if table is not None:
             table.weight.data.zero_()
     want = torch.ones(6, 6, dtype=torch.float64).tril() / torch.arange(1, 7)[:, None]
-    close(weights_of(module, x(6)), want.expand(2, 3, 6, 6))
+    assert_exact(weights_of(module, x(6)), want.expand(2, 3, 6, 6))
 
 
 def test_a_factorized_table_has_its_rank():
@@ -127,7 +124,7 @@ def test_a_factorized_table_of_full_rank_is_any_table():
     # R = R I
     whole.of_query.weight.data = table_HMM.transpose(0, 1).flatten(1)
     whole.of_key.weight.data = torch.eye(20, dtype=torch.float64).repeat(1, 3)
-    close(whole(x(17), Context(), None)[0], random(x(17), Context(), None)[0])
+    assert_exact(whole(x(17), Context(), None)[0], random(x(17), Context(), None)[0])
     whole.of_key.weight.data[3] = 0
     assert not torch.allclose(whole(x(17), Context(), None)[0], random(x(17), Context(), None)[0])
 
@@ -146,14 +143,14 @@ def test_plus_nothing_is_attention(form):
     (module.of_key or module.of_pair).weight.data.zero_()
     if module.alpha is not None:
         module.alpha.data.fill_(-torch.inf)
-    close(module(x(11), Context(), None)[0], attention_with(module)(x(11), Context(), None)[0])
+    assert_exact(module(x(11), Context(), None)[0], attention_with(module)(x(11), Context(), None)[0])
 
 
 @pytest.mark.parametrize("form", ALPHA)
 def test_alpha_at_its_ends_is_one_of_the_two(form):
     module = layer(form)
     module.alpha.data.fill_(-torch.inf)
-    close(module(x(11), Context(), None)[0], attention_with(module)(x(11), Context(), None)[0])
+    assert_exact(module(x(11), Context(), None)[0], attention_with(module)(x(11), Context(), None)[0])
     module.alpha.data.fill_(torch.inf)
     alone = layer(form.removesuffix("-plus-alpha"))
     own = module.state_dict()
@@ -161,7 +158,7 @@ def test_alpha_at_its_ends_is_one_of_the_two(form):
     for name in ("inputs.weight", "inputs.bias"):
         own[name] = torch.cat([own[name].chunk(3)[i] for i in kept])
     alone.load_state_dict({name: own[name] for name in alone.state_dict()})
-    close(module(x(11), Context(), None)[0], alone(x(11), Context(), None)[0])
+    assert_exact(module(x(11), Context(), None)[0], alone(x(11), Context(), None)[0])
     assert kf.build(kf.relative(f"synthesizer-{form}", size="tiny")).decoder.blocks[0].parts[0].alpha.item() == 0
 
 
@@ -177,7 +174,7 @@ def test_decoding_in_any_chunks_equals_one_pass(form, pattern, chunks):
         y, state = module(full[:, at : at + n], Context(start=at), state)
         got.append(y)
         at += n
-    close(torch.cat(got, 1), want)
+    assert_exact(torch.cat(got, 1), want)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -186,7 +183,7 @@ def test_gathered_blocks_equal_the_dense_definition(form, monkeypatch):
         monkeypatch.setattr(executor, name, value)
     module, at = layer(form, Window(left=5)), torch.arange(19)
     visible = Window(left=5).allows(at[:, None], at[None, :])
-    close(module(x(19), Context(), None)[0], dense(module, x(19), visible))
+    assert_exact(module(x(19), Context(), None)[0], dense(module, x(19), visible))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -197,11 +194,11 @@ def test_packed_documents_and_padding(form):
         group = torch.tensor([[i for i, n in enumerate(lengths) for _ in range(n)]])
         position = torch.tensor([[p for n in lengths for p in range(n)]])
         got, _ = module(torch.cat(documents, 1), Context(group_BL=group, pos_BL=position), None)
-        close(got, torch.cat([module(one, Context(), None)[0] for one in documents], 1))
+        assert_exact(got, torch.cat([module(one, Context(), None)[0] for one in documents], 1))
         keep = torch.arange(11).expand(2, 11) < 7
         padded = torch.cat([x(7), x(4) * 100], 1)
         got, _ = module(padded, Context(padding=Padding(keep, right=True)), None)
-        close(got[:, :7], module(x(7), Context(), None)[0])
+        assert_exact(got[:, :7], module(x(7), Context(), None)[0])
 
 
 def test_dropout_falls_on_weights_while_training_only():

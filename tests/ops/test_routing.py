@@ -5,10 +5,7 @@ from hypothesis import strategies as st
 
 from kinfolk.ops import routing as fast
 from kinfolk.ops.naive import routing as slow
-
-
-def close(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+from tests.exact import assert_exact
 
 
 def gen(seed=0):
@@ -74,7 +71,7 @@ def test_choices_balance_and_chances_equal_naive(n, n_experts):
     scores = torch.randn(n, n_experts, generator=gen(n), dtype=torch.float64, requires_grad=True)
     probs = scores.softmax(-1)
     for got, want in zip(fast.top_two(probs), slow.top_two(probs), strict=True):
-        close(got, want)
+        assert_exact(got, want)
     expert = probs.argmax(-1)
     std = (0.5 + torch.rand(n, n_experts, generator=gen(1), dtype=torch.float64)).requires_grad_()
     noisy = scores + std * torch.randn(n, n_experts, generator=gen(2), dtype=torch.float64)
@@ -85,13 +82,13 @@ def test_choices_balance_and_chances_equal_naive(n, n_experts):
         *(lambda op, k=k: (op.chance_of_choice(scores, noisy, std, k) * weight).sum() for k in range(1, n_experts + 1)),
     ):
         ours, theirs = make(fast), make(slow)
-        close(ours, theirs)
+        assert_exact(ours, theirs)
         both = [
             torch.autograd.grad(y + (scores.sum() + std.sum()) * 0, (scores, std), retain_graph=True)
             for y in (ours, theirs)
         ]
         for got, want in zip(*both, strict=True):
-            close(got, want)
+            assert_exact(got, want)
 
 
 def test_the_chance_of_a_choice_is_how_often_it_is_chosen():
