@@ -56,7 +56,7 @@ SPINE = [
     "train/loop.py",
 ]
 EXTRAS = {"pyarrow", "plotly", "scipy", "tensorboard", "transformers", "x_transformers", "matplotlib", "pandas"}
-CHECKS = {"raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
+CHECKS = {"assert_exact", "raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
 
 
 def name_of(path: Path) -> str:
