@@ -9,7 +9,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.gate import Gate
 from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.residual import Gated
+from kinfolk.layers.weighed import Gated
 
 
 @relative(

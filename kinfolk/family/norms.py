@@ -5,11 +5,12 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers import init, residual
+from kinfolk.layers import init, weighed
 from kinfolk.layers.feed_forward import Dense, ShiftedDense
 from kinfolk.layers.norm import NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.residual import PreNorm, ReZero
+from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.weighed import ReZero
 from kinfolk.models.model import Model
 
 
@@ -80,6 +81,6 @@ def fixed_up(model: Model) -> Model:
         assert isinstance(think, Dense)
         return ShiftedDense(d_ff=think.d_ff, activation=think.activation, bias=think.bias)
 
-    encoder = with_residual(model, residual.Fixup(), ShiftScale()).encoder
-    changed = with_residual(model, residual.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
+    encoder = with_residual(model, weighed.Fixup(), ShiftScale()).encoder
+    changed = with_residual(model, weighed.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
     return with_feed_forward(changed, shifted)

@@ -14,7 +14,8 @@ from kinfolk.layers.init import Fixup as FixupInit
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.norm import LayerNorm, NoNorm, RMSNorm
-from kinfolk.layers.residual import Fixup, Gated, PreNorm, ReZero
+from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.weighed import Fixup, Gated, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact

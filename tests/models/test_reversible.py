@@ -18,7 +18,8 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.norm import LayerNorm
 from kinfolk.layers.position import DepthTime
 from kinfolk.layers.relative import Shaw, T5Buckets
-from kinfolk.layers.residual import Fixup, Gated, PostNorm, PreNorm, ReZero
+from kinfolk.layers.residual import PostNorm, PreNorm
+from kinfolk.layers.weighed import Fixup, Gated, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.reversible import Reversible
 from kinfolk.ops.lsh import Chunks

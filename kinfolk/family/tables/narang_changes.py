@@ -26,7 +26,8 @@ from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.position import DepthTime
 from kinfolk.layers.product_key import ProductKey
-from kinfolk.layers.residual import PreNorm, ReZero
+from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.weighed import ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.halting import Halting, Universal
 from kinfolk.models.model import Model
