@@ -1,11 +1,15 @@
 """Axis Objective: `prepare(batch, rng) -> batch` makes inputs and targets, `loss(output, batch) -> Loss` scores."""
 
 import dataclasses
+import functools
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.pieces import Pieces
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import Spec
 from kinfolk.models.model import Output
@@ -30,8 +34,30 @@ class Vocabulary:
     bos: int = 1
     eos: int = 2
     sep: int = 4
+    cls: int = 5
     mask: int = 6
     n_special: int = 7
+    specials: tuple[int, ...] = tuple(range(7))
+    pieces: Pieces | None = dataclasses.field(default=None, compare=False, repr=False)  # None: every token is a word
+
+    @functools.cached_property
+    def is_special(self) -> NDArray[np.bool_]:
+        """A table over the vocabulary."""
+        table = np.zeros(self.size, dtype=np.bool_)
+        table[list(self.specials)] = True
+        return table
+
+    @functools.cached_property
+    def ordinary(self) -> NDArray[np.int64]:
+        """The ids that stand for text."""
+        return np.flatnonzero(~self.is_special)
+
+    def words(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the word that each token of a row belongs to, -1 of specials."""
+        starts = np.ones(len(ids), dtype=np.bool_) if self.pieces is None else self.pieces.word_starts(ids)
+        special = self.is_special[ids]
+        starts[1:] |= special[:-1]
+        return np.where(special, -1, np.cumsum(starts) - 1)
 
 
 class Objective(Spec):
