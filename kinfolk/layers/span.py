@@ -16,7 +16,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Linear, Module
+from kinfolk.layers.module import Dims, Module
 from kinfolk.ops.pattern import Causal, Pattern, PerHead, Window
 from kinfolk.ops.span import fade
 
@@ -103,7 +103,8 @@ class AdaptiveSpan(Fading, kind="adaptive"):
 class DynamicSpan(Fading, kind="dynamic"):
     r"""A span for each head and token, $z_t = S\,\sigma(v \cdot x_t + b + b_0)$ (Sukhbaatar et al. 2019).
 
-    `start` is $b_0$: with no weights at all, spans are $S\,\sigma(b_0)$.
+    $v$ and $b$ are 0 at first, so that every span begins as $S\,\sigma(b_0)$, $b_0$ being `start`. Drawn at random,
+    the longest of many spans would reach over nearly everything before anything is learnt.
     """
 
     start: float = -4.0
@@ -192,13 +193,24 @@ class _DynamicSpan(_Fading):
     def __init__(self, spec: DynamicSpan, dims: Dims, n_heads: int) -> None:
         super().__init__(spec, dims)
         self.start = spec.start
-        self.share = Linear(dims.d_model, n_heads)
+        self.share = _Alike(dims.d_model, n_heads)
 
     def bounded(self, pattern: Pattern) -> Pattern:
         return within(pattern, self.max_span)
 
     def reach(self, x_BLD: Tensor) -> Tensor:
         return self.max_span * torch.sigmoid(_precise(self.share(x_BLD)) + self.start).transpose(1, 2)
+
+
+class _Alike(Module):
+    """A linear map under which all inputs are alike at first."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(d_out, d_in)), nn.Parameter(torch.zeros(d_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self.weight, self.bias)
 
 
 def within(pattern: Pattern, n: int) -> Pattern:

@@ -22,6 +22,8 @@ DENSE_PAIRS = 1 << 20
 """Below this many pairs a mask is cheaper than a plan."""
 DENSE_SHARE = 0.4
 """Above this share of touched tiles one masked product is cheaper than gathering."""
+KEPT_PAIRS = 1 << 27
+"""Explicit scores of more pairs, over heads and examples, are made again by the backward pass instead of kept."""
 BIAS_PAIRS = 1 << 18
 """Without gradients, the bias of so many pairs of each head is made at once: no more than stays in the cache."""
 
@@ -188,7 +190,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
         sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
         if sees_all or (view.start == 0 and n_q == n_k):
             return _fused(q, k, v, None, not sees_all, scoring.scale)
-    if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k):
+    most = torch.inf if keeps_too_much(q, k, scoring) else DENSE_SHARE
+    if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k, most):
         from kinfolk.ops.blocks import attend_blocks
 
         return attend_blocks(q, share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), pattern, view, scoring)
@@ -230,11 +233,17 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     return torch.cat(out, 2)
 
 
-def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int) -> bool:
+def keeps_too_much(q: Tensor, k: Tensor, scoring: Scoring) -> bool:
+    """Tell whether remembering explicit scores of all these pairs for the backward pass is out of the question."""
+    n_pairs = q[..., 0].numel() * k.shape[2]
+    return n_pairs > KEPT_PAIRS and torch.is_grad_enabled() and not scoring.plain
+
+
+def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int, most: float = DENSE_SHARE) -> bool:
     """Gather blocks if that leaves out most of a large score matrix; rows of their own positions cannot be planned."""
     if n_q * n_k < DENSE_PAIRS or view.q_pos_BL is not None or view.k_pos_BM is not None:
         return False
-    return density(pattern, n_q, n_k, view.start, BLOCK) < DENSE_SHARE
+    return most > 1 or density(pattern, n_q, n_k, view.start, BLOCK) < most
 
 
 def scored_pairs(pattern: Pattern, n: int, n_heads: int) -> float:

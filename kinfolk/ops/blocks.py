@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from kinfolk.ops import attend as executor
 from kinfolk.ops.attend import Scoring, View
@@ -142,21 +143,53 @@ def _explicit_blocks(q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, 
 def _explicit_sheet(
     q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring, normaliser: bool
 ) -> tuple[Tensor, Tensor]:
-    what, device = sheet.extent, q.device
+    what = sheet.extent
     q_BHnqK = _fold_q(q, what).unflatten(2, (-1, what.q_block))
     k_BHnkK, v_BHnkK = (_fold_k(x, what).unflatten(2, (-1, what.k_block)) for x in (k, v))
-    out_BHnqK, norm_BHnq = torch.zeros_like(q_BHnqK), torch.full_like(q_BHnqK[..., 0], -torch.inf)
+    again = executor.keeps_too_much(q, k, scoring)
+    rows, outs, norms = [], [], []
     for tile in _chunks(sheet, q):
-        cols, rows = (x[tile.rows].to(device) for x in (tile.group.cols_rc, tile.group.rows_r))
-        k_BHrkK, v_BHrkK = (x[:, :, cols.clamp(min=0)].flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
-        q_at, k_at = tile.q_at_rq.to(device), tile.k_at_rk.to(device)
-        ok = executor.allowed(sheet.pattern, view, q_at, k_at)
-        pos = executor.positions(view, q_at, k_at)
-        out_t, norm_t = executor.softmax_product(q_BHnqK[:, :, rows], k_BHrkK, v_BHrkK, ok, pos, scoring, normaliser)
-        out_BHnqK = out_BHnqK.index_copy(2, rows, out_t)
-        if norm_t is not None:
-            norm_BHnq = norm_BHnq.index_copy(2, rows, norm_t)
+        given = q_BHnqK, k_BHnkK, v_BHnkK, tile, sheet.pattern, view, scoring, normaliser
+        out_t, norm_t = checkpoint(_explicit_tile, *given, use_reentrant=False) if again else _explicit_tile(*given)
+        rows.append(tile.group.rows_r[tile.rows])
+        outs.append(out_t)
+        norms += [] if norm_t is None else [norm_t]
+    rows_r = torch.cat(rows).to(q.device)
+    # blocks that see nothing are in no tile
+    out_BHnqK = torch.zeros_like(q_BHnqK).index_copy(2, rows_r, torch.cat(outs, 2))
+    norm_BHnq = torch.full_like(q_BHnqK[..., 0], -torch.inf)
+    if normaliser:
+        norm_BHnq = norm_BHnq.index_copy(2, rows_r, torch.cat(norms, 2))
     return _unfold(out_BHnqK.flatten(2, 3), 2, what), _unfold(norm_BHnq.flatten(2, 3).transpose(1, 2), 1, what)
+
+
+def _explicit_tile(
+    q_BHnqK: Tensor,
+    k_BHnkK: Tensor,
+    v_BHnkK: Tensor,
+    tile: _Tile,
+    pattern: Pattern,
+    view: View,
+    scoring: Scoring,
+    normaliser: bool,
+) -> tuple[Tensor, Tensor | None]:
+    device = q_BHnqK.device
+    cols, rows = (x[tile.rows].to(device) for x in (tile.group.cols_rc, tile.group.rows_r))
+    k_BHrkK, v_BHrkK = (_pick(x, cols).flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
+    q_at, k_at = tile.q_at_rq.to(device), tile.k_at_rk.to(device)
+    ok = executor.allowed(pattern, view, q_at, k_at)
+    pos = executor.positions(view, q_at, k_at)
+    q_BHrqK = q_BHnqK.index_select(2, rows)
+    return executor.softmax_product(q_BHrqK, k_BHrkK, v_BHrkK, ok, pos, scoring, normaliser)
+
+
+def _pick(x_BHnkK: Tensor, cols_rc: Tensor) -> Tensor:
+    """Return some blocks of keys or values for each row; read in place for a single row of consecutive blocks."""
+    n_rows, n_columns = cols_rc.shape
+    first = int(cols_rc[0, 0])
+    if n_rows == 1 and first >= 0 and int(cols_rc[0, -1]) - first == n_columns - 1:
+        return x_BHnkK[:, :, None, first : first + n_columns]
+    return x_BHnkK.index_select(2, cols_rc.flatten().clamp(min=0)).unflatten(2, cols_rc.shape)
 
 
 def _fold(x: Tensor, dim: int, order: Tensor, block: int, fold: int) -> Tensor:

@@ -29,6 +29,9 @@ def layer(span, pattern=None, **options):
     module = Attention(n_heads=3, pattern=pattern or Causal(), span=span, **options).build(DIMS).double()
     if isinstance(span, AdaptiveSpan):
         module.span.share_H.data.copy_(torch.tensor([0.03, 0.37, 0.51]))
+    else:
+        for p in module.span.parameters():
+            torch.nn.init.normal_(p, std=0.3)
     return module
 
 

@@ -5,10 +5,11 @@ import torch
 import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.errors import ShapeError
 from kinfolk.ops import attend as fast
-from kinfolk.ops import flex, naive  # noqa: F401
+from kinfolk.ops import blocks, flex, naive  # noqa: F401
 from kinfolk.ops.attend import Scoring, View
 from kinfolk.ops.naive import attend as slow
 from kinfolk.ops.pattern import Axial, Causal, Full, Global, PerHead, RandomBlocks, SameBlock, Strided, Summary, Window
@@ -110,6 +111,43 @@ def test_score_hooks_equal_naive(pattern, gathered, request):
         request.getfixturevalue("small_blocks")
     leaves, scoring = inputs(9, 9), Scoring(bias=distance_bias, scale=0.5)
     assert_same(run(fast.attend, leaves, pattern, View(), scoring), run(slow.attend, leaves, pattern, View(), scoring))
+
+
+@pytest.mark.parametrize("what", ["plain", *views(4)])
+@pytest.mark.parametrize("pattern", [Full(), Causal(), *SPARSE], ids=repr)
+def test_scores_that_are_not_kept_equal_naive(what, pattern, monkeypatch):
+    for name, value in (("BLOCK", 3), ("DENSE_PAIRS", 0), ("KEPT_PAIRS", 0)):
+        monkeypatch.setattr(fast, name, value)
+    leaves, scoring = inputs(11, 11), Scoring(bias=distance_bias, scale=0.5)
+    view = views(11).get(what, View())
+    theirs = run(slow.attend, leaves, pattern, view, scoring)
+    calls = []
+    monkeypatch.setattr(blocks, "checkpoint", lambda f, *given, **how: calls.append(f) or checkpoint(f, *given, **how))
+    assert_same(run(fast.attend, leaves, pattern, view, scoring), theirs)
+    assert calls
+
+
+def test_scores_that_are_not_kept_drop_the_same_weights_again(monkeypatch):
+    for name, value in (("BLOCK", 4), ("DENSE_PAIRS", 0), ("KEPT_PAIRS", 0)):
+        monkeypatch.setattr(fast, name, value)
+    leaves = inputs(9, 9)
+    found = []
+    for kept in (0, 1 << 27):
+        monkeypatch.setattr(fast, "KEPT_PAIRS", kept)
+        monkeypatch.setattr(fast, "DENSE_SHARE", 2.0)
+        torch.manual_seed(0)
+        found.append(run(fast.attend, leaves, Causal(), View(), Scoring(dropout=0.5)))
+    assert_same(*found)
+
+
+def test_scores_that_are_not_kept_take_no_memory():
+    """At this length the scores of 8 heads are 512 MB, and several things of that size would be kept."""
+    q, k, v = (torch.randn(1, 8, 4100, 4, requires_grad=True) for _ in range(3))
+    sizes = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        out = fast.attend(q, k, v, Causal(), View(), Scoring(bias=lambda *tile: tile[0].new_zeros(())))
+    assert out.shape == q.shape
+    assert max(sizes) < 1 << 20
 
 
 @pytest.mark.parametrize("what", sorted(views(11)))
