@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Data
 from kinfolk.data.order import MEGA
@@ -22,8 +22,8 @@ from kinfolk.objectives.objective import Objective, Vocabulary
 from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
-SAMPLES = {"text": 1, "pairs": MEGA}
-"""Batches looked at: windows of text are all alike; pairs are sorted by length within so many batches."""
+SAMPLES = {"text": 1, "pairs": MEGA, "labelled": MEGA}
+"""Batches looked at: windows of text are all alike; the others are sorted by length within so many batches."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,7 +82,6 @@ def _shapes(objective: Objective, reading: Reading) -> tuple[_Shape, ...]:
 
 
 def _shape(batch: Batch) -> _Shape:
-    assert batch.targets is not None
     positions = batch.tokens.numel()
-    scored = float((batch.targets != IGNORE).sum()) / positions
+    scored = batch.n_scored / positions
     return _Shape(batch.tokens.shape[1], None if batch.source is None else batch.source.shape[1], scored, positions)

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.core.rng import derive
+from kinfolk.core.rng import Rng, derive
 from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
-from kinfolk.data.split import Indices, Pairs, Parsed, Split, TextSplit
+from kinfolk.data.passages import elsewhere, passage
+from kinfolk.data.split import Indices, Parsed, Split, TextSplit
 
-ORDERS = ("shuffled", "contiguous")
+ORDERS = ("shuffled", "contiguous", "documents")
 _NO_LIMIT = 1 << 60
 _COUNTED = 1 << 22
 _CHUNK = 1 << 16
@@ -29,7 +30,8 @@ class Batches:
 
     split: what `Data.split` gives. For text a batch is `tokens` [B, length + 1]: windows of the stream, so that
         inputs and next-token targets both have `length`. For pairs it is `source` = source + eos and
-        `tokens` = bos + target + eos, padded on the right to the longest of the batch.
+        `tokens` = bos + target + eos, padded on the right to the longest of the batch. For labelled examples it is
+        `labels` and `tokens` = sequence + eos; the second sequence, where an example has two, is `source`.
     batch_size: rows of a batch over all processes.
     length: window of text; for pairs the longest side kept (`n_cut` tells how many pairs lose their end), or None.
     seed: of the order; another seed, another order.
@@ -38,7 +40,8 @@ class Batches:
     packed: for text, number positions and documents anew where a document begins, for masks that keep packed
         documents apart.
     order: "shuffled", or "contiguous" for text: row b of a batch goes on where row b of the batch before ended, and
-        `continues` says so. Rows of pairs go on with nothing, so pairs are as ever.
+        `continues` says so. Rows of pairs go on with nothing, so pairs are as ever. "documents": shuffled, each row
+        a passage of one document without specials, and `other` one of another document.
     budget: for pairs, instead of `batch_size`, as many rows as fit in so many tokens, padding included.
     """
 
@@ -60,7 +63,9 @@ class Batches:
             raise DataError(f"length must be at least 1, not {self.length}")
         if self.order not in ORDERS:
             raise DataError(f"order: unknown {self.order!r}{suggest(self.order, ORDERS)}")
-        self._source = _Windows(self) if self.split.kind == "text" else _PaddedPairs(self)
+        if self.split.kind not in _SOURCES:
+            raise DataError(f"split: unknown kind {self.split.kind!r}{suggest(self.split.kind, _SOURCES)}")
+        self._source = _SOURCES[self.split.kind](self)
         self._order = self._source.order()
 
     @property
@@ -127,6 +132,8 @@ class _Windows:
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         starts = self._starts(rows)
+        if self.batches.order == "documents":
+            return self._passages(rows.number[mine], starts[mine])
         n, width = self.text.n_tokens, self.length + 1
         # a window of the ring never ends; without shuffling the last one does
         sizes = np.full(len(starts), width) if self.batches.shuffle else np.clip(n - starts, 0, width)
@@ -149,6 +156,22 @@ class _Windows:
             continues=torch.full((len(starts),), rows.continues) if contiguous else None,
         )
 
+    def _passages(self, numbers: Indices, starts: Indices) -> Batch:
+        width, rng, pad = self.length + 1, Rng(self.batches.seed), self.text.tokenizer.pad
+        own, others = [], []
+        for number, start in zip(numbers.tolist(), starts.tolist(), strict=True):
+            ids, place = passage(self.text, start, width)
+            own.append(ids)
+            others.append(elsewhere(self.text, place, width, rng.example(number, "other")))
+        sizes, other_sizes = (np.array([len(ids) for ids in rows], np.int64) for rows in (own, others))
+        return Batch(
+            index=torch.from_numpy(numbers),
+            tokens=_padded(own, width, pad),
+            keep=torch.from_numpy(np.arange(width) < sizes[:, None]),
+            other=_padded(others, width, pad),
+            other_keep=torch.from_numpy(np.arange(width) < other_sizes[:, None]),
+        )
+
     def _starts(self, rows: Rows) -> Indices:
         if not self.batches.shuffle:
             return rows.example * self.length
@@ -169,15 +192,19 @@ class _Windows:
         return torch.from_numpy(positions), torch.from_numpy(document.cumsum(axis=1))
 
 
-class _PaddedPairs:
-    """Pairs, padded to the longest of their batch."""
+class _Padded:
+    """Examples of one or two sequences, padded to the longest of their batch."""
 
-    def __init__(self, batches: Batches) -> None:
+    def __init__(self, batches: Batches, *more: int) -> None:
         if batches.packed:
-            raise DataError("packing is for text; pairs are grouped by length instead")
-        self.batches, self.data = batches, cast(Pairs, batches.split)
-        # `length` counts what a side reads; the last token of a target is only ever predicted, so one more is kept
-        self.limits = (batches.length or _NO_LIMIT, (batches.length or _NO_LIMIT) + 1)
+            raise DataError("packing is for text; examples are grouped by length instead")
+        self.batches, self.data = batches, cast(Any, batches.split)
+        # how many positions each sequence keeps; without a `length`, all
+        self.limits = tuple((batches.length or _NO_LIMIT) + n for n in more)
+
+    def sides(self, examples: Indices) -> tuple[Indices, ...]:
+        """Return how many positions each sequence takes, specials included."""
+        raise NotImplementedError
 
     @property
     def n_cut(self) -> int:
@@ -185,8 +212,9 @@ class _PaddedPairs:
             return 0
         count, n = 0, min(len(self.data), _COUNTED)
         for start in range(0, n, _CHUNK):
-            source, target = self.data.lengths(np.arange(start, min(start + _CHUNK, n)))
-            count += int(((source + 1 > self.limits[0]) | (target + 2 > self.limits[1])).sum())
+            sides = self.sides(np.arange(start, min(start + _CHUNK, n)))
+            longer = [side > limit for side, limit in zip(sides, self.limits, strict=True)]
+            count += int(np.logical_or.reduce(longer).sum())
         return count
 
     def order(self) -> Order:
@@ -194,7 +222,7 @@ class _PaddedPairs:
         if options.budget is not None:
             if n > _MOST_BUDGETED:
                 raise DataError(
-                    f"a budget needs the lengths of all pairs in memory, and {n:,} are too many; give batch_size"
+                    f"a budget needs the lengths of all examples in memory, and {n:,} are too many; give batch_size"
                 )
             return Budgeted(self._longer_side(np.arange(n)), options.budget, options.seed, shuffle=options.shuffle)
         if not options.shuffle:
@@ -202,6 +230,26 @@ class _PaddedPairs:
         if not options.grouped:
             return Shuffled(n, options.batch_size, options.seed)
         return Grouped(n, options.batch_size, options.seed, self._longer_side)
+
+    def _lengths(self, examples: Indices) -> tuple[Indices, ...]:
+        """Return how many positions of each sequence are kept."""
+        return tuple(np.minimum(side, limit) for side, limit in zip(self.sides(examples), self.limits, strict=True))
+
+    def _longer_side(self, examples: Indices) -> Indices:
+        longest: Indices = np.maximum.reduce(self._lengths(examples))
+        return longest
+
+
+class _PaddedPairs(_Padded):
+    """Pairs: source + eos, bos + target + eos."""
+
+    def __init__(self, batches: Batches) -> None:
+        # `length` counts what a side reads; the last token of a target is only ever predicted, so one more is kept
+        super().__init__(batches, 0, 1)
+
+    def sides(self, examples: Indices) -> tuple[Indices, ...]:
+        source, target = self.data.lengths(examples)
+        return source + 1, target + 2
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         tokenizer = self.data.tokenizer
@@ -231,13 +279,39 @@ class _PaddedPairs:
         widest = max(map(len, heads), default=1)
         return _padded(heads, widest, -1), _padded([np.append(w, -1)[: self.limits[0]] for w in words], width, -1)
 
-    def _lengths(self, examples: Indices) -> tuple[Indices, Indices]:
-        """Return how many positions each side takes: source + eos, bos + target + eos, as far as they are kept."""
-        source, target = self.data.lengths(examples)
-        return np.minimum(source + 1, self.limits[0]), np.minimum(target + 2, self.limits[1])
 
-    def _longer_side(self, examples: Indices) -> Indices:
-        return np.maximum(*self._lengths(examples))
+class _Labelled(_Padded):
+    """Sequences with a label, or pairs of them with one: each sequence + eos, the first as tokens."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.n_ends = int(getattr(batches.split, "ends", True))
+        lengths = cast(Any, batches.split).lengths(np.zeros(1, np.int64))
+        super().__init__(batches, *(0 for _ in (lengths if isinstance(lengths, tuple) else (lengths,))))
+
+    def sides(self, examples: Indices) -> tuple[Indices, ...]:
+        lengths = self.data.lengths(examples)
+        return tuple(side + self.n_ends for side in (lengths if isinstance(lengths, tuple) else (lengths,)))
+
+    def batch(self, rows: Rows, mine: slice) -> Batch:
+        found = self.data.examples(rows.example[mine])
+        labels = torch.from_numpy(np.array([label for *_, label in found]))
+        sequences = [self._sequences(found, at) for at in range(len(self.limits))]
+        # the width is that of the whole batch, the same in every process
+        lengths, pad = self._lengths(rows.example), self.data.tokenizer.pad
+        padded = [_padded(ids, int(n.max()), pad) for ids, n in zip(sequences, lengths, strict=True)]
+        keeps = [_keep(n, mine) for n in lengths]
+        return Batch(
+            index=torch.from_numpy(rows.number[mine]),
+            tokens=padded[0],
+            keep=keeps[0],
+            source=padded[1] if len(padded) > 1 else None,
+            source_keep=keeps[1] if len(padded) > 1 else None,
+            labels=labels.float() if labels.is_floating_point() else labels.long(),
+        )
+
+    def _sequences(self, found: Sequence[Sequence[Any]], at: int) -> list[NDArray[Any]]:
+        end = [self.data.tokenizer.eos] * self.n_ends
+        return [np.append(example[at].astype(np.int64), end)[: self.limits[at]] for example in found]
 
 
 def _padded(rows: Sequence[NDArray[Any]], width: int, pad: int) -> Tensor:
@@ -249,3 +323,6 @@ def _padded(rows: Sequence[NDArray[Any]], width: int, pad: int) -> Tensor:
 
 def _keep(lengths: Indices, mine: slice) -> Tensor:
     return torch.from_numpy(np.arange(int(lengths.max())) < lengths[mine, None])
+
+
+_SOURCES: dict[str, Any] = {"text": _Windows, "pairs": _PaddedPairs, "labelled": _Labelled}

@@ -26,8 +26,8 @@ LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 DIGITS = string.digits + "+"
 
 # one question in this many belongs to valid
-_HELD_OUT = 10
-_MOST_TRIES = 1000
+HELD_OUT = 10
+MOST_TRIES = 1000
 _COUNTED = 1 << 16
 
 
@@ -58,8 +58,8 @@ class Sequences:
 
     def check(self) -> None:
         """Refuse numbers that make no task."""
-        _within("length", self.length, 1, 4096)
-        _within("symbols", self.symbols, 2, len(LETTERS))
+        within("length", self.length, 1, 4096)
+        within("symbols", self.symbols, 2, len(LETTERS))
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw one question for each number."""
@@ -70,7 +70,7 @@ class Sequences:
 
     def identity(self, question: Symbols) -> NDArray[np.uint64]:
         """Return a hash of what is asked."""
-        return _content(question.symbols, question.lengths)
+        return content(question.symbols, question.lengths)
 
     def answer(self, question: Symbols) -> Symbols:
         """Return what is right."""
@@ -94,7 +94,7 @@ class Addition:
 
     def check(self) -> None:
         """Refuse numbers that make no task."""
-        _within("digits", self.digits, 1, 17)
+        within("digits", self.digits, 1, 17)
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw one question for each number: how many digits first, so that short sums are as frequent as long ones."""
@@ -172,7 +172,7 @@ class GeneratedSplit:
         """Draw until the hash of every question says that it belongs to this split."""
         question = self.task.draw(self.seed, indices, np.zeros_like(indices))
         left = np.flatnonzero(self._strange(question))
-        for tries in range(1, _MOST_TRIES):
+        for tries in range(1, MOST_TRIES):
             if not len(left):
                 return question
             drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
@@ -181,7 +181,7 @@ class GeneratedSplit:
         raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
 
     def _strange(self, question: Symbols) -> NDArray[np.bool_]:
-        held_out = self.task.identity(question) % np.uint64(_HELD_OUT) == 0
+        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
         strange: NDArray[np.bool_] = held_out != (self.name == "valid")
         return strange
 
@@ -201,18 +201,19 @@ def open_task(name: str, seed: int = 0) -> Data:
     tokenizer = Tokenizer.characters(task.alphabet)
     splits: dict[str, Split] = {}
     for split, size in zip(("train", "valid"), sizes.values(), strict=True):
-        _within("examples" if split == "train" else "valid", size, 1, 1 << 60)
+        within("examples" if split == "train" else "valid", size, 1, 1 << 60)
         splits[split] = GeneratedSplit(split, task, tokenizer, size, seed)
     described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
     return Data(name, "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
 
 
-def _within(what: str, value: int, low: int, high: int) -> None:
+def within(what: str, value: int, low: int, high: int) -> None:
+    """Refuse a number that is out of bounds."""
     if not low <= value <= high:
         raise DataError(f"{what} must be from {low} to {high}, not {value}")
 
 
-def _content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
+def content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
     """Hash the symbols of each row up to its length."""
     places = np.arange(symbols.shape[1])
     words = np.where(places < lengths[:, None], mix(1, places, symbols), np.uint64(0))

@@ -17,6 +17,7 @@ from kinfolk.data.preparing import prepare
 from kinfolk.data.sources import find_sources
 from kinfolk.data.split import Data
 from kinfolk.data.stdlib import stdlib_files
+from kinfolk.data.tasks import LABELLED
 from kinfolk.data.treebank import is_treebank, open_treebank
 
 
@@ -32,7 +33,8 @@ def open_data(
 ) -> Data:
     """Open data by its name or path, preparing it first if need be.
 
-    name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`); `stdlib`, or
+    name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`), or one with
+        labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or
         about so much of it as `stdlib:megabytes=4`; a folder made by `prepare`; or any file or folder that
         `prepare` reads, which is then prepared once and kept in the cache. A treebank (`.conllu`, `.conllu.gz`) is
         read as it is: sentences with their parses, as sources of pairs.
@@ -43,6 +45,8 @@ def open_data(
     text = str(name)
     if is_task(text):
         return open_task(text, seed)
+    if text.partition(":")[0] in LABELLED:
+        return LABELLED[text.partition(":")[0]](text, seed)
     choices = choices or Preparation(seed=seed, tokenizer=tokenizer, vocab=vocab)
     if text.partition(":")[0] == "stdlib":
         numbers = split_name(text, ["megabytes"])[1]
@@ -58,7 +62,9 @@ def open_data(
         return open_treebank(path, choices)
     if path.exists():
         return _cached(text, [path], choices, _cache(cache), workers)
-    raise DataError(f"{text}: no such file or folder, and no data of that name{suggest(text, [*TASKS, 'stdlib'])}")
+    raise DataError(
+        f"{text}: no such file or folder, and no data of that name{suggest(text, [*TASKS, *LABELLED, 'stdlib'])}"
+    )
 
 
 def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Data:

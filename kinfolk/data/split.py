@@ -48,6 +48,35 @@ class Pairs(Split, Protocol):
         """Return the token ids of sources and targets."""
 
 
+class Labelled(Split, Protocol):
+    """A split of sequences, without specials, each with a label. Its kind is "labelled".
+
+    A label is the number of a class, a float for regression, or a row of floats, 1 where a class holds. `n_tokens`
+    counts what is read, ends included: what is scored is one label of each sequence. A split whose `ends` is False
+    (images) has sequences without an end, and they get none.
+    """
+
+    classes: tuple[str, ...]
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Return the lengths of the sequences."""
+
+    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], Any]]:
+        """Return the token ids of sequences and their labels."""
+
+
+class LabelledPairs(Split, Protocol):
+    """A split of two sequences with one label. Its kind is "labelled" too."""
+
+    classes: tuple[str, ...]
+
+    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the lengths of the first sequences and of the second."""
+
+    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any], Any]]:
+        """Return the token ids of both sequences and their labels."""
+
+
 @runtime_checkable
 class Parsed(Protocol):
     """Pairs whose sources are parsed."""
@@ -113,6 +142,12 @@ class Shards:
         base = int(self.first_token[i])
         return base + int(start), base + int(stop)
 
+    def holding(self, place: int) -> int:
+        """Return the sequence that a token of the whole stream belongs to."""
+        i = self._holding(self.first_token, place)
+        local = int(np.searchsorted(self.shards[i].offsets, place - int(self.first_token[i]), side="right")) - 1
+        return int(self.first_sequence[i]) + local
+
     def lengths(self, sequences: Indices) -> Indices:
         """Return the lengths of many sequences."""
         lengths = np.zeros(len(sequences), np.int64)
@@ -161,6 +196,10 @@ class TextSplit:
     def document(self, index: int) -> NDArray[Any]:
         """Return the tokens of one document, `bos` and `eos` included."""
         return self._shards.tokens(*self._shards.bounds(index))
+
+    def document_at(self, place: int) -> int:
+        """Return the document that a token of the stream belongs to."""
+        return self._shards.holding(place)
 
     def window(self, start: int, width: int) -> NDArray[Any]:
         """Return `width` tokens of the stream from `start`; after the last token comes the first."""

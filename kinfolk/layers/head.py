@@ -35,6 +35,10 @@ class HeadModule(Module):
         """Prepare the states for the output layer."""
         return x_BLD
 
+    def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
+        """Return what the head says of whole sequences; one over a vocabulary says something at every position."""
+        return self.logits(x_BLD)
+
     def logits(self, x_BLD: Tensor) -> Tensor:
         """Return scores over the vocabulary."""
         return nn.functional.linear(self.states(x_BLD), self.weight, self.bias)

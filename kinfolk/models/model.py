@@ -101,11 +101,12 @@ class Output:
     taps: dict[str, Tensor]
     side_losses: dict[str, Tensor]
     state: State | None = None
+    keep: Tensor | None = None  # [B, L] which states are of real tokens; None: all are
 
     @functools.cached_property
     def logits(self) -> Tensor:
-        """Scores over the vocabulary: [B, L, V]."""
-        return self.head.logits(self.hidden)
+        """Scores over the vocabulary, [B, L, V]; or whatever else the head scores."""
+        return self.head.answer(self.hidden, self.keep)
 
 
 class Transformer(Module):
@@ -152,15 +153,14 @@ class Transformer(Module):
         ctx = self._context(batch, state, listener)
         if self.decoder is None:
             assert self.encoder is not None
-            x_BLD = self._through(self.encoder, "encoder", batch.tokens, ctx, None)
+            x_BLD = self._through(self.encoder, "encoder", batch, ctx, None)
         else:
             if self.encoder is not None:
                 ctx = ctx.replace(memory=self._memory(batch, state, ctx))
-            x_BLD = self._through(self.decoder, "decoder", batch.tokens, ctx, state)
+            x_BLD = self._through(self.decoder, "decoder", batch, ctx, state.layers if state else None)
         if state is not None:
             _advance(state, batch)
-        found = {} if listener is None else listener.found
-        return Output(x_BLD, self.head, found, ctx.side_losses or {}, state)
+        return Output(x_BLD, self.head, listener.found if listener else {}, ctx.side_losses or {}, state, batch.keep)
 
     def new_state(self, batch_size: int, max_len: int) -> State:
         """Return an empty state for decoding `batch_size` examples up to `max_len` positions."""
@@ -215,9 +215,9 @@ class Transformer(Module):
             state.memory = memory
         return memory
 
-    def _through(self, stack: nn.Module, name: str, tokens: Tensor, ctx: Context, state: State | None) -> Tensor:
+    def _through(self, stack: nn.Module, name: str, batch: Batch, ctx: Context, layers: Any) -> Tensor:
         with ctx.scope(name):
-            x_BLD: Tensor = stack(self.embedding(tokens, ctx), ctx, None if state is None else state.layers)
+            x_BLD: Tensor = stack(self.embedding(batch.tokens, ctx, batch.segments), ctx, layers)
         return x_BLD
 
 

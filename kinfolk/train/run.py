@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from kinfolk.core import plugins
-from kinfolk.core.batch import IGNORE
 from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
 from kinfolk.data import Batches, Data, Tokenizer, open_data
+from kinfolk.data.pieces import pieces_of
 from kinfolk.family import registry
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
@@ -168,7 +168,8 @@ def try_out(job: Job) -> None:
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Return the ids that objectives need."""
     t = tokenizer
-    return Vocabulary(size=t.vocab_size, pad=t.pad, bos=t.bos, eos=t.eos, sep=t.sep, mask=t.mask)
+    ids = {"pad": t.pad, "bos": t.bos, "eos": t.eos, "sep": t.sep, "cls": t.cls, "mask": t.mask}
+    return Vocabulary(size=t.vocab_size, **ids, specials=t.special_ids, pieces=pieces_of(t))
 
 
 def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
@@ -180,8 +181,7 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
     flops = tokens = 0.0
     for step in range(samples):
         batch, read = job.read(step + 1, Team())
-        assert batch.targets is not None
-        scored = float((batch.targets != IGNORE).sum()) / batch.tokens.numel()
+        scored = batch.n_scored / batch.tokens.numel()
         source = None if batch.source is None else batch.source.shape[1]
         found = cost(recipe.model, batch.tokens.shape[1], source, scored)
         flops += found.train_flops_per_token * batch.tokens.numel()

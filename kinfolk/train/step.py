@@ -170,12 +170,15 @@ class Stepper:
 
 
 def tokens_of(batch: Batch) -> int:
-    """Count the real tokens of a batch that is not prepared yet; the last of a row is only predicted, never read."""
+    """Count the real tokens of a batch that is not prepared yet.
+
+    The last of a row is only predicted, never read, but where the row has a label it is read too.
+    """
 
     def real(ids: Tensor, keep: Tensor | None) -> int:
         return ids.numel() if keep is None else int(keep.sum())
 
-    read = real(batch.tokens, batch.keep) - len(batch)
+    read = real(batch.tokens, batch.keep) - (len(batch) if batch.labels is None else 0)
     return read + (real(batch.source, batch.source_keep) if batch.source is not None else 0)
 
 

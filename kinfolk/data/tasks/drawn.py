@@ -1,0 +1,115 @@
+"""Labelled examples made on the fly: each a pure function of (seed, split, its number).
+
+As in `kinfolk.data.generated`, a hash of the question decides which split it may appear in, so train and valid are
+disjoint by construction.
+"""
+
+import dataclasses
+import hashlib
+import json
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfolk.core.errors import DataError
+from kinfolk.core.rng import derive
+from kinfolk.data.generated import HELD_OUT, MOST_TRIES, SIZES, Symbols, within
+from kinfolk.data.names import split_name
+from kinfolk.data.split import Data, Indices, Split
+from kinfolk.data.tokenizer import N_SPECIALS, Tokenizer
+
+_COUNTED = 1 << 16
+
+
+class Question(Protocol):
+    """A task: a frozen dataclass whose fields are the numbers that may be set."""
+
+    @property
+    def alphabet(self) -> str:
+        """The symbols in their order."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the answers."""
+
+    def check(self) -> None:
+        """Refuse numbers that make no task."""
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw one question for each number."""
+
+    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+        """Return a hash of what is asked."""
+
+    def label(self, question: Symbols) -> Indices:
+        """Return the class of each question."""
+
+
+class DrawnSplit:
+    """One part of a labelled task."""
+
+    kind = "labelled"
+
+    def __init__(self, name: str, task: Question, tokenizer: Tokenizer, n: int, seed: int) -> None:
+        self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
+        self.classes = task.classes
+        self.seed = derive(seed, "drawn", name)
+
+    def __len__(self) -> int:
+        return self.n
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Bytes of all sequences: counted for the first 65,536, the rest in proportion."""
+        counted = min(self.n, _COUNTED)
+        return int(self.lengths(np.arange(counted)).sum()) * self.n // counted
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all sequences, each with its end."""
+        return self.n_bytes + self.n
+
+    def lengths(self, indices: Indices) -> Indices:
+        """Return the lengths of the sequences."""
+        return self._questions(indices).lengths
+
+    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], int]]:
+        """Return the token ids of sequences and their classes."""
+        question = self._questions(indices)
+        labels = self.task.label(question)
+        return [(question.row(i) + N_SPECIALS, int(labels[i])) for i in range(len(indices))]
+
+    def _questions(self, indices: Indices) -> Symbols:
+        """Draw until the hash of every question says that it belongs to this split."""
+        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
+        left = np.flatnonzero(self._strange(question))
+        for tries in range(1, MOST_TRIES):
+            if not len(left):
+                return question
+            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
+            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
+            left = left[self._strange(drawn)]
+        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
+
+    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
+        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
+        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
+        return strange
+
+
+def open_drawn(name: str, seed: int, task: Any) -> Data:
+    """Return a labelled task, its numbers set as the name says."""
+    fields = {field.name for field in dataclasses.fields(task)}
+    base, given = split_name(name, fields | SIZES.keys())
+    sizes = {key: given.pop(key, default) for key, default in SIZES.items()}
+    task = dataclasses.replace(task, **given)
+    task.check()
+    tokenizer = Tokenizer.characters(task.alphabet)
+    splits: dict[str, Split] = {}
+    for split, (key, size) in zip(("train", "valid"), sizes.items(), strict=True):
+        within(key, size, 1, 1 << 60)
+        splits[split] = DrawnSplit(split, task, tokenizer, size, seed)
+    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
+    return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
