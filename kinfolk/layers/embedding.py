@@ -1,5 +1,6 @@
 """Axis Embedding: from what comes in to vectors."""
 
+import dataclasses
 import itertools
 
 import torch
@@ -9,7 +10,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Dropout, Module
+from kinfolk.layers.module import Dims, Dropout, Linear, Module
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.position import NoPosition, Position
 
@@ -21,6 +22,10 @@ class EmbeddingModule(Module):
     def weight(self) -> Tensor:
         """The table that a tied head shares: [V, D], or narrower."""
         raise NotImplementedError
+
+    def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:
+        """Return what the layers after it may know: of what has as many vectors as tokens, the same."""
+        return ctx
 
     def inward(self, x_BLD: Tensor) -> Tensor:
         """Bring states to the width of the table, by the map that brought its vectors to the width of states."""
@@ -46,6 +51,14 @@ class Embedding(Spec):
     def d_table(self, dims: Dims) -> int:
         """Return the width of the table that a tied head shares."""
         return dims.d_model
+
+    def places(self, n: int) -> int:
+        """Return how many vectors n tokens of the scored sequence become."""
+        return n
+
+    def source_places(self, n: int) -> int:
+        """Return how many vectors n tokens of an encoder's source become."""
+        return self.places(n)
 
 
 class Tokens(Embedding, kind="tokens"):
@@ -164,6 +177,48 @@ class _Factorised(TokensModule):
         return [(table, self.table.outer.weight) for table, _ in super().pieces(cutoffs)]
 
 
+class Projected(Embedding, kind="projected"):
+    """An embedding `d_inner` wide, positions, segments and norm included, and a map to the width of the model.
+
+    Lan et al. 2020, section 3.1, and Clark et al. 2020, section 3.2, as their code has it; `Factorised` is narrow in
+    the table alone.
+    """
+
+    of: Embedding
+    d_inner: int = 128
+
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return ProjectedModule(self, dims)
+
+    def cost(self, dims: Dims) -> Cost:
+        return self.of.cost(dataclasses.replace(dims, d_model=self.d_inner)) + linear(self.d_inner, dims.d_model, True)
+
+    def d_table(self, dims: Dims) -> int:
+        return self.of.d_table(dataclasses.replace(dims, d_model=self.d_inner))
+
+
+class ProjectedModule(EmbeddingModule):
+    """A narrow embedding and a map outward."""
+
+    inner: EmbeddingModule
+
+    def __init__(self, spec: Projected, dims: Dims) -> None:
+        super().__init__()
+        self.inner = spec.of.build(dataclasses.replace(dims, d_model=spec.d_inner))
+        self.outer = Linear(spec.d_inner, dims.d_model)
+
+    @property
+    def weight(self) -> Tensor:
+        return self.inner.weight
+
+    def inward(self, x_BLD: Tensor) -> Tensor:
+        return self.inner.inward(nn.functional.linear(x_BLD, self.outer.weight.mT))
+
+    def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
+        x_BLD: Tensor = self.outer(self.inner(tokens_BL, ctx, segments_BL))
+        return x_BLD
+
+
 class Sides(Embedding, kind="sides"):
     """One embedding for the source of an encoder-decoder, another for its target, whose table a tied head shares."""
 
@@ -178,6 +233,12 @@ class Sides(Embedding, kind="sides"):
 
     def d_table(self, dims: Dims) -> int:
         return self.target.d_table(dims)
+
+    def places(self, n: int) -> int:
+        return self.target.places(n)
+
+    def source_places(self, n: int) -> int:
+        return self.source.places(n)
 
 
 class _Sides(EmbeddingModule):
@@ -196,7 +257,12 @@ class _Sides(EmbeddingModule):
         return self.target.pieces(cutoffs)
 
     def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
-        # only a decoder that has an encoder has a memory to look at
-        side = self.source if ctx.memory is None else self.target
-        x_BLD: Tensor = side(tokens_BL, ctx, segments_BL)
+        x_BLD: Tensor = self._side(ctx)(tokens_BL, ctx, segments_BL)
         return x_BLD
+
+    def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:
+        return self._side(ctx).inside(tokens_BL, ctx)
+
+    def _side(self, ctx: Context) -> EmbeddingModule:
+        # only a decoder that has an encoder has a memory to look at
+        return self.source if ctx.memory is None else self.target

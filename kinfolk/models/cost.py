@@ -31,13 +31,15 @@ def cost(model: Model, length: int, source_length: int | None = None, scored: fl
     total = model.embedding.cost(dims)
     if model.decoder is None:
         assert model.encoder is not None
-        total += model.encoder.cost(dims, Shape(length))
+        n = model.embedding.places(length)
+        total += model.encoder.cost(dims, Shape(n)).scaled(n / length)
     else:
-        n_seen = n_source if model.encoder is None else model.bridge.seen(model.encoder, n_source)
+        n = model.embedding.source_places(n_source)
+        n_seen = n if model.encoder is None else model.bridge.seen(model.encoder, n)
         total += model.decoder.cost(dims, Shape(length, n_seen))
         if model.encoder is not None:
-            inside = model.encoder.cost(dims, Shape(n_source)) + model.bridge.cost(dims, model.encoder, model.decoder)
-            total += (inside + model.embedding.cost(dims).again()).scaled(n_source / length)
+            inside = model.encoder.cost(dims, Shape(n)) + model.bridge.cost(dims, model.encoder, model.decoder)
+            total += inside.scaled(n / length) + model.embedding.cost(dims).again().scaled(n_source / length)
     head = model.head.cost(dataclasses.replace(dims, d_table=model.embedding.d_table(dims)))
     total += Cost(head.params, head.flops * scored, head.kept * scored)
     return ModelCost(total.params, total.flops, 4.0 * total.kept)

@@ -153,14 +153,15 @@ class Transformer(Module):
         ctx = self._context(batch, state, listener)
         if self.decoder is None:
             assert self.encoder is not None
-            x_BLD = self._through(self.encoder, "encoder", batch, ctx, None)
+            x_BLD, ctx = self._through(self.encoder, "encoder", batch, ctx, None)
         else:
             if self.encoder is not None:
                 ctx = ctx.replace(memory=self._memory(batch, state, ctx))
-            x_BLD = self._through(self.decoder, "decoder", batch, ctx, state.layers if state else None)
+            x_BLD, ctx = self._through(self.decoder, "decoder", batch, ctx, state.layers if state else None)
         if state is not None:
             _advance(state, batch)
-        return Output(x_BLD, self.head, listener.found if listener else {}, ctx.side_losses or {}, state, batch.keep)
+        keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
+        return Output(x_BLD, self.head, listener.found if listener else {}, ctx.side_losses or {}, state, keep_BL)
 
     def new_state(self, batch_size: int, max_len: int) -> State:
         """Return an empty state for decoding `batch_size` examples up to `max_len` positions."""
@@ -170,7 +171,7 @@ class Transformer(Module):
 
     def new_memory(self) -> State | None:
         """Return an empty state to carry from segment to segment in training; None if no layer carries anything."""
-        layers = [] if self.decoder is None else self.decoder.new_memory()
+        layers = [] if self.decoder is None or self.encoder is not None else self.decoder.new_memory()
         return State(layers) if any(part is not None for layer in layers for part in layer) else None
 
     def set_recompute(self, mode: str) -> None:
@@ -210,15 +211,16 @@ class Transformer(Module):
         padding = None if batch.source_keep is None else Padding.of(batch.source_keep)
         own = Context(padding=padding, tree=_tree(batch), taps=ctx.taps, side_losses=ctx.side_losses)
         with own.scope("encoder"):
-            memory: Memory = self.bridge(self.encoder, self.embedding(batch.source, own), own)
+            x_BMD, inner = self.embedding(batch.source, own), self.embedding.inside(batch.source, own)
+            memory: Memory = self.bridge(self.encoder, x_BMD, inner)
         if state is not None:
             state.memory = memory
         return memory
 
-    def _through(self, stack: nn.Module, name: str, batch: Batch, ctx: Context, layers: Any) -> Tensor:
+    def _through(self, stack: nn.Module, name: str, batch: Batch, ctx: Context, layers: Any) -> tuple[Tensor, Context]:
+        inner = self.embedding.inside(batch.tokens, ctx)
         with ctx.scope(name):
-            x_BLD: Tensor = stack(self.embedding(batch.tokens, ctx, batch.segments), ctx, layers)
-        return x_BLD
+            return stack(self.embedding(batch.tokens, ctx, batch.segments), inner, layers), inner
 
 
 def _tree(batch: Batch) -> Tree | None:

@@ -1,0 +1,92 @@
+"""Pictures as sequences of patches: squares of pixels, each a vector, behind one that stands for the whole."""
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.cost import Cost
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.layers.embedding import Embedding, EmbeddingModule
+from kinfolk.layers.module import Dims, Dropout, Linear
+from kinfolk.layers.position import Learned, Position
+from kinfolk.ops.patches import cut, n_patches
+
+
+class Patches(Embedding, kind="patches"):
+    """A linear map of patches side by side, after a class token, with positions (Dosovitskiy et al. 2021, equation 1).
+
+    Tokens are the values of a picture `columns` wide in raster order, `first` the id of value 0 and `levels` the
+    brightest value. A value v enters as (v / levels - mean) / std. A part of a picture is its first values; what is
+    missing in a patch is 0, and a patch without any value is padding. `position` counts the class token as 0.
+    """
+
+    columns: int
+    channels: int = 3
+    patch: int = 16
+    position: Position = Learned()
+    first: int = 7
+    levels: int = 255
+    mean: float = 0.5
+    std: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "channels", "patch", "levels"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name}: {getattr(self, name)} is not allowed; a patch has at least one value")
+        if self.std <= 0:
+            raise SpecError(f"std: {self.std} is not allowed; values are divided by it")
+
+    @property
+    def d_patch(self) -> int:
+        """Values of a patch."""
+        return self.patch * self.patch * self.channels
+
+    def places(self, n: int) -> int:
+        return 1 + n_patches(n, self.columns, self.channels, self.patch)
+
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return _Patches(self, dims)
+
+    def cost(self, dims: Dims) -> Cost:
+        n = self.places(dims.max_len)
+        share = n / dims.max_len
+        params = (self.d_patch + 2) * dims.d_model
+        dropout = Cost(kept=dims.d_model if dims.dropout else 0)
+        around = self.position.cost(dataclasses.replace(dims, max_len=n)) + dropout
+        # a token is a value, of which a patch has many
+        return Cost(params, 2.0 * dims.d_model, 1.0) + around.scaled(share)
+
+
+class _Patches(EmbeddingModule):
+    def __init__(self, spec: Patches, dims: Dims) -> None:
+        super().__init__()
+        self.spec = spec
+        self.project = Linear(spec.d_patch, dims.d_model)
+        self.token = nn.Embedding(1, dims.d_model)
+        self.position = spec.position.build(dataclasses.replace(dims, max_len=spec.places(dims.max_len)))
+        self.dropout = Dropout(dims.dropout)
+
+    def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
+        spec, dtype = self.spec, self.project.weight.dtype
+        if tokens_BL.ndim != 2:
+            raise ShapeError(f"a picture should have axes [batch, values], got shape {tuple(tokens_BL.shape)}")
+        values_BL = ((tokens_BL - spec.first).to(dtype) / spec.levels - spec.mean) / spec.std
+        if ctx.padding is not None:
+            values_BL = values_BL * ctx.padding.keep_BL
+        x_BLD = self.project(cut(values_BL, spec.columns, spec.channels, spec.patch))
+        x_BLD = torch.cat([self.token.weight.expand(len(x_BLD), 1, -1), x_BLD], 1)
+        return self.dropout(self.position.add(x_BLD, Context()))
+
+    def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:
+        spec, n = self.spec, tokens_BL.shape[1]
+        if ctx.group_BL is not None or ctx.pos_BL is not None:
+            raise ShapeError("pictures are not packed: each is a row of its own")
+        if ctx.padding is None and n % (spec.columns * spec.channels) == 0:
+            # whole rows leave no patch empty
+            return ctx
+        keep_BL = torch.ones_like(tokens_BL, dtype=torch.bool) if ctx.padding is None else ctx.padding.keep_BL
+        real_BL = cut(keep_BL, spec.columns, spec.channels, spec.patch).any(-1)
+        real_BL = torch.cat([torch.ones_like(real_BL[:, :1]), real_BL], 1)
+        return ctx.replace(padding=None if bool(real_BL.all()) else Padding.of(real_BL))
