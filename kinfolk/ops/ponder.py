@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.ops.cell import CELLS
 from kinfolk.ops.halting import halt
 
 
@@ -50,51 +51,6 @@ def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: Weights, ru
     for every step that is made; rows that have halted make none. Reference: `kinfolk.ops.naive.ponder`.
     """
     return Pondered(*_Ponder.apply(said_BLG, s_BS, keep_BL, rules, *weights))
-
-
-class _Lstm:
-    """One step and its gradient. What is kept: the gates, after their nonlinearities."""
-
-    @staticmethod
-    def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
-        d, a = s.shape[1] // 2, said + rec
-        acts = a.sigmoid()
-        torch.tanh(a[:, 2 * d : 3 * d], out=acts[:, 2 * d : 3 * d])
-        i, f, g, o = acts.chunk(4, -1)
-        c = torch.addcmul(f * s[:, d:], i, g)
-        return torch.cat([o * c.tanh(), c], -1), acts
-
-    @staticmethod
-    def backward(ds: Tensor, old: Tensor, new: Tensor, acts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        d = ds.shape[1] // 2
-        (i, f, g, o), dh, tanh_c = acts.chunk(4, -1), ds[:, :d], new[:, d:].tanh()
-        dc = ds[:, d:] + dh * o * (1 - tanh_c.square())
-        da = torch.cat([dc * g, dc * old[:, d:], dc * i, dh * tanh_c], -1)
-        slope = acts * (1 - acts)
-        slope[:, 2 * d : 3 * d] = 1 - g.square()
-        da *= slope
-        return da, da, torch.cat([torch.zeros_like(dc), dc * f], -1)
-
-
-class _Gru:
-    """One step and its gradient. What is kept: both gates, the candidate, and what the state says to it."""
-
-    @staticmethod
-    def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
-        d = s.shape[1]
-        r, z = (said[:, : 2 * d] + rec[:, : 2 * d]).sigmoid().chunk(2, -1)
-        n = torch.addcmul(said[:, 2 * d :], r, rec[:, 2 * d :]).tanh()
-        return torch.lerp(n, s, z), torch.cat([r, z, n, rec[:, 2 * d :]], -1)
-
-    @staticmethod
-    def backward(ds: Tensor, old: Tensor, new: Tensor, acts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        r, z, n, said_to_n = acts.chunk(4, -1)
-        dn = ds * (1 - z) * (1 - n.square())
-        dr, dz = dn * said_to_n * r * (1 - r), ds * (old - n) * z * (1 - z)
-        return torch.cat([dr, dz, dn], -1), torch.cat([dr, dz, dn * r], -1), ds * z
-
-
-CELLS: dict[str, Any] = {"lstm": _Lstm, "gru": _Gru}
 
 
 class _Step(NamedTuple):
