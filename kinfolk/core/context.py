@@ -31,12 +31,18 @@ class Memory:
     states_BMD: Tensor
     keep_BM: Tensor | None = None
     layers_NBMD: Tensor | None = None  # what each layer of the decoder looks at, where they differ
+    ends_NBS: Tensor | None = None  # what recurrent layers from this one on begin with, where an encoder says it
 
     def select(self, rows_B: Tensor) -> "Memory":
         """Return one whose example i is example `rows[i]`."""
         keep_BM = None if self.keep_BM is None else self.keep_BM[rows_B]
-        layers_NBMD = None if self.layers_NBMD is None else self.layers_NBMD[:, rows_B]
-        return Memory(self.states_BMD[rows_B], keep_BM, layers_NBMD)
+        by_layer = (None if x is None else x[:, rows_B] for x in (self.layers_NBMD, self.ends_NBS))
+        return Memory(self.states_BMD[rows_B], keep_BM, *by_layer)
+
+    def layer(self, n: int) -> "Memory":
+        """Return that of the n-th run of a block."""
+        states_BMD = self.states_BMD if self.layers_NBMD is None else self.layers_NBMD[n]
+        return Memory(states_BMD, self.keep_BM, None, None if self.ends_NBS is None else self.ends_NBS[n:])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,9 +104,9 @@ class Context:
 
     def layer(self, n: int) -> "Context":
         """Return what the n-th run of a block may know: its own memory, where layers look at different ones."""
-        if self.memory is None or self.memory.layers_NBMD is None:
+        if self.memory is None or (self.memory.layers_NBMD is None and self.memory.ends_NBS is None):
             return self
-        return self.replace(memory=Memory(self.memory.layers_NBMD[n], self.memory.keep_BM))
+        return self.replace(memory=self.memory.layer(n))
 
     def tap(self, name: str, value: Tensor) -> None:
         """Report a tensor to whoever listens."""

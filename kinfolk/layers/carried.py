@@ -7,11 +7,10 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from kinfolk.core.context import Context
-from kinfolk.layers.module import Module
 
 
 class Recurrence:
@@ -82,15 +81,16 @@ class Pieces:
         return cls((piece_BL * n + place_L - begin_BL).flatten(), lengths_N.clamp(min=1), row_N, goes_on_N, last_B)
 
 
-def go_on(cell: Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, width: int) -> Tensor:
+def go_on(cell: nn.Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, width: int) -> Tensor:
     """Read a segment from where the last one ended, each new document from nothing, and note how it ends."""
     start = memory.start(x_BLD, width)
     if ctx.padding is None and (ctx.group_BL is None or x_BLD.shape[1] == 1):
         if ctx.group_BL is not None:
             start = tuple(value.masked_fill(ctx.group_BL != 0, 0.0) for value in start)
+        y_BLD: Tensor
         y_BLD, end = cell(x_BLD, _state(start))
         memory.note(_values(end))
-        return y_BLD  # type: ignore[no-any-return]
+        return y_BLD
     shape, device = x_BLD.shape[:2], x_BLD.device
     group_BL = torch.zeros(shape, dtype=torch.long, device=device) if ctx.group_BL is None else ctx.group_BL
     keep_BL = torch.ones(shape, dtype=torch.bool, device=device) if ctx.padding is None else ctx.padding.keep_BL

@@ -3,7 +3,6 @@
 The state is all they remember, so a step of decoding costs the same at any position.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -13,12 +12,14 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
-from kinfolk.core.errors import SpecError, suggest
-from kinfolk.layers.convolution import DIRECTIONS
+from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.layers.carried import Recurrence, go_on
 from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.packing import by_document, refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.residual import Residual
+
+DIRECTIONS = ("past", "both", "future")
 
 
 class Chained(Residual, kind="chained"):
@@ -42,7 +43,9 @@ class _Chained(Module):
 
 
 class Recurrent(Mixer):
-    """What recurrent mixers share. `direction` "both" reads from either end, with half of the channels each."""
+    """What recurrent mixers share. `direction` "both" reads from either end, with half of the channels each, "future"
+    from the last token to the first. A decoder begins with what its encoder ended with, where a bridge hands it over.
+    """
 
     n_gates: ClassVar[int]
     keeps: ClassVar[float]  # numbers kept per channel; what a fused layer keeps as bytes of its own is not among them
@@ -61,7 +64,7 @@ class Recurrent(Mixer):
         raise NotImplementedError
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        n, h = (1, dims.d_model) if self.direction == "past" else (2, dims.d_model // 2)
+        n, h = (2, dims.d_model // 2) if self.direction == "both" else (1, dims.d_model)
         maps = n * self.n_gates * (dims.d_model * h + h * h)
         params = maps + n * self.n_gates * 2 * h
         return Cost(params, 2.0 * maps + 8.0 * dims.d_model, self.keeps * dims.d_model)
@@ -91,7 +94,12 @@ class Carried:
     """The state of each example: one tensor, or two (output and cell), [1, B, D]."""
 
     def __init__(self, values: tuple[Tensor, ...]) -> None:
-        self.values = values
+        self.values, self.begun = values, False
+
+    def begin(self, ctx: Context) -> None:
+        """Before the first token: take what an encoder hands over, if one does."""
+        if not self.begun:
+            self.values, self.begun = handed_over(ctx, self.values), True
 
     def keep(self, new: tuple[Tensor, ...], fresh_B: Tensor | None) -> None:
         """Remember a new state where there is one."""
@@ -110,8 +118,8 @@ class RecurrentModule(PartModule):
     def __init__(self, spec: Recurrent, dims: Dims) -> None:
         super().__init__()
         self.spec, self.both = spec, spec.direction == "both"
-        if self.both and dims.direction == "past":
-            raise SpecError("direction: 'both' would let a decoder see the future; use 'past'")
+        if spec.direction != "past" and dims.direction == "past":
+            raise SpecError(f"direction: {spec.direction!r} would let a decoder see the future; use 'past'")
         if self.both and dims.d_model % 2:
             raise SpecError(f"{spec.kind}: d_model {dims.d_model} cannot be halved; use direction 'past'")
         self.cell = spec.cell(dims.d_model, dims.d_model // (1 + self.both), self.both)
@@ -120,27 +128,54 @@ class RecurrentModule(PartModule):
         """Draw the cell."""
         draw_cell(self.cell)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Carried | None) -> tuple[Tensor, Carried | None]:
+    def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         refuse_pairs(ctx, self.spec.kind)
+        if isinstance(state, Recurrence):
+            return go_on(self.cell, x_BLD, ctx, state, self.cell.hidden_size), state
         if state is None:
             return by_document(self._read, x_BLD, ctx), None
         keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
+        state.begin(ctx)
         return self._go_on(x_BLD, keep_BL, state), state
 
     def new_state(self, batch_size: int, max_len: int) -> Carried:
         """Return zeros."""
-        if self.both:
-            raise SpecError(f"{self.spec.kind} of direction 'both' cannot decode step by step; use 'past'")
+        if self.spec.direction != "past":
+            raise SpecError(
+                f"{self.spec.kind} of direction {self.spec.direction!r} cannot decode step by step; use 'past'"
+            )
+        return Carried(self._zeros(batch_size))
+
+    def new_memory(self) -> Recurrence | None:
+        """Return nothing yet; only what reads forwards has something to go on with."""
+        return Recurrence(len(self._zeros(1))) if self.spec.direction == "past" else None
+
+    def _zeros(self, batch_size: int) -> tuple[Tensor, ...]:
         weight = self.cell.weight_hh_l0
         assert isinstance(weight, Tensor)
-        zeros = weight.new_zeros(1, batch_size, weight.shape[1])
-        return Carried((zeros, zeros) if isinstance(self.cell, nn.LSTM) else (zeros,))
+        zeros = weight.new_zeros(1 + self.both, batch_size, weight.shape[1])
+        return (zeros, zeros) if isinstance(self.cell, nn.LSTM) else (zeros,)
 
     def _read(self, x_BLD: Tensor, ctx: Context) -> Tensor:
-        if ctx.padding is None or (ctx.padding.right and not self.both):
-            y_BLD: Tensor = self.cell(x_BLD)[0]
-            return y_BLD
-        return among_real(lambda x, keep: self._packed(x, keep, None)[0], x_BLD, ctx.padding.keep_BL)
+        begin, padding, backwards = self._begin(ctx, x_BLD), ctx.padding, self.spec.direction == "future"
+        # what is read behind the last token spoils the last state only
+        harmless = padding is not None and padding.right and self.spec.direction == "past" and not ctx.hears("ends")
+        if padding is None or harmless:
+            y_BLD, end = self.cell(x_BLD.flip(1) if backwards else x_BLD, begin)
+            y_BLD = y_BLD.flip(1) if backwards else y_BLD
+        else:
+            order_BL = real_first(padding.keep_BL, backwards)
+            y_BLD, end = self._packed(_take(x_BLD, order_BL), padding.keep_BL, begin)
+            y_BLD = torch.zeros_like(y_BLD).scatter(1, order_BL[..., None].expand_as(y_BLD), y_BLD)
+        if ctx.hears("ends"):
+            ctx.tap("ends", torch.cat([value.transpose(0, 1).flatten(1) for value in _values(end)], -1))
+        return y_BLD
+
+    def _begin(self, ctx: Context, x_BLD: Tensor) -> Any:
+        if ctx.memory is None or ctx.memory.ends_NBS is None:
+            return None
+        begin = handed_over(ctx, self._zeros(len(x_BLD)))
+        return begin if len(begin) > 1 else begin[0]
 
     def _go_on(self, x_BLD: Tensor, keep_BL: Tensor | None, state: Carried) -> Tensor:
         start = state.values if len(state.values) > 1 else state.values[0]
@@ -179,11 +214,26 @@ def _values(end: Any) -> tuple[Tensor, ...]:
     return end if isinstance(end, tuple) else (end,)
 
 
-def among_real(read: Callable[[Tensor, Tensor], Tensor], x_BLD: Tensor, keep_BL: Tensor) -> Tensor:
-    """Read rows with their real tokens moved to the front, and bring what comes out back to where they stand."""
-    at_BLD = (~keep_BL).to(torch.uint8).sort(dim=1, stable=True).indices[..., None].expand_as(x_BLD)
-    y_BLD = read(x_BLD.gather(1, at_BLD), keep_BL)
-    return torch.zeros_like(y_BLD).scatter(1, at_BLD, y_BLD)
+def handed_over(ctx: Context, zeros: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return what an encoder hands over to this layer, or the zeros that it would begin with."""
+    if ctx.memory is None or ctx.memory.ends_NBS is None:
+        return zeros
+    ends_1BS = ctx.memory.ends_NBS[:1]
+    widths = [zero.shape[-1] for zero in zeros]
+    if ends_1BS.shape[-1] != sum(widths):
+        raise ShapeError(f"a state of {sum(widths)} numbers cannot begin with the {ends_1BS.shape[-1]} of an encoder")
+    return ends_1BS.split(widths, dim=-1)
+
+
+def real_first(keep_BL: Tensor, backwards: bool) -> Tensor:
+    """Return the order of tokens with the real ones first, in their order or from the last to the first."""
+    n = keep_BL.shape[1]
+    at_L = torch.arange(n, device=keep_BL.device)
+    return torch.where(keep_BL, at_L.flip(0) if backwards else at_L, n + at_L).argsort(1)
+
+
+def _take(x_BLD: Tensor, order_BL: Tensor) -> Tensor:
+    return x_BLD.gather(1, order_BL[..., None].expand_as(x_BLD))
 
 
 @register_flop_formula(torch.ops.aten.mkldnn_rnn_layer)

@@ -60,10 +60,10 @@ class _Transparent(Module):
 
 
 class Layers(Taps):
-    """A listener to what every layer leaves, between the layers and whoever else listens."""
+    """A listener to something of every layer, what it leaves if nothing else, between it and whoever else listens."""
 
-    def __init__(self, others: Taps | None) -> None:
-        super().__init__(frozenset({"hidden"}))
+    def __init__(self, others: Taps | None, name: str = "hidden") -> None:
+        super().__init__(frozenset({name}))
         self.others = others
 
     def record(self, name: str, value: Tensor) -> None:

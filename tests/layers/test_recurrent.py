@@ -65,6 +65,12 @@ def test_both_directions_are_pytorchs(kind):
     assert_exact(module(x(7), Context(), None)[0], theirs(x(7))[0])
 
 
+@pytest.mark.parametrize("kind", THEIRS)
+def test_towards_the_future_is_the_past_turned_round(kind):
+    past, future = layer(KINDS[kind]), layer(KINDS[kind].replace(direction="future"))
+    assert_exact(future(x(7), Context(), None)[0], past(x(7).flip(1), Context(), None)[0].flip(1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunks", [(1,) * 11, (4, 1, 6)], ids=str)
 def test_decoding_in_any_chunks_equals_one_pass(kind, chunks):
@@ -102,11 +108,11 @@ def test_selecting_rows_moves_the_state_with_them(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("direction", ["past", "both"])
+@pytest.mark.parametrize("direction", ["past", "both", "future"])
 def test_padding_on_either_side_and_packed_documents(kind, direction):
-    if direction == "both" and kind not in THEIRS:
+    if direction != "past" and kind not in THEIRS:
         pytest.skip("who ponders reads in one direction")
-    spec = KINDS[kind] if direction == "past" else KINDS[kind].replace(direction="both")
+    spec = KINDS[kind] if direction == "past" else KINDS[kind].replace(direction=direction)
     module, real = layer(spec), x(6)
     want, _ = module(real, Context(), None)
     keep = torch.arange(10).expand(2, 10) < 6
@@ -153,8 +159,9 @@ def test_pondering_costs_its_steps_and_remainders_of_real_tokens():
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="past"):
         LSTM(direction="psat")
-    with pytest.raises(SpecError, match="future"):
-        LSTM(direction="both").build(Dims(**{**vars(DIMS), "direction": "past"}))
+    for direction in ("both", "future"):
+        with pytest.raises(SpecError, match="see the future"):
+            LSTM(direction=direction).build(Dims(**{**vars(DIMS), "direction": "past"}))
     with pytest.raises(SpecError, match="step by step"):
         layer(GRU(direction="both")).new_state(1, 4)
     with pytest.raises(SpecError, match="halved"):

@@ -1,0 +1,39 @@
+"""A bridge by states: a recurrent decoder goes on where a recurrent encoder ended."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.context import Context, Memory
+from kinfolk.core.errors import SpecError
+from kinfolk.layers.module import Module
+from kinfolk.layers.recurrent import Recurrent
+from kinfolk.models.bridge import Bridge
+from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.transparent import Layers
+
+
+class Ends(Bridge, kind="ends"):
+    """The states after the last layer, and the last state of every layer (Sutskever et al. 2014, section 2).
+
+    Layer n of the decoder begins with what layer n of the encoder ended with: output, and cell if it has one.
+    """
+
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+        layers = [encoder.blocks[i].parts for i in encoder.order] if isinstance(encoder, Stack) else [()]
+        if decoder is None or not all(parts and isinstance(parts[0], Recurrent) for parts in layers):
+            raise SpecError("bridge: 'ends' needs an encoder of recurrent layers, and a decoder")
+        return _Ends(len(layers))
+
+
+class _Ends(Module):
+    def __init__(self, n_layers: int) -> None:
+        super().__init__()
+        self.n_layers = n_layers
+
+    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> Memory:
+        heard = Layers(ctx.taps, "ends")
+        last_BMD = encoder(x_BMD, ctx.replace(taps=heard), None)
+        ends_NBS = torch.stack([heard.found[f"{n}.0.ends"] for n in range(self.n_layers)])
+        return Memory(last_BMD, None if ctx.padding is None else ctx.padding.keep_BL, None, ends_NBS)
