@@ -56,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(found, indent=1))
         return 0
     for name, score in found["measures"].items():
-        print(f"{name:14} {score['mean']:.4f} nats  perplexity {score['perplexity']:.2f}  ({score['count']:,} targets)")
+        nats = "" if score["perplexity"] is None else f" nats  perplexity {score['perplexity']:.2f}"
+        print(f"{name:14} {score['mean']:.4f}{nats}  ({score['count']:,} targets)")
     if found["bits_per_byte"] is not None:
         print(f"bits per byte  {found['bits_per_byte']:.4f}")
     print("\n".join(sentences(found["special"])), end="\n" if found["special"] else "")
@@ -118,9 +119,16 @@ def _open(args: argparse.Namespace) -> "Data":
     return data
 
 
-def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
+def _perplexity(measure: str, mean: float) -> float | None:
+    """Return it for losses; an accuracy has none."""
     import math
 
+    from kinfolk.compare.measures import higher_is_better
+
+    return None if higher_is_better(measure) else math.exp(min(mean, 700.0))
+
+
+def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
     from kinfolk.data import Batches
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
     from kinfolk.train.run import reading_of
@@ -140,7 +148,7 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
         "data": data.name,
         "split": args.split,
         "measures": {
-            name: {"mean": score.mean, "perplexity": math.exp(min(score.mean, 700.0)), "count": int(score.count)}
+            name: {"mean": score.mean, "perplexity": _perplexity(name, score.mean), "count": int(score.count)}
             for name, score in totals.items()
         },
         "bits_per_byte": bits_per_byte(totals, data.split(names[-1])),

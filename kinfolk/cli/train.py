@@ -20,6 +20,7 @@ EPILOG = """\
 examples:
   kin train gpt2 --data stdlib --steps 200 --out runs/a         Python's own source, nothing to download
   kin train vanilla --data reverse --out runs/b                 a generated task: pairs for an encoder-decoder
+  kin train bert --data parity --out runs/c                     labels: the relative becomes a classifier
   kin train gpt2 --data my.txt --tokenizer bpe --vocab 4096     your own text
   kin train spec.toml --data prepared/ --set training.optimiser.lr=3e-4 --set training.accumulate=4
   kin train gpt2 --size small --processes 2                     two processes (DDP); --strategy fsdp shards the weights
@@ -94,11 +95,13 @@ def open_source(source: dict[str, Any]) -> "Data":
 
 
 def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
-    """Return the recipe that the options name, fitted to the vocabulary of the data."""
+    """Return the recipe that the options name, fitted to the vocabulary and the labels of the data."""
     from kinfolk.core import paths
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
     from kinfolk.family.making import make, numbers_of
+    from kinfolk.family.supervise import judging
+    from kinfolk.train.fitting import labelling_of
 
     vocab_size, assignments = data.tokenizer.vocab_size, list(args.set)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
@@ -111,10 +114,10 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     else:
         path = Path(args.what)
         recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
-        recipe = paths.set_path(recipe, "model.vocab_size", vocab_size)
+        recipe = recipe.fitted(vocab_size)
     if args.steps is not None:
         assignments.append(f"training.steps={args.steps}")
-    return paths.assign(recipe, assignments)
+    return judging(recipe.learning_from(data.kind), labelling_of(data)).assigned(assignments)
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":

@@ -26,6 +26,7 @@ from kinfolk.family.building import read_recipe
 from kinfolk.family.making import make, numbers_of
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
+from kinfolk.family.supervise import Labelling, judging
 from kinfolk.family.tables import NotAtThisSizeError, Table, TableRow, table
 
 FIRST = ("vanilla", "vanilla-pre", "gpt", "gpt2", "bert")
@@ -37,7 +38,8 @@ TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
 class Contestant:
     """One that takes part: a relative with some numbers, a recipe read from a file, or a row of a published table.
 
-    `assignments` is what `--set` changes besides.
+    `assignments` is what `--set` changes besides. `labelling` is what labelled data makes of all of them, `reads` the
+    kind of data.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Contestant:
     written: Recipe | None = None
     assignments: tuple[str, ...] = ()
     row: tuple[Table, TableRow] | None = None
+    labelling: Labelling | None = None
+    reads: str = "text"
 
     @property
     def about(self) -> About | None:
@@ -63,12 +67,12 @@ class Contestant:
     def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
         """Return its recipe for data of this vocabulary, at other widths if they are given."""
         if self.written is not None:
-            recipe = paths.set_path(self.written, "model.vocab_size", vocab_size)
+            recipe = self.written.fitted(vocab_size)
         else:
             numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
             fitting = {name: value for name, value in numbers.items() if name in known}
             recipe = self._made(fitting | dict(self.overrides))
-        return paths.assign(recipe, self.assignments)
+        return judging(recipe.learning_from(self.reads), self.labelling).assigned(self.assignments)
 
     def parent(self, vocab_size: int) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
@@ -113,7 +117,15 @@ class Contestant:
             return dataclasses.replace(self, name=about.parent, row=(self.row[0], self.row[0].rows[0]))
         known = numbers_of(registry.entry(about.parent).function)
         same = {name: value for name, value in self.overrides.items() if name in known}
-        return Contestant(about.parent, about.parent, self.size, same, assignments=self.assignments)
+        return Contestant(
+            about.parent,
+            about.parent,
+            self.size,
+            same,
+            assignments=self.assignments,
+            labelling=self.labelling,
+            reads=self.reads,
+        )
 
 
 def gather(names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = ()) -> list[Contestant]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kinfolk.compare.measures import called, higher_is_better
 from kinfolk.compare.outcome import Outcome
 from kinfolk.compare.statistics import Place, rank
 
@@ -28,7 +29,8 @@ SEQUENTIAL = ("next-token", "continuation", "target-token")
 class Row:
     """One contestant in the table. Numbers are means over the seeds that finished, memory is the largest.
 
-    measure: what `early` and `final` are the loss of, in nats per target; ranks compare within it.
+    measure: what `early` and `final` are the loss of, in nats per target, or a share of right answers; ranks compare
+        within it.
     spread: sample standard deviation of `final` over seeds; p: corrected, against the first of the group.
     growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
     seeds, failed: trials with and without a result; note: what a reader must know besides.
@@ -68,7 +70,8 @@ class Group:
 def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
     """Put every contestant that has a result into the largest group whose measure it has.
 
-    Among measures that as many share, the one that the contestants name first wins: it is their own training loss.
+    Among measures that as many share, one that is no loss (accuracy) is what people ask for; of losses, the one that
+    the contestants name first wins: it is their own training loss.
     """
     measures = {name: _measures(trials) for name, trials in outcomes.items()}
     left = [name for name, known in measures.items() if known]
@@ -76,7 +79,10 @@ def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
     while left:
         counts = Counter(measure for name in left for measure in measures[name])
         place = {measure: min(m.index(measure) for m in measures.values() if measure in m) for measure in counts}
-        best = min(counts, key=lambda measure: (-counts[measure], place[measure], measure))
+        best = min(
+            counts,
+            key=lambda measure: (-counts[measure], not higher_is_better(measure), place[measure], measure),
+        )
         groups.append(Group(best, tuple(name for name in left if best in measures[name])))
         left = [name for name in left if best not in measures[name]]
     return groups
@@ -91,7 +97,7 @@ def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[in
     made: list[Row] = []
     for found in groups:
         finals = {name: [o.curve[-1].valid[found.measure] for o in _done(outcomes[name])] for name in found.names}
-        for place in rank(finals):
+        for place in rank(finals, higher=higher_is_better(found.measure)):
             made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
     scored = {row.name for row in made}
     made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
@@ -180,5 +186,5 @@ def _failures(failed: Sequence[Outcome]) -> str:
 
 def _set_apart(row: Row, first: str, alone: bool) -> Row:
     """Say that a row is not to be read against those above; one that is alone in its group has no rank at all."""
-    note = f"{row.measure} loss is not a {first} loss: not ranked with the others"
+    note = f"{called(row.measure)} is not a {called(first)}: not ranked with the others"
     return dataclasses.replace(row, note="; ".join(filter(None, (row.note, note))), rank=None if alone else row.rank)

@@ -33,9 +33,13 @@ class Place:
     mark: str
 
 
-def rank(scores: Mapping[str, Sequence[float]]) -> list[Place]:
-    """Order contestants by the mean of their scores, smallest first, and mark who differs from the first."""
-    names = sorted((name for name in scores if scores[name]), key=lambda name: statistics.fmean(scores[name]))
+def rank(scores: Mapping[str, Sequence[float]], *, higher: bool = False) -> list[Place]:
+    """Order contestants by the mean of their scores, smallest first, and mark who differs from the first.
+
+    higher: the largest is the first.
+    """
+    worth = {name: (-1 if higher else 1) * statistics.fmean(found) for name, found in scores.items() if found}
+    names = sorted(worth, key=lambda name: worth[name])
     if not names:
         return []
     best = scores[names[0]]
@@ -45,7 +49,7 @@ def rank(scores: Mapping[str, Sequence[float]]) -> list[Place]:
     return [
         Place(
             name=name,
-            rank=1 + sum(statistics.fmean(scores[other]) < statistics.fmean(scores[name]) for other in names),
+            rank=1 + sum(worth[other] < worth[name] for other in names),
             mean=statistics.fmean(scores[name]),
             spread=spread(scores[name]),
             n=len(scores[name]),

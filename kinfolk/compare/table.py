@@ -43,10 +43,10 @@ def cells(row: Row) -> dict[str, str]:
     return {
         "rank": f"{row.rank} {row.mark}".rstrip() if row.rank else NONE,
         "contestant": row.name,
-        "final loss": f"{number(row.final)} ± {row.spread:.4f}" if row.spread is not None else number(row.final),
+        "final": f"{number(row.final)} ± {row.spread:.4f}" if row.spread is not None else number(row.final),
         "of": row.measure or NONE,
         "bits/byte": number(row.bits_per_byte),
-        "early loss": number(row.early),
+        "early": number(row.early),
         "params": amount(row.params, 3) if row.params else NONE,
         "FLOPs/token": amount(row.flops_per_token, 3) if row.flops_per_token else NONE,
         "tokens/s": amount(row.tokens_per_second, 3) if row.tokens_per_second else NONE,

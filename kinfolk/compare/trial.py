@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kinfolk.compare.measures import of_tokens
 from kinfolk.compare.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point, write_json
 from kinfolk.compare.process import interrupt_with_parent, last_lines, peak_memory
 from kinfolk.core.errors import DataError, TrainingError
@@ -234,7 +235,8 @@ def _judged(outcome: Outcome, vocab_size: int) -> Outcome:
     end = outcome.curve[-1] if outcome.curve else None
     if end is None or end.step != outcome.steps:
         return outcome.replace(status=DIVERGED, reason="the last validation is not finite")
-    worst, guess = max(end.valid.values()), math.log(vocab_size)
+    worst = max((value for name, value in end.valid.items() if of_tokens(name)), default=0.0)
+    guess = math.log(vocab_size)
     if worst > 2 * guess:
         reason = f"the final loss {worst:.3g} is far worse than guessing ({guess:.3g} nats)"
         return outcome.replace(status=DIVERGED, reason=reason)

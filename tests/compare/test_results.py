@@ -114,5 +114,5 @@ def test_marks_are_explained_only_where_they_are_used() -> None:
 def test_cells() -> None:
     (row,) = rows({"a": [outcome("a", 0, {"m": [1.0]})]}, {"a": (1_234_567, 2.5e6)})
     said = cells(row)
-    assert (said["params"], said["FLOPs/token"], said["final loss"]) == ("1.23M", "2.5M", "1.0000")
+    assert (said["params"], said["FLOPs/token"], said["final"]) == ("1.23M", "2.5M", "1.0000")
     assert [memory(size) for size in (None, 3e8, 2.5e9)] == ["-", "300 MB", "2.50 GB"]

@@ -169,7 +169,7 @@
     }
     const all = [...lines.values()].flat(2);
     if (!all.length) { box.querySelector("svg")?.remove(); return; }
-    const { root, X, Y } = frame(box, `${curves.measure} loss against ${title}`, all.map(p => p.v), all.map(p => p.l), log);
+    const { root, X, Y } = frame(box, `${curves.measure} against ${title}`, all.map(p => p.v), all.map(p => p.l), log);
     const place = p => ({ x: X(p.v), y: Y(p.l) }), near = [];
     for (const [name, trials] of lines) {
       const style = { fill: "none", stroke: colour(name), "stroke-linejoin": "round", "stroke-dasharray": dash(name) };
@@ -194,7 +194,7 @@
     const rows = data.rows.filter(r => r.measure === trade.measure && Number.isFinite(r[key]));
     if (!rows.length) { box.querySelector("svg")?.remove(); return; }
     const ys = rows.flatMap(r => [r.final - (r.spread || 0), r.final + (r.spread || 0)]);
-    const { root, X, Y, width } = frame(box, `${trade.measure} loss against ${title}`, rows.map(r => r[key]), ys, false);
+    const { root, X, Y, width } = frame(box, `${trade.measure} against ${title}`, rows.map(r => r[key]), ys, false);
     const near = [];
     for (const r of rows) {
       const x = X(r[key]), y = Y(r.final), right = x > width * 0.8;
@@ -202,7 +202,7 @@
         svg("line", { x1: x, x2: x, y1: Y(r.final - r.spread), y2: Y(r.final + r.spread), stroke: colour(r.name), "stroke-width": 1.5 }, root);
       svg("circle", { cx: x, cy: y, r: 6, fill: colour(r.name) }, root);
       svg("text", { class: "name", x: right ? x - 11 : x + 11, y: y + 4, "text-anchor": right ? "end" : "start", fill: "currentColor" }, root, r.name);
-      near.push({ x, y, words: `${r.name}\nloss ${r.final.toFixed(4)}\n${short(r[key])} ${title}` });
+      near.push({ x, y, words: `${r.name}\n${r.measure} ${r.final.toFixed(4)}\n${short(r[key])} ${title}` });
     }
     hover(box, root, near, tip);
   });

@@ -5,6 +5,7 @@ from importlib import resources
 
 from kinfolk.compare.budget import amount, duration
 from kinfolk.compare.comparison import Card, Comparison
+from kinfolk.compare.measures import MEANINGS, called, higher_is_better
 from kinfolk.compare.outcome import Outcome
 from kinfolk.compare.report.html import Html, embed, join, tag
 from kinfolk.compare.report.published import published
@@ -14,7 +15,7 @@ from kinfolk.compare.table import WORDS, cells, memory, notes
 from kinfolk.train import special
 
 RANKS = (
-    "Within a measure, contestants are ordered by the mean over seeds of their last validation loss. Each is tested "
+    "Within a measure, contestants are ordered by the mean over seeds of their last validation. Each is tested "
     "against the first by Welch's t-test (unequal spreads; degrees of freedom by Satterthwaite), two-sided, and the "
     f"p-values are corrected for their number by Holm's method. {WORSE} means p < {LEVEL:g}: worse than the first by "
     f"more than luck explains. {ALIKE} means that these seeds cannot tell it from the first, which is not the same as "
@@ -22,16 +23,6 @@ RANKS = (
     "which favours it slightly. A contestant that lost a seed is ranked by those it has left, which favours it too."
 )
 LOSSES = "Losses are nats per scored token on held-out data, after the last step of the budget."
-MEASURES = {
-    "next-token": "every token of a text from all before it",
-    "continuation": "every token of the second half of a window from all before it, which an encoder-decoder and a "
-    "decoder can both answer",
-    "target-token": "every token of the target of a pair",
-    "span-token": "the tokens of spans that were taken out of a text, and the marks between them, from what is left; "
-    "not a probability of the text, so it has no bits per byte",
-    "masked-token": "hidden tokens from both sides; not a probability of the text, so it has no bits per byte and no "
-    "place among the others",
-}
 MEMORY = (
     "Peak memory is the most resident memory of the trial's own process, interpreter and libraries included; "
     "point at it to see how much came on top after start-up: weights, gradients, optimiser and activations."
@@ -85,7 +76,8 @@ def _verdict(table: Sequence[Row]) -> Html:
     rivals = [row for row in table if row.measure == first.measure and row.rank != 1]
     alike = [row.name for row in rivals if row.mark == ALIKE]
     spread = f" ± {first.spread:.4f}" if first.spread is not None else ""
-    score = f" has the lowest {first.measure} loss, {first.final:.4f}{spread}"
+    extreme = "highest" if higher_is_better(first.measure) else "lowest"
+    score = f" has the {extreme} {called(first.measure)}, {first.final:.4f}{spread}"
     if not rivals:
         rest = "; nobody shares its measure."
     elif first.spread is None:
@@ -132,7 +124,7 @@ def _charts(comparison: Comparison, table: Sequence[Row]) -> Html:
         tag("p", "Thick: mean over seeds; thin: each seed. Press a name to hide or show it.", class_="dim"),
         tag("h2", "Quality against cost"),
         tag("div", class_="chart", id="trade"),
-        tag("p", "Lower is better; the bar is the spread over seeds.", class_="dim"),
+        tag("p", "Lower losses and higher accuracies are better; the bar is the spread over seeds.", class_="dim"),
         tag("noscript", "The charts need scripts to be allowed; the table has the same results."),
         id="charts",
     )
@@ -204,7 +196,7 @@ def _method(comparison: Comparison) -> Html:
         tag("p", RANKS),
         tag("h3", "Measures"),
         tag("p", LOSSES),
-        tag("dl", *(join(tag("dt", name), tag("dd", text)) for name, text in MEASURES.items())),
+        tag("dl", *(join(tag("dt", name), tag("dd", text)) for name, text in MEANINGS.items())),
         tag("p", MEMORY),
         id="method",
     )

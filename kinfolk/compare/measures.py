@@ -1,0 +1,32 @@
+"""What is measured, which way is better, and what it means, for tables and reports."""
+
+HIGHER = ("accuracy", "exact-match")
+"""Measures of which more is better; of all others, which are losses, less is. Where there is one, it decides."""
+
+MEANINGS = {
+    "next-token": "every token of a text from all before it",
+    "continuation": "every token of the second half of a window from all before it, which an encoder-decoder and a "
+    "decoder can both answer",
+    "target-token": "every token of the target of a pair",
+    "span-token": "the tokens of spans that were taken out of a text, and the marks between them, from what is left; "
+    "not a probability of the text, so it has no bits per byte",
+    "masked-token": "hidden tokens from both sides; not a probability of the text, so it has no bits per byte and no "
+    "place among the others",
+    "accuracy": "the share of examples whose class was the one with the highest score; more is better",
+    "class": "the class of an example, in nats",
+}
+
+
+def higher_is_better(measure: str) -> bool:
+    """Tell which way a measure points."""
+    return measure in HIGHER
+
+
+def of_tokens(measure: str) -> bool:
+    """Tell whether a measure is of tokens, so that guessing costs the logarithm of the vocabulary."""
+    return measure.endswith("-token") or measure == "continuation"
+
+
+def called(measure: str) -> str:
+    """Name a measure in a sentence."""
+    return measure if higher_is_better(measure) else f"{measure} loss"
