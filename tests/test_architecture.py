@@ -28,7 +28,8 @@ MAY_IMPORT["train"] = {*MAY_IMPORT["family"], "family", "data"}
 MAY_IMPORT["decoding"] = {*MAY_IMPORT["train"], "train"}
 MAY_IMPORT["compare"] = {*MAY_IMPORT["decoding"], "decoding"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT["decoding"], "decoding"}
-MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "bench", "compare", "kinfolk"}
+MAY_IMPORT["scaling"] = {*MAY_IMPORT["compare"], "compare"}
+MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "bench", "compare", "scaling", "kinfolk"}
 
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {

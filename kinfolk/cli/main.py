@@ -30,6 +30,7 @@ VERBS = {
     "family": Verb("The family", "draw the family tree, or explain one relative"),
     "diff": Verb("The family", "say what differs between two relatives, spec files or runs"),
     "compare": Verb("The main job", "train several relatives at an equal budget and rank them"),
+    "scale": Verb("The main job", "how the loss of a relative falls with size and data"),
     "prepare": Verb("From raw files to a trained model", "turn text, tables or pairs into tokens"),
     "train": Verb("From raw files to a trained model", "train one relative"),
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
