@@ -22,7 +22,7 @@ from kinfolk.objectives.objective import Objective, Vocabulary
 from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
-SAMPLES = {"text": 1, "pairs": MEGA, "labelled": MEGA}
+SAMPLES = {"text": 1, "pairs": MEGA, "labelled": MEGA, "images": 1}
 """Batches looked at: windows of text are all alike; the others are sorted by length within so many batches."""
 
 
@@ -78,7 +78,9 @@ class _Shape(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def _shapes(objective: Objective, reading: Reading) -> tuple[_Shape, ...]:
     """Prepare the batches once for every objective: matching tries many widths of one recipe."""
-    return tuple(_shape(objective.prepare(batch, Rng(0), reading.vocabulary)) for batch in reading.batches)
+    # who asks about other documents is content with any: only shapes matter here
+    batches = (batch.replace(other=batch.tokens, other_keep=batch.keep) for batch in reading.batches)
+    return tuple(_shape(objective.prepare(batch, Rng(0), reading.vocabulary)) for batch in batches)
 
 
 def _shape(batch: Batch) -> _Shape:

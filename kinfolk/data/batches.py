@@ -31,7 +31,8 @@ class Batches:
     split: what `Data.split` gives. For text a batch is `tokens` [B, length + 1]: windows of the stream, so that
         inputs and next-token targets both have `length`. For pairs it is `source` = source + eos and
         `tokens` = bos + target + eos, padded on the right to the longest of the batch. For labelled examples it is
-        `labels` and `tokens` = sequence + eos; the second sequence, where an example has two, is `source`.
+        `labels` and `tokens` = sequence + eos; the second sequence, where an example has two, is `source`. For
+        pictures without labels it is `tokens` = bos + values.
     batch_size: rows of a batch over all processes.
     length: window of text; for pairs the longest side kept (`n_cut` tells how many pairs lose their end), or None.
     seed: of the order; another seed, another order.
@@ -157,10 +158,12 @@ class _Windows:
         )
 
     def _passages(self, numbers: Indices, starts: Indices) -> Batch:
-        width, rng, pad = self.length + 1, Rng(self.batches.seed), self.text.tokenizer.pad
+        n, width, pad = self.text.n_tokens, self.length + 1, self.text.tokenizer.pad
+        rng = Rng(self.batches.seed)
         own, others = [], []
         for number, start in zip(numbers.tolist(), starts.tolist(), strict=True):
-            ids, place = passage(self.text, start, width)
+            # after the last token comes the first, but for validation the text ends
+            ids, place = passage(self.text, start, width if self.batches.shuffle else min(width, n - start))
             own.append(ids)
             others.append(elsewhere(self.text, place, width, rng.example(number, "other")))
         sizes, other_sizes = (np.array([len(ids) for ids in rows], np.int64) for rows in (own, others))
@@ -314,6 +317,23 @@ class _Labelled(_Padded):
         return [np.append(example[at].astype(np.int64), end)[: self.limits[at]] for example in found]
 
 
+class _Images(_Padded):
+    """Pictures without labels: bos + values, all of one length."""
+
+    def __init__(self, batches: Batches) -> None:
+        # as of a text, the last value is only ever predicted
+        super().__init__(batches, 1)
+
+    def sides(self, examples: Indices) -> tuple[Indices, ...]:
+        return (self.data.lengths(examples) + 1,)
+
+    def batch(self, rows: Rows, mine: slice) -> Batch:
+        opening, limit = self.data.tokenizer.bos, self.limits[0]
+        found = [np.append(opening, values)[:limit] for values in self.data.rows(rows.example[mine])]
+        width = int(self._lengths(rows.example)[0].max())
+        return Batch(index=torch.from_numpy(rows.number[mine]), tokens=_padded(found, width, self.data.tokenizer.pad))
+
+
 def _padded(rows: Sequence[NDArray[Any]], width: int, pad: int) -> Tensor:
     out = np.full((len(rows), width), pad, np.int64)
     for i, row in enumerate(rows):
@@ -325,4 +345,4 @@ def _keep(lengths: Indices, mine: slice) -> Tensor:
     return torch.from_numpy(np.arange(int(lengths.max())) < lengths[mine, None])
 
 
-_SOURCES: dict[str, Any] = {"text": _Windows, "pairs": _PaddedPairs, "labelled": _Labelled}
+_SOURCES: dict[str, Any] = {"text": _Windows, "pairs": _PaddedPairs, "labelled": _Labelled, "images": _Images}

@@ -201,6 +201,10 @@ class TextSplit:
         """Return the document that a token of the stream belongs to."""
         return self._shards.holding(place)
 
+    def bounds(self, index: int) -> tuple[int, int]:
+        """Return where in the stream a document begins and ends."""
+        return self._shards.bounds(index)
+
     def window(self, start: int, width: int) -> NDArray[Any]:
         """Return `width` tokens of the stream from `start`; after the last token comes the first."""
         tokens = self._shards.tokens(start, min(start + width, self.n_tokens))

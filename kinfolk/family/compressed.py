@@ -1,7 +1,7 @@
 """Relatives that look at fewer keys and values than there are positions: Linformer and memory-compressed attention."""
 
 from kinfolk.family.assembly import with_mixer, with_mixers
-from kinfolk.family.bert import bert
+from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
@@ -22,7 +22,7 @@ from kinfolk.ops.pattern import Causal, SameBlock
 )
 def linformer(*, max_len: int = 512, rank: int = 0, sharing: str = "headwise", **numbers: int | float) -> Recipe:
     """Section 4; `rank` 0 is a quarter of the positions, the paper's 128 for 512."""
-    recipe = bert(max_len=max_len, **numbers)  # type: ignore[arg-type]
+    recipe = masked_only(bert(max_len=max_len, **numbers))  # type: ignore[arg-type]
     model = with_mixer(
         recipe.model,
         lambda look: Linformer(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kinfolk.family.assembly import stack
-from kinfolk.family.bert import bert
+from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.models.funnel import Funnel
@@ -21,7 +21,7 @@ from kinfolk.models.stack import Stack
 )
 def funnel(*, pool: int = 2, n_levels: int = 3, n_top: int = 2, n_layers: int = 12, **numbers: Any) -> Recipe:
     """B4-4-4 and two layers on top, with the absolute positions of its parent instead of Transformer-XL's."""
-    recipe = bert(n_layers=n_layers, **numbers)
+    recipe = masked_only(bert(n_layers=n_layers, **numbers))
     assert isinstance(recipe.model.encoder, Stack)
     block, n = recipe.model.encoder.blocks[0], min(n_levels, n_layers)
     sizes = [n_layers * (i + 1) // n - n_layers * i // n for i in range(n)]

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kinfolk.family.assembly import with_feed_forward, with_mixer
-from kinfolk.family.bert import bert
+from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.gpt import gpt, gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
@@ -94,7 +94,7 @@ def transformer_xl(
 )
 def roformer(**numbers: Any) -> Recipe:
     """Section 3.2.2."""
-    return placed(bert(**numbers), "roformer", Rotary())
+    return placed(masked_only(bert(**numbers)), "roformer", Rotary())
 
 
 @relative(

@@ -4,7 +4,7 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.assembly import with_mixers
-from kinfolk.family.bert import bert
+from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
@@ -153,7 +153,7 @@ def longformer(
     reach = window // 2 * dilation
     dilated = Window(left=reach, right=reach, step=dilation)
     pattern = PerHead(patterns=(near | everywhere, dilated | everywhere)) if dilation > 1 else near | everywhere
-    return patterned(bert(max_len=max_len, **numbers), "longformer", pattern)
+    return patterned(masked_only(bert(max_len=max_len, **numbers)), "longformer", pattern)
 
 
 @relative(
@@ -170,4 +170,5 @@ def bigbird(*, block: int = 64, n_random: int = 3, max_len: int = 4096, **number
     n_blocks = -(-max_len // block)
     everywhere = Global(n=block) | Global(n=block, start=(n_blocks - 1) * block)
     chance = RandomBlocks(block=block, n=min(n_random, n_blocks), among=n_blocks)
-    return patterned(bert(max_len=max_len, **numbers), "bigbird", BlockWindow(block=block) | everywhere | chance)
+    recipe = masked_only(bert(max_len=max_len, **numbers))
+    return patterned(recipe, "bigbird", BlockWindow(block=block) | everywhere | chance)

@@ -3,6 +3,8 @@
 A head answers two questions about states: `logits(x)`, and `loss(x, targets)`, which never makes all the logits.
 """
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -177,25 +179,43 @@ class _LMHead(HeadModule):
 
 
 class MaskedLMHead(Head, kind="masked-lm"):
-    """A linear map, activation and norm before the tied output layer (Devlin et al. 2019; its released code)."""
+    """A linear map, activation and norm before the tied output layer (Devlin et al. 2019; its released code).
+
+    `to` "table": the map leads to the width of the shared table, where that is narrower than the model (Lan et al.
+    2020); "model": it stays in the width of the model, and the table's own map leads back.
+    """
 
     activation: str = "gelu"
     norm: Norm = LayerNorm(eps=1e-12)
+    to: str = "model"
+
+    def __post_init__(self) -> None:
+        if self.to not in ("model", "table"):
+            raise SpecError(f"to: unknown {self.to!r}{suggest(self.to, ('model', 'table'))}")
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
-        return _MaskedLMHead(self, dims, embedding)
+        return MaskedLMHeadModule(self, dims, embedding)
 
     def cost(self, dims: Dims) -> Cost:
-        transform = linear(dims.d_model, dims.d_model, True) + Cost(kept=dims.d_model) + self.norm.cost(dims.d_model)
-        return transform + output_cost(dims, "tied", True)
+        if self.to == "table":
+            narrow = dims.d_table or dims.d_model
+            dims = dataclasses.replace(dims, d_table=0)
+            output = output_cost(dataclasses.replace(dims, d_model=narrow), "tied", True)
+        else:
+            narrow, output = dims.d_model, output_cost(dims, "tied", True)
+        return linear(dims.d_model, narrow, True) + Cost(kept=narrow) + self.norm.cost(narrow) + output
 
 
-class _MaskedLMHead(HeadModule):
+class MaskedLMHeadModule(HeadModule):
+    """Goes to the vocabulary through a layer of its own."""
+
     def __init__(self, spec: MaskedLMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()
-        self.transform = Linear(dims.d_model, dims.d_model)
+        self.narrows = spec.to == "table"
+        width = embedding.weight.shape[1] if self.narrows else dims.d_model
+        self.transform = Linear(dims.d_model, width)
         self.activation = ACTIVATIONS[spec.activation]
-        self.norm = spec.norm.build(dims.d_model)
+        self.norm = spec.norm.build(width)
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size))
         borrow(self, "embedding", embedding)
 
@@ -204,4 +224,5 @@ class _MaskedLMHead(HeadModule):
         return self.embedding.weight
 
     def states(self, x_BLD: Tensor) -> Tensor:
-        return self.embedding.inward(self.norm(self.activation(self.transform(x_BLD))))
+        x_BLD = self.norm(self.activation(self.transform(x_BLD)))
+        return x_BLD if self.narrows else self.embedding.inward(x_BLD)

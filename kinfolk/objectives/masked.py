@@ -2,48 +2,106 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+
+UNITS = ("token", "word")
+
+Ids = NDArray[np.int64]
 
 
 class MaskedLM(Objective, kind="masked"):
     """Choose `share` of the tokens; show most of them as [MASK], some as another token, some as they are.
 
     The number chosen is exact, max(1, round(share * tokens)), special tokens are never chosen (Devlin et al. 2019,
-    section 3.1 and the released code); drawn anew for every example that is read.
+    section 3.1 and the released code); drawn anew for every example that is read. `unit` "word" chooses all tokens of a
+    word or none; what would exceed the number is passed over. `longest` n chooses runs of 1 to n neighbouring units, a
+    run of k as likely as 1/k (Lan et al. 2020, section 4.1).
     """
 
     share: float = 0.15
     as_mask: float = 0.8
     as_random: float = 0.1
+    unit: str = "token"
+    longest: int = 1
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise SpecError(f"unit: unknown {self.unit!r}{suggest(self.unit, UNITS)}")
+        if not 0 < self.share <= 1:
+            raise SpecError(f"share: {self.share} is not allowed; it is a share of the tokens, between 0 and 1")
+        if self.longest < 1:
+            raise SpecError(f"longest: {self.longest} is not allowed; a run has at least one unit")
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
         if batch.source is not None:
             tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
-        rows = tokens.numpy().copy()
-        targets = np.full_like(rows, IGNORE)
-        for row, target, index in zip(rows, targets, batch.index.tolist(), strict=True):
-            self._corrupt(row, target, rng.example(index, "masked"), vocabulary)
-        return Batch(index=batch.index, tokens=torch.from_numpy(rows), keep=keep, targets=torch.from_numpy(targets))
+        return self.hidden(Batch(index=batch.index, tokens=tokens, keep=keep), rng, vocabulary)
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.targets is not None
         losses = output.head.losses(output.hidden, batch.targets)
         return {"masked-token": summed(losses, batch.targets != IGNORE)}
 
-    def _corrupt(self, row: np.ndarray, target: np.ndarray, draw: np.random.Generator, vocabulary: Vocabulary) -> None:
-        """Hide tokens of one row in place and write down what they were."""
-        candidates = np.flatnonzero(row >= vocabulary.n_special)
+    def hidden(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        """Hide tokens of a batch whose rows are as a model reads them, and make them its targets."""
+        rows = batch.tokens.numpy().copy()
+        targets = np.full_like(rows, IGNORE)
+        for row, target, index in zip(rows, targets, batch.index.tolist(), strict=True):
+            self._corrupt(row, target, rng.example(index, "masked"), vocabulary)
+        return batch.replace(tokens=torch.from_numpy(rows), targets=torch.from_numpy(targets))
+
+    def choose(self, row: Ids, draw: np.random.Generator, vocabulary: Vocabulary) -> Ids:
+        """Draw which positions of a row are predicted."""
+        candidates = np.flatnonzero(~vocabulary.is_special[row])
         n = min(len(candidates), max(1, round(self.share * len(candidates))))
-        chosen = draw.permutation(candidates)[:n]
+        if self.unit == "token" and self.longest == 1:
+            return draw.permutation(candidates)[:n]
+        words = (
+            vocabulary.words(row) if self.unit == "word" else np.where(vocabulary.is_special[row], -1, range(len(row)))
+        )
+        # where each unit begins, and the end of the last; specials lie between units and belong to none
+        begins = candidates[np.diff(words[candidates], prepend=-1) != 0]
+        sizes = np.diff(np.searchsorted(candidates, begins), append=len(candidates))
+        return self._runs(begins, sizes, n, draw)
+
+    def _runs(self, begins: Ids, sizes: Ids, n: int, draw: np.random.Generator) -> Ids:
+        """Take runs of units until `n` tokens are taken or nothing fits any more."""
+        if not len(begins):
+            return begins
+        odds = 1.0 / np.arange(1, self.longest + 1)
+        lengths = 1 + draw.choice(self.longest, len(begins), p=odds / odds.sum())
+        free, left, ends = np.ones(len(begins), dtype=np.bool_), n, begins + sizes
+        for unit in draw.permutation(len(begins)):
+            # a run that does not fit is tried shorter, as the released code does
+            for length in range(min(lengths[unit], len(begins) - unit), 0, -1):
+                run = slice(unit, unit + length)
+                size = int(sizes[run].sum())
+                # a run does not reach across a special
+                if size == ends[run][-1] - begins[unit] and size <= left and free[run].all():
+                    free[run], left = False, left - size
+                    break
+            if not left:
+                break
+        if free.all():
+            # every word is longer than the number asks for; nothing to predict would be worse
+            free[sizes.argmin()] = False
+        return np.concatenate([np.arange(b, b + s) for b, s in zip(begins[~free], sizes[~free], strict=True)])
+
+    def _corrupt(self, row: Ids, target: Ids, draw: np.random.Generator, vocabulary: Vocabulary) -> None:
+        """Hide tokens of one row in place and write down what they were."""
+        chosen = self.choose(row, draw, vocabulary)
+        n = len(chosen)
         target[chosen] = row[chosen]
         lot = draw.random(n)
-        other = draw.integers(vocabulary.n_special, vocabulary.size, n)
+        other = vocabulary.ordinary[draw.integers(0, len(vocabulary.ordinary), n)]
         row[chosen[lot < self.as_mask]] = vocabulary.mask
         swapped = (lot >= self.as_mask) & (lot < self.as_mask + self.as_random)
         row[chosen[swapped]] = other[swapped]

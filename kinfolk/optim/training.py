@@ -9,7 +9,7 @@ _CHOICES = {
     "precision": ("auto", "fp32", "bf16", "fp16"),
     "compile": ("auto", "on", "off"),
     "recompute": ("none", "blocks"),
-    "order": ("shuffled", "contiguous"),
+    "order": ("shuffled", "contiguous", "documents"),
 }
 
 
@@ -20,7 +20,8 @@ class Training(Spec):
     batch_size: examples per update, over all processes and micro-batches.
     length: positions per example of running text, or the most that an example of a pair may have.
     order: of running text: "shuffled", or "contiguous", where a row goes on where it ended in the step before, so that
-        a model that remembers segments has something to remember.
+        a model that remembers segments has something to remember; or "documents", shuffled passages of one document,
+        and others beside them, for objectives about pairs of sentences.
     accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
     clip: largest global norm of the gradient; 0 leaves it alone.
     eval_every, save_every: steps between two validations and two checkpoints; 0: only at the end.

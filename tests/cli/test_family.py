@@ -73,7 +73,7 @@ def test_the_figures_are_those_of_the_model(capsys):
 
 def test_a_size_can_be_named(capsys):
     assert main(["family", "bert", "--size", "base"]) == 0
-    assert re.search(r"at base +109,\d{3},\d{3} parameters", capsys.readouterr().out)
+    assert re.search(r"at base +110,\d{3},\d{3} parameters", capsys.readouterr().out)
     assert main(["family", "bert", "--size", "bse"]) == 2
     assert "did you mean 'base'" in capsys.readouterr().err
 

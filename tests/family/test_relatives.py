@@ -56,7 +56,7 @@ def run(m, t, keep=None, source=None, **kwargs):
 def test_builds_and_runs_at_any_length(name, length):
     m = model(name)
     logits = run(m, tokens(2, length)).logits
-    assert logits.shape == (2, length, V)
+    assert logits.shape == (2, length, m.spec.vocab_size)
     assert logits.isfinite().all()
     assert m.spec.topology == kf.about(name).topology
 
@@ -147,6 +147,12 @@ def test_packed_documents_equal_separate_runs(name):
     torch.testing.assert_close(got[:, 5:], run(m, b).logits, rtol=1e-9, atol=1e-11)
 
 
+def read(t, first=0):
+    """Return rows as data gives them, with passages of other documents for those who ask about pairs."""
+    others = tokens(len(t), t.shape[1], seed=7)
+    return Batch(index=torch.arange(first, first + len(t)), tokens=t, other=others)
+
+
 def learner(name, dtype=torch.float64):
     r = recipe(name)
     return Learner(model(name, dtype).train(), r.objective, Vocabulary(V))
@@ -155,7 +161,7 @@ def learner(name, dtype=torch.float64):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_gets_a_finite_gradient(name):
     learn = learner(name)
-    batch = learn.prepare(Batch(index=torch.arange(4), tokens=tokens(4, 60)), Rng(0))
+    batch = learn.prepare(read(tokens(4, 60)), Rng(0))
     loss = learn(batch)
     (loss.total / loss.count + loss.side).backward()
     for path, p in learn.named_parameters():
@@ -167,13 +173,13 @@ def test_every_parameter_gets_a_finite_gradient(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_fused_loss_is_the_cross_entropy_of_the_logits(name):
     learn = learner(name)
-    batch = learn.prepare(Batch(index=torch.arange(3), tokens=tokens(3, 14)), Rng(0))
+    batch = learn.prepare(read(tokens(3, 14)), Rng(0))
     torch.manual_seed(0)
     out = learn.model.run(batch)
     smooth = getattr(learn.objective, "label_smoothing", 0.0)
     want = -out.logits.log_softmax(-1)
     gold = batch.targets.clamp(min=0)[..., None]
-    others = (want.sum(-1) - want.gather(-1, gold)[..., 0]) / (V - 1)
+    others = (want.sum(-1) - want.gather(-1, gold)[..., 0]) / (out.logits.shape[-1] - 1)
     per_token = (1 - smooth) * want.gather(-1, gold)[..., 0] + smooth * others
     scored = batch.targets != IGNORE
     torch.manual_seed(0)
@@ -236,7 +242,7 @@ def test_the_closed_form_counts_the_operations(name):
     r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
     m = kf.build(r).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        assert run(m, tokens(1, 32), source=tokens(1, 32)).logits.shape == (1, 32, V)
+        assert run(m, tokens(1, 32), source=tokens(1, 32)).logits.shape == (1, 32, m.spec.vocab_size)
     ours = cost(r.model, 32).flops_per_token * 32
     assert 0.95 < ours / counter.get_total_flops() < 1.06
 
@@ -245,7 +251,7 @@ def test_the_closed_form_counts_the_operations(name):
 def test_the_closed_form_counts_what_is_kept_for_the_backward_pass(name):
     r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
     learn = Learner(kf.build(r).train(), r.objective, Vocabulary(V))
-    batch = learn.prepare(Batch(index=torch.arange(2), tokens=tokens(2, 129)), Rng(0))
+    batch = learn.prepare(read(tokens(2, 129)), Rng(0))
     kept = {}
     weights = {p.untyped_storage().data_ptr() for p in learn.parameters()}
 
@@ -271,7 +277,8 @@ def test_recomputing_blocks_changes_no_gradient(name):
         learn = Learner(kf.build(r, seed=1).double().train(), r.objective, Vocabulary(V))
         learn.model.set_recompute(mode)
         torch.manual_seed(5)
-        learn(learn.prepare(Batch(index=torch.arange(2), tokens=tokens(2, 20)), Rng(0))).total.backward()
+        loss = learn(learn.prepare(read(tokens(2, 20)), Rng(0)))
+        (loss.total + loss.side).backward()
         gradients.append([p.grad for p in learn.parameters()])
     for stored, again in zip(*gradients, strict=True):
         assert torch.equal(stored, again)
@@ -316,7 +323,7 @@ def test_learns_its_toy_task(name):
     text = torch.stack([row.roll(-4 * (i % 2)) for i, row in enumerate(text)])
     optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3)
     for step in range(300):
-        batch = learn.prepare(Batch(index=torch.arange(8) + 8 * step, tokens=text), Rng(0))
+        batch = learn.prepare(read(text, 8 * step), Rng(0))
         loss = learn.train()(batch)
         optimiser.zero_grad()
         (loss.total / loss.count + loss.side).backward()
