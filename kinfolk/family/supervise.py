@@ -7,10 +7,10 @@ from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.span import Unlimited
-from kinfolk.models.model import Model
-from kinfolk.models.stack import Stack
+from kinfolk.models.stack import Depth, Stack
+from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.supervised import Classify, Labels
-from kinfolk.ops.pattern import Full
+from kinfolk.ops.pattern import Causal, Full
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Labelling:
 def as_classifier(recipe: Recipe, n_classes: int, *, length: int | None = None, n_sequences: int = 1) -> Recipe:
     """Let a relative classify sequences, or pairs of them.
 
-    A decoder is asked at the last token, which has seen everything (Radford et al. 2018). An encoder is asked at an
-    opening token through a tanh layer (Devlin et al. 2019) if every position sees all others in each of its layers,
-    and by the mean of its states if not: what stands far from the first token might never reach it. An encoder-decoder
-    reads the text as its source, and is asked at the first state of its decoder.
+    Where every position sees all others in each layer (in a decoder: all before it), one state stands for the whole:
+    an opening token's, through a tanh layer, in an encoder (Devlin et al. 2019), the last token's in a decoder
+    (Radford et al. 2018). Elsewhere it is the mean of all states: what is far from the one might never reach it. An
+    encoder-decoder reads the text as its source, and is asked at the first state of its decoder.
 
     length: of the longest sequence, its end included; positions are made to suffice for it. A recipe that scores
     labels already keeps its way of doing so, and gets the number of classes.
@@ -39,12 +39,12 @@ def as_classifier(recipe: Recipe, n_classes: int, *, length: int | None = None, 
     objective = Classify()
     if model.topology == "encoder-decoder":
         head, objective = ClassHead(n_classes=n_classes, pool="first"), Classify(reads="source")
+    elif not _sees_all(model.encoder or model.decoder):
+        head = ClassHead(n_classes=n_classes, pool="mean")
     elif model.topology == "decoder":
         head = ClassHead(n_classes=n_classes, pool="last")
-    elif _first_sees_all(model):
-        head, objective = ClassHead(n_classes=n_classes, pool="first", activation="tanh"), Classify(opening="cls")
     else:
-        head = ClassHead(n_classes=n_classes, pool="mean")
+        head, objective = ClassHead(n_classes=n_classes, pool="first", activation="tanh"), Classify(opening="cls")
     training = recipe.training
     if length is not None:
         training = training.replace(length=length)
@@ -54,19 +54,19 @@ def as_classifier(recipe: Recipe, n_classes: int, *, length: int | None = None, 
 
 
 def judging(recipe: Recipe, labelling: Labelling | None) -> Recipe:
-    """Fit a recipe to what its data asks; data without labels asks nothing."""
-    if labelling is None:
+    """Fit a recipe to what its data asks; data without labels asks nothing, and who makes pictures is not asked."""
+    if labelling is None or isinstance(recipe.objective, Pictures):
         return recipe
     asked = dataclasses.asdict(labelling)
     return as_classifier(recipe, asked.pop("n_classes"), **asked)
 
 
-def _first_sees_all(model: Model) -> bool:
-    """Whether in each layer of an encoder the first position looks at all others."""
-    if not isinstance(model.encoder, Stack):
+def _sees_all(depth: Depth | None) -> bool:
+    """Whether in each layer every position looks at all others, or all before it."""
+    if not isinstance(depth, Stack):
         return False
-    parts = [part for block in model.encoder.blocks for part in block.parts if not isinstance(part, FeedForward)]
+    looks = [part for block in depth.blocks for part in block.parts if not isinstance(part, FeedForward)]
     return all(
-        type(part) is Attention and isinstance(part.pattern, Full) and isinstance(part.span, Unlimited)
-        for part in parts
+        type(part) is Attention and isinstance(part.pattern, Full | Causal) and isinstance(part.span, Unlimited)
+        for part in looks
     )
