@@ -20,6 +20,8 @@ _PUBLIC = {
     "build": ("kinfolk.family.building", "build"),
     "save": ("kinfolk.family.building", "save"),
     "load": ("kinfolk.family.building", "load"),
+    "from_hf": ("kinfolk.exchange.folder", "from_hf"),
+    "to_hf": ("kinfolk.exchange.folder", "to_hf"),
     "attend": ("kinfolk.ops.attend", "attend"),
     "patterns": ("kinfolk.ops.pattern", ""),
     "generate": ("kinfolk.decoding", "generate"),
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from kinfolk.compare import compare
     from kinfolk.core.errors import KinfolkError
     from kinfolk.decoding import generate
+    from kinfolk.exchange.folder import from_hf, to_hf
     from kinfolk.family.building import build, load, save
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
@@ -43,12 +46,14 @@ __all__ = [
     "attend",
     "build",
     "compare",
+    "from_hf",
     "generate",
     "load",
     "patterns",
     "relative",
     "relatives",
     "save",
+    "to_hf",
 ]
 
 

@@ -1,0 +1,1 @@
+"""Folders of other people's checkpoints, in and out, without their libraries."""

@@ -1,0 +1,178 @@
+"""`from_hf` and `to_hf`: a folder as Hugging Face's libraries write it, to a model and back."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.data.atomic import write_atomic
+from kinfolk.exchange import sentence
+from kinfolk.exchange.config import Config
+from kinfolk.exchange.differences import differences
+from kinfolk.exchange.format import FORMATS, Architecture, Format, Misfit
+from kinfolk.exchange.opening import fill, undrawn
+from kinfolk.exchange.places import rows
+from kinfolk.exchange.tensors import WEIGHTS, Tensors
+from kinfolk.models.model import Model, Transformer
+
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Imported:
+    """What a folder held: the model, the kind of checkpoint, and the tensors that have no part in the model.
+
+    `also` is what its configuration says besides the network: ids of specials, names of classes.
+    """
+
+    model: Transformer
+    model_type: str
+    architecture: str
+    left_out: tuple[str, ...]
+    also: dict[str, Any]
+
+
+def from_hf(folder: str | Path, *, ignore: Iterable[str] = ()) -> Transformer:
+    """Read a model from a folder of config.json and model.safetensors (or pytorch_model.bin, whole or in shards).
+
+    What the configuration says and Kinfolk cannot express is refused by name, and so is every tensor that is missing or
+    not known; `ignore` names keys and tensors (a star stands for anything) that are known to be of no account. Weights
+    are mapped from the file, which should stay where it is; half-precision ones become float32.
+    """
+    return open_folder(folder, ignore=ignore).model
+
+
+def open_folder(folder: str | Path, *, ignore: Iterable[str] = ()) -> Imported:
+    """Read a model as `from_hf` does, and say what it was."""
+    folder, ignore = Path(folder), tuple(ignore)
+    if not (folder / CONFIG).is_file():
+        raise CheckpointError(f"{folder}: no {CONFIG} here, so this is not a folder of a checkpoint")
+    config = Config.load(folder / CONFIG, ignore)
+    form = _format(config)
+    tensors = Tensors(folder)
+    config.tensors = frozenset(map(form.rename, tensors.shapes))
+    architecture, spec = _spec(form, config)
+    unused: tuple[str, ...] = ()
+    head = sentence.read(folder)
+    if head is not None:
+        if not architecture.bare:
+            raise CheckpointError(f"{folder / sentence.MODULES}: pools what {architecture.name} has a head for")
+        unused = tuple(name for place in architecture.table.values() for name in (f"{place}.*",))
+        spec = spec.replace(head=head)
+        architecture = dataclasses.replace(architecture, unused=(*architecture.unused, *unused))
+    model = undrawn(spec)
+    left_out = fill(model, form, architecture, tensors, ignore)
+    return Imported(model, form.model_type, architecture.name, tuple(left_out), config.besides())
+
+
+def to_hf(
+    model: Transformer,
+    folder: str | Path,
+    *,
+    model_type: str | None = None,
+    tokenizer: str | Path | None = None,
+    also: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a model as a folder that Hugging Face's libraries open.
+
+    The kind of checkpoint is found from the model's spec, or is `model_type`. A model that no kind can express is
+    refused, and what stands against the nearest kind is named. `also` is said in config.json besides the network.
+    """
+    folder = Path(folder)
+    form, architecture, values = _kind(model.spec, model_type)
+    tensors = _tensors(model, form, architecture)
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{WEIGHTS}.part"
+    save_file(tensors, aside, metadata={"format": "pt"})
+    aside.replace(folder / WEIGHTS)
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    besides = Config(also or {}).besides()
+    text = json.dumps(besides | values | {"dtype": dtype}, indent=2, sort_keys=True)
+    write_atomic(folder / CONFIG, (text + "\n").encode())
+    sentence.write(model.spec.head, model.spec.d_model, folder)
+    if tokenizer is not None:
+        shutil.copyfile(tokenizer, folder / TOKENIZER)
+    return folder
+
+
+def _format(config: Config) -> Format:
+    load_formats()
+    name = config.get("model_type", "")
+    if name not in FORMATS:
+        raise CheckpointError(f"{config.where}: model_type = {name!r} is not known{suggest(name, FORMATS)}")
+    return FORMATS[name]
+
+
+def _spec(form: Format, config: Config) -> tuple[Architecture, Model]:
+    names = config.get("architectures", None) or [None]
+    architecture = form.architecture(names[0], config.where)
+    spec = form.model(config, architecture.read(config))
+    config.finish()
+    return architecture, spec
+
+
+def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, dict[str, Any]]:
+    """Find the format that says this very model."""
+    load_formats()
+    if model_type is not None and model_type not in FORMATS:
+        raise CheckpointError(f"model_type: unknown {model_type!r}{suggest(model_type, FORMATS)}")
+    against: dict[str, list[str]] = {}
+    for name, form in FORMATS.items() if model_type is None else [(model_type, FORMATS[model_type])]:
+        try:
+            architecture = form.architecture_of(spec.head)
+            values = {"model_type": name, "architectures": [architecture.name], **form.values(spec)}
+            values |= architecture.write(spec.head)
+            config = Config(values, f"config.json of {name}")
+            config.tensors = frozenset(_names(spec, form, architecture))
+            again = _spec(form, config)[1]
+        except Misfit as error:
+            against[name] = [str(error)]
+            continue
+        except CheckpointError as error:
+            against[name] = [str(error)]
+            continue
+        # how weights were drawn is of no account once they are there, nor is how a vector is pooled outside the body
+        against[name] = differences(again.replace(init=spec.init, head=sentence.bare(spec.head, again.head)), spec)
+        if not against[name]:
+            return form, architecture, values
+    nearest = min(against, key=lambda name: len(against[name]))
+    reasons = "; ".join(against[nearest][:4])
+    raise CheckpointError(f"no kind of checkpoint has a place for this model; against {nearest!r}: {reasons}")
+
+
+def _names(spec: Model, form: Format, architecture: Architecture) -> list[str]:
+    import torch
+
+    with torch.device("meta"):
+        ours = Transformer(spec).state_dict()
+    return [name for row in rows(form.places(spec, architecture, form.prefix), ours) for name in row.theirs]
+
+
+def _tensors(model: Transformer, form: Format, architecture: Architecture) -> dict[str, Tensor]:
+    prefix = "" if architecture.bare else form.prefix
+    own = model.state_dict()
+    out: dict[str, Tensor] = {}
+    for row in rows(form.places(model.spec, architecture, form.prefix), own):
+        names = tuple(prefix + name.removeprefix(form.prefix) if architecture.bare else name for name in row.theirs)
+        try:
+            out |= row.place.write(own[row.ours].detach().contiguous(), names)
+        except CheckpointError as error:
+            raise CheckpointError(f"{row.ours}: {error}") from None
+    return out
+
+
+def load_formats() -> None:
+    """Define every format of this package."""
+    import importlib
+    import pkgutil
+
+    import kinfolk.exchange.formats as package
+
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")

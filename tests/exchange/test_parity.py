@@ -1,0 +1,105 @@
+"""Every kind of checkpoint against the class that writes it: the same numbers from a folder, and back."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import kinfolk as kf
+from kinfolk.exchange.folder import open_folder
+
+transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs kinfolk[bench]")
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+V = 37
+BERT = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "vocab_size": V}
+ODD = {"hidden_size": 21, "num_hidden_layers": 3, "num_attention_heads": 7, "intermediate_size": 17, "vocab_size": V}
+BERT |= {"max_position_embeddings": 24}
+ODD |= {"max_position_embeddings": 19, "layer_norm_eps": 1e-3, "type_vocab_size": 1}
+DISTIL = {"dim": 24, "n_layers": 2, "n_heads": 3, "hidden_dim": 40, "vocab_size": V, "max_position_embeddings": 24}
+GPT = {"n_embd": 24, "n_layer": 2, "n_head": 3, "n_positions": 24, "vocab_size": V}
+
+CASES = {
+    "bert": ("BertModel", BERT),
+    "bert-mlm": ("BertForMaskedLM", BERT),
+    "bert-mlm-odd": ("BertForMaskedLM", ODD | {"hidden_act": "gelu_new"}),
+    "bert-class": ("BertForSequenceClassification", BERT | {"num_labels": 5}),
+    "distilbert": ("DistilBertModel", DISTIL),
+    "distilbert-mlm": ("DistilBertForMaskedLM", DISTIL),
+    "distilbert-mlm-odd": ("DistilBertForMaskedLM", DISTIL | {"dim": 21, "n_heads": 7, "activation": "relu"}),
+    "distilbert-class": ("DistilBertForSequenceClassification", DISTIL | {"num_labels": 3}),
+    "roberta": ("RobertaModel", BERT),
+    "roberta-mlm": ("RobertaForMaskedLM", BERT),
+    "roberta-mlm-odd": ("RobertaForMaskedLM", ODD | {"hidden_act": "relu"}),
+    "roberta-class": ("RobertaForSequenceClassification", BERT | {"num_labels": 2}),
+    "camembert-mlm": ("CamembertForMaskedLM", ODD),
+    "gpt2": ("GPT2LMHeadModel", GPT),
+    "gpt2-odd": ("GPT2LMHeadModel", GPT | {"n_embd": 21, "n_head": 7, "n_inner": 13, "activation_function": "relu"}),
+    "gpt2-untied": ("GPT2LMHeadModel", GPT | {"tie_word_embeddings": False}),
+    "gpt2-class": ("GPT2ForSequenceClassification", GPT | {"num_labels": 3, "pad_token_id": 1}),
+    "gpt": ("OpenAIGPTLMHeadModel", GPT),
+    "gpt-odd": ("OpenAIGPTLMHeadModel", GPT | {"n_embd": 21, "n_head": 7, "layer_norm_epsilon": 1e-2}),
+}
+
+
+def their_model(name, numbers):
+    cls = getattr(transformers, name)
+    model = cls(cls.config_class(**numbers)).double().eval()
+    generator = torch.Generator().manual_seed(3)
+    for key, p in model.named_parameters():
+        nn.init.normal_(
+            p, mean=1.0 if "norm" in key.lower() and key.endswith("weight") else 0.0, std=0.2, generator=generator
+        )
+    return model
+
+
+def batch():
+    """Three rows of unequal lengths, padded on the right with an id that padding has in every kind."""
+    tokens = torch.randint(3, V, (3, 17), generator=torch.Generator().manual_seed(1))
+    lengths = torch.tensor([17, 9, 1])
+    keep = torch.arange(17) < lengths[:, None]
+    return tokens.masked_fill(~keep, 1), keep
+
+
+@torch.no_grad()
+def theirs(model, tokens, keep):
+    out = model(input_ids=tokens, attention_mask=keep.long())
+    if "logits" in out:
+        return out.logits
+    return out.pooler_output if "pooler_output" in out else out.last_hidden_state[:, 0]
+
+
+@torch.no_grad()
+def ours(model, tokens, keep):
+    return model.eval()(tokens, keep=keep).logits
+
+
+def same(found, wanted, keep, atol=1e-9):
+    if found.shape[:2] == keep.shape:
+        found, wanted = found[keep], wanted[keep]
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(found, wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_folder_is_read_and_written_to_the_same_numbers(case, tmp_path):
+    original = their_model(*CASES[case])
+    original.save_pretrained(tmp_path / "theirs")
+    tokens, keep = batch()
+    wanted = theirs(original, tokens, keep)
+    assert wanted.std() > 1e-3
+    imported = open_folder(tmp_path / "theirs")
+    same(ours(imported.model, tokens, keep), wanted, keep)
+    # an ordinary model: saved and loaded as any other
+    kf.save(imported.model, tmp_path / "saved")
+    assert kf.load(tmp_path / "saved").spec == imported.model.spec
+    kf.to_hf(imported.model, tmp_path / "again", model_type=imported.model_type, also=imported.also)
+    with warnings.catch_warnings(action="ignore"):
+        again, report = type(original).from_pretrained(
+            tmp_path / "again", dtype=torch.float64, output_loading_info=True
+        )
+    assert not any(report.values()), report
+    same(theirs(again.eval(), tokens, keep), wanted, keep, atol=1e-12)
+    assert open_folder(tmp_path / "again").model.spec == imported.model.spec
