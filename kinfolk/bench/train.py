@@ -110,7 +110,7 @@ def our_step(recipe: Recipe, batch: Batch, settings: Mapping[str, Any]) -> tuple
     """Return the update that `kin train` makes, preparing the batch included, and the number of parameters."""
     model = build(recipe, seed=0)
     model.set_recompute(settings.get("recompute", "none"))
-    learner = Learner(model, recipe.objective, Vocabulary(size=recipe.model.vocab_size))
+    learner = Learner(model, recipe.objective, Vocabulary(size=recipe.model.vocab_size - recipe.objective.extra_ids))
     optimiser = recipe.training.optimiser.build(learner)
     stepper = Stepper(learner, optimiser, recipe.training, 0, Team())
     count = 0

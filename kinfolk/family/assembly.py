@@ -41,7 +41,7 @@ def self_block(look: Attention, think: FeedForward, residual: Residual) -> Block
 
 def cross_block(look: Attention, think: FeedForward, residual: Residual) -> Block:
     """Return a block that also looks at an encoder, with as many heads."""
-    across = CrossAttention(n_heads=look.n_heads, bias=look.bias, dropout=look.dropout)
+    across = CrossAttention(n_heads=look.n_heads, bias=look.bias, dropout=look.dropout, scale=look.scale)
     return Block(parts=(look, across, think), residual=residual)
 
 

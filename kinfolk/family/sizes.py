@@ -8,7 +8,7 @@ comparison compares relatives and not how carefully their learning rates were se
 import dataclasses
 from typing import Any
 
-from kinfolk.optim.schedule import InverseSqrt
+from kinfolk.optim.schedule import FlatInverseSqrt, InverseSqrt
 from kinfolk.optim.training import Training
 
 
@@ -46,7 +46,7 @@ def fit(training: Training, size: Size) -> Training:
     if not size.training:
         return training
     # the inverse square root is the whole rate; a tenth of it peaks near 1e-3 at these widths and steps
-    lr = 0.1 if isinstance(training.schedule, InverseSqrt) else 1e-3
+    lr = 0.1 if isinstance(training.schedule, InverseSqrt | FlatInverseSqrt) else 1e-3
     return training.replace(
         optimiser=training.optimiser.replace(lr=lr), schedule=training.schedule.replace(warmup=0.1), **size.training
     )

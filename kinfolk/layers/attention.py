@@ -66,6 +66,7 @@ class CrossAttention(Mixer, kind="cross-attention"):
     d_head: int = 0
     bias: bool = True
     dropout: float = 0.0
+    scale: float = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _CrossAttention(self, dims)
@@ -131,8 +132,8 @@ class _CrossAttention(PartModule):
         if ctx.memory is None:
             raise ShapeError("cross-attention needs the states of an encoder: call model(source, target)")
         k_BGMK, v_BGMK = self._memory(ctx, state)
-        view = View(keep_BM=ctx.memory.keep_BM)
-        y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, _scoring(self, ctx))
+        view, how = View(keep_BM=ctx.memory.keep_BM), _scoring(self, ctx, scale=self.spec.scale or None)
+        y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, how)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def new_state(self, batch_size: int, max_len: int) -> MemorySlots:

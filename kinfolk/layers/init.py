@@ -1,7 +1,7 @@
 """Axis Init: the weights a model starts from."""
 
 import math
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -91,6 +91,30 @@ class Fixup(Init, kind="fixup"):
 
     def embedding(self, module: nn.Embedding, dims: Dims) -> None:
         nn.init.normal_(module.weight, std=dims.d_model**-0.5)
+
+
+class FanIn(Init, kind="fan-in"):
+    r"""$N(0, 1/\sqrt{in})$ for each map and $N(0, 1)$ for embeddings (Raffel et al. 2020; its released code).
+
+    Queries whose scores are not divided by $\sqrt{K}$ are drawn smaller by as much instead. Tables that are not as wide
+    as the model, of what distances add to scores, are $N(0, 1/\sqrt{D})$.
+    """
+
+    def apply(self, model: nn.Module, dims: Dims) -> None:
+        """Draw as all do, then shrink the queries of undivided scores."""
+        super().apply(model, dims)
+        parts: list[Any] = [m for m in model.modules() if isinstance(m, PartModule)]
+        for part in parts:
+            if getattr(getattr(part, "spec", None), "scale", 0.0) == 1.0:
+                # queries come first where they are packed with keys and values
+                maps = part.q if hasattr(part, "q") else part.qkv
+                maps.weight.data[: part.spec.n_heads * part.d_head] *= part.d_head**-0.5
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        nn.init.normal_(module.weight, std=module.in_features**-0.5)
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        nn.init.normal_(module.weight, std=1.0 if module.embedding_dim == dims.d_model else dims.d_model**-0.5)
 
 
 def seeded(init: Init, model: nn.Module, dims: Dims, seed: int) -> None:

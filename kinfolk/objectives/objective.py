@@ -63,6 +63,15 @@ class Vocabulary:
 class Objective(Spec):
     """Axis: what is predicted from what."""
 
+    @property
+    def extra_ids(self) -> int:
+        """How many ids it needs after those of the data, sentinels for example: a model's vocabulary has them too."""
+        return 0
+
+    def on_pairs(self) -> "Objective":
+        """Return what is learnt from pairs of a source and a target instead."""
+        return self
+
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         """Turn a batch as read into inputs and targets. Random choices depend on (seed, example) only."""
         raise NotImplementedError

@@ -1,75 +1,67 @@
 """Predict the spans that are missing from a text (Raffel et al. 2020, section 3.1.4)."""
 
+from typing import ClassVar
+
 import numpy as np
-import torch
-from torch import Tensor
 
-from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError, suggest
-from kinfolk.core.rng import Rng
-from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+from kinfolk.objectives.corruption import Corruption, Halves, Row, ended, known_share
+from kinfolk.objectives.objective import Vocabulary
 
-CLOSINGS = ("sentinel", "none")
+CLOSINGS = ("sentinel", "none", "code")
+NOISES = ("spans", "tokens")
 
 
-class SpanCorruption(Objective, kind="span-corruption"):
+class SpanCorruption(Corruption, kind="span-corruption"):
     """Put a sentinel in the place of each of some spans; the target is the sentinels, each before what it stands for.
 
-    A window of n tokens loses round(share * n) of them in round(lost / mean_span) spans; how long they and the gaps
-    between them are is drawn evenly from all ways to divide the tokens. A text begins with a gap and ends with a span,
-    as the released code has it. Sentinel k is the last id but k of a vocabulary that goes on for `n_sentinels` ids
-    after the data's own. `closing` "sentinel" ends the target with one more, as in the paper; "none" as in its code.
+    With `noise` "spans" a window of n tokens loses round(share * n) of them in round(lost / mean_span) spans; how long
+    they and the gaps between them are is drawn evenly from all ways to divide the tokens. A text begins with a gap and
+    ends with a span, as the released code has it. With "tokens" each token is lost with probability `share`, and
+    neighbours that are lost are one span.
+
+    Sentinel k is the last id but k of a vocabulary that goes on for `n_sentinels` ids after the data's own. `closing`
+    "sentinel" ends the target with one more, as in the paper; "code" writes what the released code does: a sentinel
+    for each run of tokens that were kept, which of drawn spans leaves the last one out ("none") and shifts the
+    names by one where a text begins with a lost token.
     """
 
     share: float = 0.15
     mean_span: float = 3.0
     n_sentinels: int = 100
     closing: str = "sentinel"
+    noise: str = "spans"
+
+    measured: ClassVar[str] = "span-token"
+    whole: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise SpecError(f"share: {self.share} is not allowed; it is a share of the tokens, between 0 and 1")
+        known_share("share", self.share)
         if not self.mean_span >= 1:
             raise SpecError(f"mean_span: {self.mean_span} is not allowed; a span has at least one token")
         if self.n_sentinels < 2:
             raise SpecError(f"n_sentinels: {self.n_sentinels} is not allowed; one span and the end take two")
         if self.closing not in CLOSINGS:
             raise SpecError(f"closing: unknown {self.closing!r}{suggest(self.closing, CLOSINGS)}")
+        if self.noise not in NOISES:
+            raise SpecError(f"noise: unknown {self.noise!r}{suggest(self.noise, NOISES)}")
 
-    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
-        if batch.source is not None:
-            tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
-        sources, targets = [], []
-        for i, index in enumerate(batch.index.tolist()):
-            row = (tokens[i] if keep is None else tokens[i][keep[i]]).numpy()
-            lost = self.lost(len(row), rng.example(index, "span"))
-            source, target = self.divide(row, lost, vocabulary)
-            sources.append(source)
-            targets.append(target)
-        source_BM, source_keep = _padded(sources, vocabulary.pad)
-        target_BL, target_keep = _padded(targets, vocabulary.pad)
-        opening = torch.full_like(target_BL[:, :1], vocabulary.bos)
-        return Batch(
-            index=batch.index,
-            source=source_BM,
-            source_keep=source_keep,
-            tokens=torch.cat([opening, target_BL[:, :-1]], 1),
-            # the target is shifted by one, so what is read is real where what is predicted is
-            keep=target_keep,
-            targets=target_BL if target_keep is None else target_BL.masked_fill(~target_keep, IGNORE),
-        )
+    @property
+    def extra_ids(self) -> int:
+        return self.n_sentinels
 
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
-        return {"span-token": summed(losses, batch.targets != IGNORE)}
+    def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
+        lost = self.lost(len(row), draw)
+        if self.closing == "code":
+            return Halves(self._folded(row, lost, vocabulary), self._folded(row, ~lost, vocabulary))
+        return self.split(row, lost, vocabulary)
 
-    def lost(self, n: int, draw: np.random.Generator) -> np.ndarray:
-        """Draw which of n tokens are lost: gap, span, gap, span, …"""
+    def lost(self, n: int, draw: np.random.Generator) -> Row:
+        """Draw which of n tokens are lost: gap, span, gap, span, …, or each for itself."""
         if n < 2:
             return np.zeros(n, dtype=bool)
+        if self.noise == "tokens":
+            return self._within_names(draw.random(n) < self.share)
         n_lost = min(max(round(self.share * n), 1), n - 1)
         n_spans = min(max(round(n_lost / self.mean_span), 1), n_lost, n - n_lost)
         lengths = np.empty(2 * n_spans, dtype=np.int64)
@@ -77,34 +69,46 @@ class SpanCorruption(Objective, kind="span-corruption"):
         lengths[1::2] = _compose(n_lost, n_spans, draw)
         return np.repeat(np.arange(2 * n_spans) % 2 == 1, lengths)
 
-    def divide(self, row: np.ndarray, lost: np.ndarray, vocabulary: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+    def split(self, row: Row, lost: Row, vocabulary: Vocabulary) -> Halves:
         """Return what is left with sentinels in it, and what is lost with sentinels before it; both end with eos."""
-        begins = lost & ~np.concatenate([[False], lost[:-1]])
+        begins = _begins(lost)
         n_used = int(begins.sum()) + (self.closing == "sentinel")
-        if n_used > self.n_sentinels:
-            raise SpecError(
-                f"objective.n_sentinels: {self.n_sentinels} are too few for {len(row)} tokens, which take {n_used}"
-            )
+        self._check(n_used, len(row))
         sentinel = vocabulary.size + self.n_sentinels - np.cumsum(begins)
         # a sentinel and the first token of its span stand at the same place, the sentinel first
         source = np.where(begins, sentinel, row)[~lost | begins]
         spaced = np.stack([sentinel, row], 1)[np.stack([begins, lost], 1)]
         last = [vocabulary.size + self.n_sentinels - n_used] if self.closing == "sentinel" else []
-        return np.append(source, vocabulary.eos), np.concatenate([spaced, last, [vocabulary.eos]]).astype(row.dtype)
+        return Halves(ended(source, vocabulary), np.concatenate([spaced, last, [vocabulary.eos]]).astype(row.dtype))
+
+    def _folded(self, row: Row, away: Row, vocabulary: Vocabulary) -> Row:
+        """Return a row with each run of some tokens folded into one sentinel, numbered in their order."""
+        begins = _begins(away)
+        self._check(int(begins.sum()), len(row))
+        sentinel = vocabulary.size + self.n_sentinels - np.cumsum(begins)
+        return ended(np.where(begins, sentinel, row)[~away | begins], vocabulary)
+
+    def _within_names(self, lost: Row) -> Row:
+        """Leave the last runs as they were where chance makes more of them than there are sentinels."""
+        expected = len(lost) * self.share * (1 - self.share) + 2
+        self._check(int(expected), len(lost))
+        # one name may be needed for the end, or for the kept tokens before the first run
+        return lost & (np.cumsum(_begins(lost)) < self.n_sentinels - 1)
+
+    def _check(self, n_used: int, n: int) -> None:
+        if n_used > self.n_sentinels:
+            raise SpecError(
+                f"objective.n_sentinels: {self.n_sentinels} are too few for {n} tokens, which take {n_used}"
+            )
 
 
-def _compose(n: int, k: int, draw: np.random.Generator) -> np.ndarray:
+def _begins(flags: Row) -> Row:
+    """Return where runs of true flags begin."""
+    begins: Row = flags & ~np.concatenate([[False], flags[:-1]])
+    return begins
+
+
+def _compose(n: int, k: int, draw: np.random.Generator) -> Row:
     """Draw one of the ways to write n as a sum of k positive numbers, all as likely."""
     cuts = np.sort(draw.permutation(n - 1)[: k - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [n]]))
-
-
-def _padded(rows: list[np.ndarray], pad: int) -> tuple[Tensor, Tensor | None]:
-    """Stack rows, padded on the right where they differ in length, and say which tokens are real; None: all."""
-    lengths = np.array([len(row) for row in rows])
-    longest = int(lengths.max())
-    out = np.full((len(rows), longest), pad, dtype=rows[0].dtype)
-    for i, row in enumerate(rows):
-        out[i, : len(row)] = row
-    keep = None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None])
-    return torch.from_numpy(out), keep

@@ -128,6 +128,19 @@ class InverseSqrt(Schedule, kind="inverse-sqrt"):
         return float(self.d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
 
 
+class FlatInverseSqrt(Schedule, kind="flat-inverse-sqrt"):
+    r"""$1 / \sqrt{\max(s, w)}$ at step s, so no rise: flat for w steps of warm-up (Raffel et al. 2020, section 3.1.2).
+
+    It is the whole learning rate, so it goes with `lr = 1`.
+    """
+
+    warmup: float = 10_000.0
+
+    def scale(self, step: int, total: int) -> float:
+        """Return the multiplier of this update."""
+        return float(max(step, self.warmup_steps(total), 1.0) ** -0.5)
+
+
 def _progress(step: int, total: int, warmup: float) -> float:
     """Return the share of the steps after the warm-up that lie behind this update, so the last one still moves."""
     rest = total - warmup

@@ -127,10 +127,12 @@ def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, An
 def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
     """Build what the loop works on."""
     training, tokenizer, team = recipe.training, data.tokenizer, team or Team()
-    if recipe.model.vocab_size < tokenizer.vocab_size:
+    extra = recipe.objective.extra_ids
+    if recipe.model.vocab_size < tokenizer.vocab_size + extra:
+        own = f" and the {extra} of objective {recipe.objective.kind!r}" if extra else ""
         raise SpecError(
             f"model.vocab_size: {recipe.model.vocab_size} is less than the {tokenizer.vocab_size} "
-            f"tokens of {data.name}; set model.vocab_size={tokenizer.vocab_size}"
+            f"tokens of {data.name}{own}; set model.vocab_size={tokenizer.vocab_size + extra}"
         )
     if training.batch_size % (team.world * training.accumulate):
         raise SpecError(

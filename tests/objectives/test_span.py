@@ -49,15 +49,15 @@ def put_together(source, target):
 def test_the_example_of_the_paper():
     """Thank you [for inviting] me to your party [last] week, figure 2."""
     row = np.arange(11, 21)
-    source, target = SPANS.divide(row, mask("..##....#."), VOCABULARY)
+    source, target = SPANS.split(row, mask("..##....#."), VOCABULARY)[:2]
     assert source.tolist() == [11, 12, X, 15, 16, 17, 18, Y, 20, EOS]
     assert target.tolist() == [X, 13, 14, Y, 19, Z, EOS]
-    bare = SPANS.replace(closing="none").divide(row, mask("..##....#."), VOCABULARY)[1]
+    bare = SPANS.replace(closing="none").split(row, mask("..##....#."), VOCABULARY)[1]
     assert bare.tolist() == [X, 13, 14, Y, 19, EOS]
 
 
 def test_a_text_that_begins_with_a_span_has_its_sentinel_first():
-    source, target = SPANS.divide(np.arange(11, 15), mask("#.#."), VOCABULARY)
+    source, target = SPANS.split(np.arange(11, 15), mask("#.#."), VOCABULARY)[:2]
     assert source.tolist() == [X, 12, Y, 14, EOS]
     assert target.tolist() == [X, 11, Y, 13, Z, EOS]
 
@@ -68,9 +68,9 @@ def test_the_lengths_of_the_released_code():
     assert (np.diff(lost.astype(int)) == 1).sum() == 28
     assert (lost[0], lost[-1]) == (False, True)
     wide = SpanCorruption()
-    source, target = wide.divide(np.full(568, 9), lost, VOCABULARY)
+    source, target = wide.split(np.full(568, 9), lost, VOCABULARY)[:2]
     assert (len(source), len(target)) == (512, 115)
-    assert len(wide.replace(closing="none").divide(np.full(568, 9), lost, VOCABULARY)[1]) == 114
+    assert len(wide.replace(closing="none").split(np.full(568, 9), lost, VOCABULARY)[1]) == 114
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 40])

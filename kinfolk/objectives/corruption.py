@@ -1,0 +1,105 @@
+"""What the objectives share that hide a part of a text from an encoder and ask a decoder for it."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.errors import SpecError
+from kinfolk.core.rng import Rng
+from kinfolk.models.model import Output
+from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+from kinfolk.objectives.sequence import SequenceToSequence
+
+Row = NDArray[Any]
+
+
+class Halves(NamedTuple):
+    """What becomes of one text: what an encoder reads and what a decoder is asked for.
+
+    `before` is what the decoder reads before it is asked for the first token, None the opening one, and `first` is
+    where that first token stands in the text.
+    """
+
+    source: Row
+    target: Row
+    before: int | None = None
+    first: int = 0
+
+
+class Corruption(Objective):
+    """An axis of objectives: `divide` one text, drawn anew for each example from (seed, example) and nothing else.
+
+    Of pairs it makes one text, source, separator and target; but whoever trains on pairs predicts one side from the
+    other (`on_pairs`), as a model pre-trained on text is tuned.
+    """
+
+    measured: ClassVar[str] = "denoised-token"
+    whole: ClassVar[bool] = True  # a side may be as long as the text, so its end takes the place of the last token
+
+    def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
+        """Corrupt one text."""
+        raise NotImplementedError
+
+    def on_pairs(self) -> Objective:
+        return SequenceToSequence()
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
+        if batch.source is not None:
+            tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
+        made = []
+        for i, index in enumerate(batch.index.tolist()):
+            row = (tokens[i] if keep is None else tokens[i][keep[i]]).numpy()
+            row = row[:-1] if self.whole and len(row) > 1 else row
+            made.append(self.divide(row, rng.example(index, self.kind), vocabulary))
+        source_BM, source_keep = padded([halves.source for halves in made], vocabulary.pad)
+        target_BL, target_keep = padded([halves.target for halves in made], vocabulary.pad)
+        before = [vocabulary.bos if halves.before is None else halves.before for halves in made]
+        opening = torch.tensor(before, dtype=target_BL.dtype)[:, None]
+        first_B1 = torch.tensor([halves.first for halves in made])[:, None]
+        return Batch(
+            index=batch.index,
+            source=source_BM,
+            source_keep=source_keep,
+            tokens=torch.cat([opening, target_BL[:, :-1]], 1),
+            # the target is shifted by one, so what is read is real where what is predicted is
+            keep=target_keep,
+            targets=target_BL if target_keep is None else target_BL.masked_fill(~target_keep, IGNORE),
+            positions=first_B1 + torch.arange(target_BL.shape[1]) if bool(first_B1.any()) else None,
+        )
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        assert batch.targets is not None
+        losses = output.head.losses(output.hidden, batch.targets)
+        return {self.measured: summed(losses, batch.targets != IGNORE)}
+
+
+def padded(rows: list[Row], pad: int) -> tuple[Tensor, Tensor | None]:
+    """Stack rows, padded on the right where they differ in length, and say which tokens are real; None: all."""
+    lengths = np.array([len(row) for row in rows])
+    longest = int(lengths.max())
+    out = np.full((len(rows), longest), pad, dtype=np.int64)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    keep = None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None])
+    return torch.from_numpy(out), keep
+
+
+def known_share(name: str, share: float, *, whole: bool = False) -> None:
+    """Refuse a number that is no share of a text; `whole`: nothing and everything are shares too."""
+    if not (0 <= share <= 1 if whole else 0 < share < 1):
+        raise SpecError(f"{name}: {share} is not allowed; it is a share, {'from' if whole else 'between'} 0 and 1")
+
+
+def ended(row: Row, vocabulary: Vocabulary) -> Row:
+    """Return a row with its end."""
+    return np.append(row, vocabulary.eos)
+
+
+def real(row: Row, vocabulary: Vocabulary) -> Row:
+    """Return where the tokens of a row stand that may be corrupted: all but special ones."""
+    return np.flatnonzero(~vocabulary.is_special[row])
