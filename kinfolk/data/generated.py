@@ -1,4 +1,4 @@
-"""Tasks made on the fly: copy, reverse, sort and addition, as pairs of a source and a target.
+"""Tasks made on the fly: copy, reverse, sort, duplication and addition, as pairs of a source and a target.
 
 An example is a pure function of (seed, split, its number), so there is nothing to store and no end. Which split a
 question may appear in is decided by a hash of the question itself, so train and valid are disjoint by
@@ -45,7 +45,7 @@ class Symbols:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Copy, reverse or sort a sequence of up to `length` symbols."""
+    """Copy, reverse, sort or double a sequence of up to `length` symbols."""
 
     task: str
     length: int = 16
@@ -81,6 +81,8 @@ class Sequences:
             symbols = np.take_along_axis(symbols, turned, axis=1)
         elif self.task == "sort":
             symbols = np.sort(np.where(places < lengths[:, None], symbols, self.symbols), axis=1)
+        elif self.task == "duplication":
+            return _concatenate(question, question)
         return Symbols(symbols, lengths)
 
 
@@ -129,6 +131,7 @@ TASKS: dict[str, Task] = {
     "copy": Sequences("copy"),
     "reverse": Sequences("reverse"),
     "sort": Sequences("sort"),
+    "duplication": Sequences("duplication"),
     "addition": Addition(),
 }
 SIZES = {"examples": 100_000, "valid": 1_000}

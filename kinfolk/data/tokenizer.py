@@ -78,6 +78,15 @@ class Tokenizer:
         return cls(inner)
 
     @classmethod
+    def words(cls, words: Sequence[str]) -> "Tokenizer":
+        """Return the tokenizer whose tokens are these words, between spaces, in this order after the specials."""
+        vocab = {token: i for i, token in enumerate((*SPECIALS, *words))}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab=vocab, unk_token="<unk>"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        inner.add_special_tokens(special_tokens())
+        return cls(inner)
+
+    @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `tokenizer.json`, ours or anyone's."""
         try:

@@ -1,9 +1,25 @@
-"""Generated tasks with labels, opened by name: `parity:length=16`."""
+"""Generated tasks with labels, opened by name: `parity:length=16`, `listops:length=500`.
+
+The Long Range Arena's five are `listops`, `text`, `retrieval`, `shapes` (or any folder of pictures) and `pathfinder`.
+"""
 
 from collections.abc import Callable
 
 from kinfolk.data.split import Data
+from kinfolk.data.tasks.listops import open_listops
+from kinfolk.data.tasks.logic import open_logic
 from kinfolk.data.tasks.parity import open_parity
+from kinfolk.data.tasks.pathfinder import open_pathfinder
+from kinfolk.data.tasks.recall import open_needle, open_recall
+from kinfolk.data.tasks.shapes import open_shapes
 
-LABELLED: dict[str, Callable[[str, int], Data]] = {"parity": open_parity}
+LABELLED: dict[str, Callable[[str, int], Data]] = {
+    "parity": open_parity,
+    "recall": open_recall,
+    "needle": open_needle,
+    "listops": open_listops,
+    "logic": open_logic,
+    "shapes": open_shapes,
+    "pathfinder": open_pathfinder,
+}
 """What opens each task, given its name with numbers and a seed."""
