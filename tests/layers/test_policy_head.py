@@ -1,0 +1,63 @@
+"""The head that acts, and the embedding of what is measured."""
+
+import pytest
+import torch
+
+from kinfolk.core.context import Context
+from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.features import Features
+from kinfolk.layers.init import Normal, seeded
+from kinfolk.layers.module import Dims
+from kinfolk.layers.policy_head import PolicyHead
+
+DIMS = Dims(16, 5, 32, 0.0, 1)
+
+
+def head(n=3, **numbers):
+    spec = PolicyHead(n_actions=n, **numbers)
+    module = spec.build(DIMS, Tokens().build(DIMS))
+    seeded(Normal(), module, DIMS, 0)
+    return spec, module
+
+
+def test_it_says_how_likely_actions_are_and_what_a_state_is_worth():
+    _, module = head()
+    x = torch.randn(2, 4, 16)
+    assert module.logits(x).shape == (2, 4, 3)
+    assert module.value(x).shape == (2, 4)
+    torch.testing.assert_close(module.value(x), x @ module.critic.weight[0])
+
+
+def test_it_begins_undecided():
+    """Rows of the actor are as short as `small` says, whatever the model's own way of drawing weights."""
+    _, module = head()
+    torch.testing.assert_close(module.actor.weight.norm(dim=1), torch.full((3,), 0.01))
+    torch.testing.assert_close(module.critic.weight.norm(dim=1), torch.ones(1))
+    probs = module.logits(torch.randn(8, 1, 16)).softmax(-1)
+    assert bool(((probs - 1 / 3).abs() < 0.03).all())
+
+
+def test_its_cost_counts_its_parameters():
+    spec, module = head(5)
+    assert spec.cost(DIMS).params == sum(p.numel() for p in module.parameters())
+    features = Features(n_features=7)
+    assert features.cost(DIMS).params == sum(p.numel() for p in features.build(DIMS).parameters())
+
+
+def test_measurements_are_mapped():
+    module = Features(n_features=3).build(DIMS)
+    x = torch.randn(2, 4, 3)
+    torch.testing.assert_close(module(x, Context()), x @ module.map.weight.T + module.map.bias)
+
+
+def test_refusals():
+    with pytest.raises(SpecError, match="n_actions must be at least 1"):
+        PolicyHead(n_actions=0)
+    with pytest.raises(SpecError, match="n_features must be at least 1"):
+        Features(n_features=0)
+    module = Features(n_features=3).build(DIMS)
+    with pytest.raises(ShapeError, match=r"\[batch, length, 3\], got shape \(2, 4, 5\)"):
+        module(torch.zeros(2, 4, 5), Context())
+    with pytest.raises(SpecError, match="no table"):
+        _ = module.weight
