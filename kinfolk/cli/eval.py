@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinfolk.cli import acting
 from kinfolk.cli.train import data_arguments, open_source
 from kinfolk.core.errors import DataError, SpecError, suggest
 
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.split not in SPLITS:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
+    if acting.acts(args.what):
+        return acting.evaluate(args)
     recipe, learner = load_learner(args.what)
     data = _open(args)
     if args.sliding is not None:

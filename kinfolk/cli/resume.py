@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from kinfolk.cli import acting
 from kinfolk.cli.train import command_of, machine_arguments, options_of, plain_warnings, show
 
 EPILOG = """\
@@ -26,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.train import RunOptions, folder, parallel
     from kinfolk.train.run import resume
 
+    if acting.acts(args.what):
+        return acting.resume(args)
     begun = from_plain(RunOptions, folder.read(args.what)["options"], str(args.what / folder.RUN))
     if args.processes > 1 and not parallel.inside():
         return parallel.launch(command_of("resume", args), args.processes, args.restarts)

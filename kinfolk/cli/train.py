@@ -21,9 +21,11 @@ examples:
   kin train gpt2 --data stdlib --steps 200 --out runs/a         Python's own source, nothing to download
   kin train vanilla --data reverse --out runs/b                 a generated task: pairs for an encoder-decoder
   kin train bert --data parity --out runs/c                     labels: the relative becomes a classifier
+  kin train vit --data pictures/ --out runs/d                   a folder of PNG or JPEG files, or MNIST's, or CIFAR's
   kin train gpt2 --data my.txt --tokenizer bpe --vocab 4096     your own text
   kin train spec.toml --data prepared/ --set training.optimiser.lr=3e-4 --set training.accumulate=4
   kin train gpt2 --size small --processes 2                     two processes (DDP); --strategy fsdp shards the weights
+  kin train gtrxl --env cue-recall --steps 300                  reinforcement learning: a memory task, or CartPole-v1
   torchrun --nnodes 2 … -m kinfolk.cli.main train gpt2 …        several machines; --out on a disk they share
 
 Ctrl-C saves and leaves; `kin resume RUN` goes on as if nothing had happened, also after kill -9."""
@@ -39,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="S", help="of weights, order and dropout (default: 0)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe: training.clip=0.5")
     add("--out", type=Path, metavar="RUN", help="the run folder (default: runs/NAME-DATA-SEED)")
+    add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
     data_arguments(parser, "stdlib")
     machine_arguments(parser)
 
@@ -67,6 +70,10 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train and say how it ended."""
+    if args.env is not None:
+        from kinfolk.cli import acting
+
+        return acting.train(args)
     from kinfolk.train import folder, parallel
     from kinfolk.train.run import describe, train
 
@@ -100,24 +107,27 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
     from kinfolk.family.making import make, numbers_of
+    from kinfolk.family.pictures import read_whole
     from kinfolk.family.supervise import judging
-    from kinfolk.train.fitting import labelling_of
+    from kinfolk.train.fitting import labelling_of, picture_of
 
-    vocab_size, assignments = data.tokenizer.vocab_size, list(args.set)
+    vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
         known = numbers_of(registry.entry(args.what).function)
         pairs = [paths.split(text) for text in assignments]
         # `n_layers=4` is a number of the relative; `model.dropout=0.1` is a path into its recipe
         own = {name: paths.Written(text).read() for name, text in pairs if name in known}
         assignments = [f"{name}={text}" for name, text in pairs if name not in known]
-        recipe = make(args.what, size=args.size, **({"vocab_size": vocab_size} | own))
+        fitting = {"vocab_size": vocab_size} | ({} if picture is None else picture.numbers(known))
+        recipe = make(args.what, size=args.size, **(fitting | own))
     else:
         path = Path(args.what)
         recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
         recipe = recipe.fitted(vocab_size)
     if args.steps is not None:
         assignments.append(f"training.steps={args.steps}")
-    return judging(recipe.learning_from(data.kind), labelling_of(data)).assigned(assignments)
+    recipe = judging(recipe.learning_from(data.kind), labelling_of(data))
+    return read_whole(recipe, picture).assigned(assignments)
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":
@@ -149,7 +159,7 @@ def command_of(verb: str, args: argparse.Namespace, **changes: Any) -> list[str]
     return words
 
 
-def show(result: "Result", as_json: bool) -> int:
+def show(result: "Result", as_json: bool, unit: str = "tokens") -> int:
     """Print how a run ended, once, and return the exit code."""
     import dataclasses
     import os
@@ -163,8 +173,8 @@ def show(result: "Result", as_json: bool) -> int:
         print(json.dumps(dataclasses.asdict(result), indent=1))
         return code
     mfu = "" if result.mfu is None else f", MFU {100 * result.mfu:.0f} %"
-    speed = f"{result.tokens_per_second:,.0f} tokens/s{mfu}, {result.precision}"
-    print(f"{result.name}: {result.step:,} steps, {result.tokens:,} tokens in {clock(result.seconds)} ({speed})")
+    speed = f"{result.tokens_per_second:,.0f} {unit.split()[0]}/s{mfu}, {result.precision}"
+    print(f"{result.name}: {result.step:,} steps, {result.tokens:,} {unit} in {clock(result.seconds)} ({speed})")
     scores = "  ".join(f"{name} {value:.4f}" for name, value in result.valid.items())
     bits = "" if result.bits_per_byte is None else f"  {result.bits_per_byte:.4f} bits per byte"
     if scores:

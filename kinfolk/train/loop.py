@@ -51,7 +51,7 @@ class Session:
         forward = self.choice.wrap(team.wrap(job.learner))
         optimiser = self.training.optimiser.build(job.learner)
         self.autocast = self.choice.autocast(team.device)
-        memories = Memories(job.learner, self.training.accumulate)
+        memories = Memories(job.learner, self.training.accumulate, job.batches)
         self.stepper = Stepper(
             forward, optimiser, self.training, job.seed, team, self.autocast, self.choice.scale(), memories
         )

@@ -1,11 +1,12 @@
-"""What a learner carries from one step to the next: the memory of the segments that its rows come from.
+"""What is carried from one step to the next: the memory of the segments that rows come from, and what a source of
+batches remembers, if it does.
 
 It is the one thing besides weights and optimiser that a step depends on, so a checkpoint holds it, whole and in the
 order of the rows: a run can go on with another number of processes or of micro-batches.
 """
 
 import functools
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,15 +16,33 @@ from kinfolk.core.errors import CheckpointError
 from kinfolk.train.parallel import Team
 
 _NEXT = "next_pos"
+_SOURCE = "source."
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A source of batches that are no pure function of their number: one that acts with the weights as they are."""
+
+    def meet(self, memories: list[Any]) -> None:
+        """Be told the memories of the learner, one for each micro-batch."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what a checkpoint has to hold."""
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Be what `tensors` said."""
 
 
 class Memories:
     """One memory for each micro-batch of this process; none where the learner has nothing to remember."""
 
-    def __init__(self, learner: object = None, count: int = 1) -> None:
+    def __init__(self, learner: object = None, count: int = 1, source: object = None) -> None:
         make: Any = getattr(learner, "new_memory", lambda: None)
         made = [make() for _ in range(count)]
         self._each = [memory for memory in made if memory is not None]
+        self._source = source if isinstance(source, Remembering) else None
+        if self._source is not None:
+            self._source.meet(self._each)
 
     def before(self, micro: int, batch: Batch) -> tuple[Any, ...]:
         """Return what the learner gets besides a batch: the memory of its rows, or nothing where all begin anew."""
@@ -45,10 +64,16 @@ class Memories:
             for key in tensors:
                 mine = torch.cat([part[name][key] for part in parts])
                 found[f"{name}.{key}"] = team.rows(mine).cpu().contiguous()
-        return found | {_NEXT: torch.tensor(self._each[0].next_pos)} if found else {}
+        if found:
+            found[_NEXT] = torch.tensor(self._each[0].next_pos)
+        own = {} if self._source is None else self._source.tensors()
+        return found | {f"{_SOURCE}{name}": x.cpu() for name, x in own.items()}
 
     def restore(self, tensors: dict[str, Tensor], team: Team) -> None:
         """Take this process's rows of what `tensors` returned."""
+        if self._source is not None and tensors:
+            self._source.restore({k.removeprefix(_SOURCE): x for k, x in tensors.items() if k.startswith(_SOURCE)})
+        tensors = {name: x for name, x in tensors.items() if not name.startswith(_SOURCE)}
         if not tensors:
             return
         total = len(self._each) * team.world

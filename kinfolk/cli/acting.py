@@ -1,0 +1,92 @@
+"""What `kin train`, `resume`, `eval` and `compare` do where a relative acts in an environment."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinfolk.family.recipe import Recipe
+    from kinfolk.rl import World
+
+UNIT = "steps in the environment"
+
+
+def train(args: argparse.Namespace) -> int:
+    """Let a relative learn to act, and say how it ended."""
+    from kinfolk.cli.train import options_of, plain_warnings, show
+    from kinfolk.core.errors import SpecError
+    from kinfolk.rl import open_world
+    from kinfolk.rl import train as learn
+
+    if args.processes > 1:
+        raise SpecError("--env: an actor learns in one process; leave --processes at 1")
+    world = open_world(args.env)
+    recipe = recipe_of(args, args.what, world)
+    out = args.out or Path("runs") / f"{recipe.name}-{args.env.partition(':')[0].replace('/', '-')}-{args.seed}"
+    with plain_warnings():
+        result = learn(recipe, world, out, seed=args.seed, options=options_of(args))
+    return show(result, args.json, UNIT)
+
+
+def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
+    """Return the recipe that the options name, fitted to the environment."""
+    from kinfolk.core import paths
+    from kinfolk.family import registry
+    from kinfolk.family.building import read_recipe
+    from kinfolk.family.making import numbers_of
+    from kinfolk.objectives.policy import Policy
+    from kinfolk.rl import as_policy
+    from kinfolk.rl.recipe import policy
+
+    assignments = list(args.set)
+    if what in registry.relatives() or not (what.endswith(".toml") or Path(what).exists()):
+        known = numbers_of(registry.entry(what).function)
+        pairs = [paths.split(text) for text in assignments]
+        own = {name: paths.Written(text).read() for name, text in pairs if name in known}
+        assignments = [f"{name}={text}" for name, text in pairs if name not in known]
+        recipe = policy(what, world, args.size, **own)
+    else:
+        path = Path(what)
+        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
+        recipe = recipe if isinstance(recipe.objective, Policy) else as_policy(recipe, world)
+    if getattr(args, "steps", None) is not None:
+        assignments.append(f"training.steps={args.steps}")
+    return paths.assign(recipe, assignments)
+
+
+def acts(out: Path) -> bool:
+    """Tell whether a run folder is that of an actor."""
+    from kinfolk.train import folder
+
+    return "env" in folder.read(out).get("data", {})
+
+
+def resume(args: argparse.Namespace) -> int:
+    """Go on with a run."""
+    from kinfolk.cli.train import options_of, plain_warnings, show
+    from kinfolk.core.plain import from_plain
+    from kinfolk.rl import resume as go_on
+    from kinfolk.train import RunOptions, folder
+
+    begun = from_plain(RunOptions, folder.read(args.what)["options"], str(args.what / folder.RUN))
+    with plain_warnings():
+        return show(go_on(args.what, options=options_of(args, begun)), args.json, UNIT)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Play episodes and print what they brought."""
+    from kinfolk.rl.rollouts import Episodes
+    from kinfolk.rl.run import load_learner
+    from kinfolk.train.evaluate import evaluate as score
+
+    recipe, learner, world = load_learner(args.what)
+    training = recipe.training.replace(eval_batches=args.batches or recipe.training.eval_batches)
+    found = score(learner, Episodes(world, learner, training))
+    measures = {name: {"mean": s.mean, "count": int(s.count)} for name, s in found.items() if name != "cost"}
+    if args.json:
+        print(json.dumps({"run": str(args.what), "env": world.name, "measures": measures}, indent=1))
+        return 0
+    for name, measure in measures.items():
+        print(f"{name:14} {measure['mean']:.4f}  ({measure['count']:,} episodes of {world.name})")
+    return 0

@@ -1,0 +1,67 @@
+"""Act so that rewards come (proximal policy optimisation: Schulman et al. 2017)."""
+
+import dataclasses
+
+from torch import Tensor
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
+from kinfolk.core.rng import Rng
+from kinfolk.layers.policy_head import PolicyHeadModule
+from kinfolk.models.model import Output
+from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss
+from kinfolk.ops.surrogate import entropy, surrogate
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rollout(Batch):
+    """What was seen, done and earned: `tokens` are observations, `targets` actions, `document` the episode in a row.
+
+    `log_probs` and `values` are those noted while acting.
+    """
+
+    log_probs: Tensor  # [B, L]
+    values: Tensor  # [B, L]
+    advantages: Tensor  # [B, L] of the actions, brought to mean 0 and variance 1
+    returns: Tensor  # [B, L] what the values should have been
+
+
+class Policy(Objective, kind="policy"):
+    """The clipped surrogate, a squared error of values and a bonus for staying undecided.
+
+    gamma, decay: how far rewards count, and how far they are trusted beyond the values (see `kinfolk.ops.advantage`).
+    clip: how much likelier or unlikelier than when it was taken an action may become.
+    value_weight, entropy_weight: beside the surrogate.
+    epochs: updates on every rollout.
+    """
+
+    gamma: float = 0.99
+    decay: float = 0.95
+    clip: float = 0.2
+    value_weight: float = 0.5
+    entropy_weight: float = 0.01
+    epochs: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SpecError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
+        if self.epochs < 1:
+            raise SpecError(f"epochs must be at least 1, got {self.epochs}")
+        if self.clip <= 0:
+            raise SpecError(f"clip must be more than 0, got {self.clip}")
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        """Return the batch: acting has prepared everything."""
+        return batch
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        if not isinstance(batch, Rollout) or not isinstance(output.head, PolicyHeadModule):
+            raise SpecError("objective 'policy' learns from rollouts with a policy head: kin train RELATIVE --env E")
+        assert batch.targets is not None
+        logits_BLV = output.head.logits(output.hidden)
+        log_probs_BL = logits_BLV.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+        actor_BL = surrogate(log_probs_BL, batch.log_probs, batch.advantages, self.clip)
+        critic_BL = 0.5 * (output.head.value(output.hidden) - batch.returns).square()
+        total = (actor_BL + self.value_weight * critic_BL - self.entropy_weight * entropy(logits_BLV)).sum()
+        return Loss(total, total.new_tensor(float(batch.targets.numel())), side_loss(output))
