@@ -4,7 +4,7 @@ Each works with any pattern, dense or sparse, and while decoding: it is told abs
 """
 
 import functools
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -170,9 +170,11 @@ class XL(Position, kind="xl"):
     r"""Content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
 
     $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
+    The first `apart` tokens of an encoder stand for all of it, so nothing is far from them: their pairs have no $R$.
     """
 
     biases: str = "shared"
+    apart: int = 0
 
     explicit: ClassVar[bool] = True
 
@@ -181,6 +183,10 @@ class XL(Position, kind="xl"):
             raise SpecError(f"biases: unknown {self.biases!r}{suggest(self.biases, ('shared', 'per-layer'))}")
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        if self.apart and dims.direction == "past":
+            raise SpecError(
+                f"apart: {self.apart} tokens cannot stand for all of a decoder, which has not seen the rest"
+            )
         return _XL(self, dims, _of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
@@ -195,7 +201,7 @@ class _XL(PositionModule):
 
     def __init__(self, spec: XL, dims: Dims, heads: Heads) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.apart = heads, spec.apart
         width = heads.n_heads * heads.d_head
         self.distance = Linear(dims.d_model, width, bias=False)
         # row 0 is u, row 1 is v; a table, so that it is drawn like the other weights
@@ -205,22 +211,34 @@ class _XL(PositionModule):
             self.biases = nn.Embedding(2, width)
 
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
-        return self.kept_hooks(n, causal)
+        return self.kept_hooks(n, causal, ctx.unit, ctx.pos_BL)
 
-    def kept_hooks(self, n: int, causal: bool) -> Hooks:
+    def kept_hooks(self, n: int, causal: bool, unit: int = 1, pos_BL: Tensor | None = None) -> Hooks:
         low, dtype = 0 if causal else 1 - n, self.distance.weight.dtype
         # the farthest first: that is the order in which a query meets its keys
         away = torch.arange(n - 1, low - 1, -1, device=self.distance.weight.device)
-        table_RD = sinusoids(away, self.distance.in_features, "halves").to(dtype)
+        table_RD = sinusoids(unit * away, self.distance.in_features, "halves").to(dtype)
         table_HRK = self.distance(table_RD).unflatten(-1, (self.heads.n_heads, -1)).transpose(0, 1)
-        return Hooks(bias=functools.partial(self._bias, table_HRK, n - 1))
+        return Hooks(bias=functools.partial(self._bias, _Distances(table_HRK, n - 1, pos_BL)))
 
-    def _bias(
-        self, table_HRK: Tensor, high: int, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice
-    ) -> Tensor:
+    def _bias(self, known: "_Distances", q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
         scale = q.shape[-1] ** -0.5
         u_HK, v_HK = self.biases.weight.unflatten(1, (self.heads.n_heads, -1))[:, heads]
         between = [1] * (q.ndim - 3)
         u, v = (x.view(len(x), *between, x.shape[-1]) for x in (u_HK, v_HK))
         content = (k * (u * scale)).sum(-1).unsqueeze(-2)
-        return content + distance_scores((q + v) * scale, table_HRK[heads], high, q_pos, k_pos)
+        far = distance_scores((q + v) * scale, known.table_HRK[heads], known.high, q_pos, k_pos)
+        return content + (far * known.between(q_pos, k_pos, self.apart) if self.apart else far)
+
+
+class _Distances(NamedTuple):
+    """A row for each distance from `high` downwards, and the positions of tokens in their documents, if packed."""
+
+    table_HRK: Tensor
+    high: int
+    pos_BL: Tensor | None
+
+    def between(self, q_pos: Tensor, k_pos: Tensor, apart: int) -> Tensor:
+        """Tell which pairs have no token among the first `apart`."""
+        q_in, k_in = ((pos if self.pos_BL is None else self.pos_BL[:, pos[0]]) >= apart for pos in (q_pos, k_pos))
+        return (q_in.unsqueeze(-1) & k_in.unsqueeze(-2)).unsqueeze(1)

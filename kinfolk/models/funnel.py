@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.position import NoPosition
+from kinfolk.layers.relative import XL
 from kinfolk.layers.standing import Stand
 from kinfolk.models.bridge import Bridge
 from kinfolk.models.stack import Depth, DepthModule, Stack
@@ -24,33 +25,39 @@ from kinfolk.ops.attend import View
 from kinfolk.ops.pattern import Full
 from kinfolk.ops.pooling import count, pool, unpool
 
+KEYS = ("longer", "pooled")
+
 
 class Funnel(Depth, kind="funnel"):
     """Layers over ever shorter sequences, then over the whole one again (Dai et al. 2020).
 
     Between two `levels` every `pool` neighbours become their mean, but for the first `apart` positions, which are kept
     as they are (a token that stands for all, [CLS]). The first layer of a level has the means as queries and in its
-    residual, and the longer sequence as keys and values. At the end every position gets what stands in its slot, added
-    to what the first level left, and passes through `top`. With `pool` 1 nothing is lost, so nothing is added: it is a
-    stack of all layers.
+    residual, and `keys` of the "longer" sequence, or like all others those of the "pooled" one. At the end every
+    position gets what stands in its slot, added to what the first level left, and passes through `top`. With `pool` 1
+    nothing is lost, so nothing is added: it is a stack of all layers. Distances of position "xl" are those of the text,
+    which one of any other kind counts in slots.
     """
 
     levels: tuple[Stack, ...]
     top: Stack | None = None
     pool: int = 2
     apart: int = 1
+    keys: str = "longer"
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise SpecError("levels: a funnel has at least one")
         if self.pool < 1 or self.apart < 0:
             raise SpecError(f"pool: {self.pool} must be at least 1, apart: {self.apart} not negative")
-        for level in self.levels[1:]:
-            look = _first(level)
-            if type(look) is not Attention or look.pattern != Full() or look.position != NoPosition():
+        if self.keys not in KEYS:
+            raise SpecError(f"keys: unknown {self.keys!r}{suggest(self.keys, KEYS)}")
+        for look in map(_first, self.levels[1:] if self.keys == "longer" else ()):
+            able = type(look) is Attention and look.pattern == Full() and isinstance(look.position, NoPosition | XL)
+            if not able:
                 raise SpecError(
                     f"levels: the first part of a level asks a longer sequence, which {look.kind!r} of this kind "
-                    "cannot; use 'attention' to all positions, with positions in the embedding"
+                    "cannot; use 'attention' to all positions, with position 'xl' or positions in the embedding"
                 )
 
     def build(self, dims: Dims) -> DepthModule:
@@ -59,12 +66,15 @@ class Funnel(Depth, kind="funnel"):
         return _Funnel(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        total, n = Cost(), shape.length
+        total, n, n_all = Cost(), shape.length, shape.length
         for i, level in enumerate(self.levels):
             longer, n = n, self.shorter(n) if i else n
             here = level.cost(dims, Shape(n)).scaled(n / shape.length)
-            total += here + (self._asking(dims, level, n, longer).scaled(1 / shape.length) if i else Cost())
-        return total + (Cost() if self.top is None else self.top.cost(dims, shape))
+            asking = self._asking(dims, level, n, longer) if i and self.keys == "longer" else Cost()
+            total += here + (asking + _both_ways(dims, level, n)).scaled(1 / shape.length)
+        if self.top is None:
+            return total
+        return total + self.top.cost(dims, shape) + _both_ways(dims, self.top, n_all).scaled(1 / n_all)
 
     def _asking(self, dims: Dims, level: Stack, n: int, longer: int) -> Cost:
         """Return what the first layer of a level costs more, at all `n` positions, for keys of `longer` ones."""
@@ -73,11 +83,17 @@ class Funnel(Depth, kind="funnel"):
         d_kv = (look.n_kv_heads or look.n_heads) * (look.d_head or dims.d_model // look.n_heads)
         keys = linear(dims.d_model, 2 * d_kv, False) + Cost(kept=2 * d_kv)
         flops = (far.flops - near.flops) * n + keys.flops * longer
-        return Cost(0, flops, (far.kept - near.kept) * n + keys.kept * longer)
+        # with its table of distances, which are as many as those of the longer sequence
+        more = _tables(dims, look, 2 * (self.pool - 1) * n, n) if isinstance(look.position, XL) else Cost()
+        return Cost(0, flops, (far.kept - near.kept) * n + keys.kept * longer) + more
 
     def shorter(self, n: int) -> int:
         """Return how many slots n positions have."""
         return n if n <= self.apart else self.apart - (self.apart - n) // self.pool
+
+    def first(self, slot: Tensor) -> Tensor:
+        """Return the first position of a slot, of those that are pooled."""
+        return self.apart + self.pool * (slot - self.apart)
 
     @property
     def n_layers(self) -> int:
@@ -114,9 +130,13 @@ class _Funnel(DepthModule):
         first_BLD, slots, inner = x_BLD, [], ctx
         for i, level in enumerate(self.levels[1:], 1):
             cut = _Cut.of(inner, x_BLD, self.spec)
-            wide = self._wide(level, x_BLD, inner, cut)
-            x_BLD, inner = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
-            x_BLD = self._run(i, level, x_BLD, inner, wide)
+            wide = self._wide(level, x_BLD, inner, cut) if self.spec.keys == "longer" else None
+            x_BLD, within = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
+            if wide is not None:
+                # its queries stand among the tokens of the longer sequence, and every pool-th place is one
+                asking = cut.inner.replace(unit=inner.unit, start=(self.spec.pool - 1) * cut.n, pos_BL=None)
+                within = _Asking(**vars(cut.inner), asking=asking)
+            x_BLD, inner = self._run(i, level, x_BLD, within, wide), cut.inner
             slots.append(cut.slot_BL)
         return first_BLD, x_BLD, slots, inner
 
@@ -139,6 +159,13 @@ class _Funnel(DepthModule):
             q_group_BL=cut.inner.group_BL,
             k_group_BM=ctx.group_BL,
         )
+        if isinstance(block.parts[0].spec.position, XL):
+            n_all, device = x_BLD.shape[1], x_BLD.device
+            at_BM, k_pos_BM = (
+                c.positions(n, device).expand(len(x_BLD), n) for c, n in ((cut.inner, cut.n), (ctx, n_all))
+            )
+            q_pos_BM = torch.where(at_BM < self.spec.apart, at_BM, self.spec.first(at_BM))
+            view = dataclasses.replace(view, q_pos_BL=q_pos_BM[: 1 if ctx.pos_BL is None else None], k_pos_BM=k_pos_BM)
         return _Wide(standing.k_BGMK, standing.v_BGMK, view)
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
@@ -175,6 +202,16 @@ def _narrow(encoder: Depth | None) -> Funnel:
     return encoder
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Asking(Context):
+    """The context of a level, whose first layer has another."""
+
+    asking: Context | None = None
+
+    def layer(self, n: int) -> Context:
+        return self.asking if n == 0 and self.asking is not None else super().layer(n)
+
+
 @dataclasses.dataclass
 class _Wide:
     """Keys and values of a longer sequence, in the place of those that queries would bring."""
@@ -205,7 +242,7 @@ class _Cut:
             slot_1L = _slots(torch.arange(n_all, device=x_BLD.device)[None], spec)
             slot_BL, n = slot_1L.expand(len(x_BLD), -1), spec.shorter(n_all)
             padding = None if keep_BL is None or ctx.padding is None else Padding(count(slot_BL, keep_BL, n) > 0, False)
-            return cls(slot_BL, keep_BL, n, ctx.replace(padding=padding))
+            return cls(slot_BL, keep_BL, n, ctx.replace(padding=padding, unit=ctx.unit * spec.pool))
         at_BL = ctx.positions(n_all, x_BLD.device).expand(len(x_BLD), n_all)
         to_BL = _slots(at_BL, spec)
         begins_BL = torch.ones_like(at_BL, dtype=torch.bool)
@@ -219,7 +256,8 @@ class _Cut:
         group_BM = None if ctx.group_BL is None else ctx.group_BL.new_full((len(to_BL), n), -1)
         if group_BM is not None and ctx.group_BL is not None:
             group_BM = group_BM.scatter(1, slot_BL, ctx.group_BL)
-        inner = ctx.replace(padding=Padding(real_BM, False), pos_BL=pos_BM, group_BL=group_BM)
+        unit = ctx.unit * spec.pool
+        inner = ctx.replace(padding=Padding(real_BM, False), pos_BL=pos_BM, group_BL=group_BM, unit=unit)
         return cls(slot_BL, keep_BL, n, inner)
 
 
@@ -232,3 +270,16 @@ def _slots(at_BL: Tensor, spec: Funnel) -> Tensor:
 def _first(level: Stack) -> Any:
     """Return the part that runs first."""
     return level.blocks[level.order[0]].parts[0]
+
+
+def _both_ways(dims: Dims, stack: Stack, n: int) -> Cost:
+    """Return what distances in both directions cost all `n` tokens more than those in one."""
+    looks = [part for i in stack.order for part in stack.blocks[i].parts if isinstance(part, Attention)]
+    found = (_tables(dims, look, n - 1, n) for look in looks if isinstance(look.position, XL))
+    return sum(found, start=Cost())
+
+
+def _tables(dims: Dims, look: Attention, rows: int, n: int) -> Cost:
+    """Return the cost of so many further rows in a table of distances, and of their products with `n` queries."""
+    width = look.n_heads * (look.d_head or dims.d_model // look.n_heads)
+    return Cost(0, 2.0 * width * rows * (dims.d_model + n), rows * (width + dims.d_model))

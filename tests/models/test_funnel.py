@@ -8,7 +8,8 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.family.assembly import stack
-from kinfolk.layers.relative import Rotary
+from kinfolk.layers.position import sinusoids
+from kinfolk.layers.relative import XL, Rotary
 from kinfolk.layers.residual import PreNorm
 from kinfolk.models.cost import cost
 from kinfolk.models.funnel import Funnel, Narrowest
@@ -38,8 +39,10 @@ def inputs(length):
 def same_with_gradients(got, want, *weights):
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
     scale = torch.randn_like(got)
-    pairs = [torch.autograd.grad((y * scale).sum(), weights) for y in (got, want)]
-    for ours, theirs in zip(*pairs, strict=True):
+    pairs = [torch.autograd.grad((y * scale).sum(), weights, allow_unused=True) for y in (got, want)]
+    for ours, theirs, weight in zip(*pairs, weights, strict=True):
+        # one token has no distance from any other
+        theirs = torch.zeros_like(weight) if theirs is None else theirs
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
@@ -73,33 +76,56 @@ def test_one_level_is_a_stack():
     assert one.n_layers == 2
 
 
-def attention(part, x_q, x_k):
-    """Attention of some vectors to others, by the maps of a self-attention."""
+def attention(part, x_q, x_k, q_pos, k_pos):
+    """Attention of some vectors to others, by the maps of a self-attention, one pair at a time.
+
+    What stands at position 0 is not far from anything.
+    """
     (wq, wk, wv), (bq, bk, bv) = part.qkv.weight.chunk(3), part.qkv.bias.chunk(3)
     q, k, v = x_q @ wq.T + bq, x_k @ wk.T + bk, x_k @ wv.T + bv
+    width, (u, bias) = D // H, part.position.biases.weight
     heads = []
     for h in range(H):
-        mine = slice(h * D // H, (h + 1) * D // H)
-        scores = q[..., mine] @ k[..., mine].mT / (D // H) ** 0.5
-        heads.append(scores.softmax(-1) @ v[..., mine])
+        mine = slice(h * width, (h + 1) * width)
+        rows = []
+        for i, at in enumerate(q_pos):
+            row = []
+            for j, to in enumerate(k_pos):
+                score = ((q[:, i, mine] + u[mine]) * k[:, j, mine]).sum(-1)
+                if at and to:
+                    table = sinusoids(torch.tensor([at - to]), D, "halves").double()
+                    far = (part.position.distance.weight @ table[0])[mine]
+                    score = score + ((q[:, i, mine] + bias[mine]) * far).sum(-1)
+                row.append(score / width**0.5)
+            rows.append(torch.stack(row, -1))
+        heads.append(torch.stack(rows, 1).softmax(-1) @ v[..., mine])
     return part.out(torch.cat(heads, -1))
 
 
+def layer_by_hand(block, x_q, x_k, q_pos, k_pos):
+    look, think = block.parts
+    y = block.residuals[0].norm(x_q + attention(look, x_q, x_k, q_pos, k_pos))
+    return block.residuals[1].norm(y + think(y, Context(), None)[0])
+
+
 def by_hand(depth, x):
-    """Post-norm levels of two layers, one example without padding at a time; the first token stands apart."""
-    first = x = depth.levels[0](x, Context(), None)
-    path = []
+    """Post-norm levels of two layers; the first token stands apart, and a slot stands where its first token does."""
+    pos = list(range(x.shape[1]))
+    for block in depth.levels[0].blocks:
+        x = layer_by_hand(block, x, x, pos, pos)
+    first, path, whole = x, [], pos
     for level in depth.levels[1:]:
         runs = [[0], *([i, i + 1] if i + 1 < x.shape[1] else [i] for i in range(1, x.shape[1], 2))]
-        pooled = torch.stack([x[:, run].mean(1) for run in runs], 1)
-        one, two = level.blocks
-        y = one.residuals[0].norm(pooled + attention(one.parts[0], pooled, x))
-        y = one.residuals[1].norm(y + one.parts[1](y, Context(), None)[0])
-        x = two(y, Context(), None)
+        pooled, slots = torch.stack([x[:, run].mean(1) for run in runs], 1), [pos[run[0]] for run in runs]
+        x = layer_by_hand(level.blocks[0], pooled, x, slots, pos)
+        x, pos = layer_by_hand(level.blocks[1], x, x, slots, slots), slots
         path.append(runs)
     for runs in reversed(path):
         x = torch.cat([x[:, m : m + 1].expand(-1, len(run), -1) for m, run in enumerate(runs)], 1)
-    return depth.top(first + x, Context(), None)
+    x = first + x
+    for block in depth.top.blocks:
+        x = layer_by_hand(block, x, x, whole, whole)
+    return x
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 6, 9, 13])
@@ -199,6 +225,12 @@ def test_what_cannot_be_is_refused():
         assert Funnel(levels=(level,)).levels == (level,)
         with pytest.raises(SpecError, match="asks a longer sequence"):
             Funnel(levels=(level, level))
+    with pytest.raises(SpecError, match="pooled"):
+        funnel.replace(keys="poled")
+    block = gpt.decoder.blocks[0]
+    look = block.parts[0].replace(position=XL(apart=1))
+    with pytest.raises(SpecError, match="cannot stand for all"):
+        kf.build(gpt.replace(decoder=stack(block.replace(parts=(look, block.parts[1])), 2)))
     with pytest.raises(SpecError, match="cannot be a decoder"):
         kf.build(gpt.replace(decoder=funnel))
     with pytest.raises(ShapeError):
