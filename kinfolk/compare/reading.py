@@ -57,11 +57,13 @@ def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
     """Return what a recipe costs per token that is read."""
     flops = kept = 0.0
     params = 0
+    companion = recipe.objective.companion(recipe.model)
     for shape in _shapes(recipe.objective, reading):
-        found = cost(recipe.model, shape.length, shape.source, shape.scored)
-        params = found.params
-        flops += found.flops_per_token * shape.positions
-        kept += found.activation_bytes * shape.positions
+        params = cost(recipe.model, shape.length, shape.source, shape.scored).params
+        for network in (recipe.model,) if companion is None else (recipe.model, companion):
+            found = cost(network, shape.length, shape.source, shape.scored)
+            flops += found.flops_per_token * shape.positions
+            kept += found.activation_bytes * shape.positions
     tokens = sum(map(tokens_of, reading.batches))
     return ModelCost(params, flops / tokens, kept / tokens)
 

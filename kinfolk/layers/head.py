@@ -27,6 +27,7 @@ class HeadModule(Module):
 
     bias: Tensor | None
     embedding: EmbeddingModule  # whose table is shared
+    n_scores = 0  # how many classes it scores at every position, where those are not the vocabulary
 
     @property
     def weight(self) -> Tensor:

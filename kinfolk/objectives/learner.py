@@ -5,16 +5,22 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
 from kinfolk.layers.module import Module
-from kinfolk.models.model import State, Transformer
+from kinfolk.models.model import Output, State, Transformer
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary
 
 
 class Learner(Module):
-    """Everything with parameters is used inside `forward`."""
+    """Everything with parameters is used inside `forward`.
 
-    def __init__(self, model: Transformer, objective: Objective, vocabulary: Vocabulary) -> None:
+    `partner` is what an objective learns besides the model and throws away with itself, drawn from `seed`: a checkpoint
+    has it, a saved model does not. `stage` is for objectives that ask for other things as learning goes on.
+    """
+
+    def __init__(self, model: Transformer, objective: Objective, vocabulary: Vocabulary, seed: int = 0) -> None:
         super().__init__()
         self.model, self.objective, self.vocabulary = model, objective, vocabulary
+        self.partner = objective.partner(model, seed)
+        self.stage = objective.stage(0.0, model.spec)
 
     def prepare(self, batch: Batch, rng: Rng) -> Batch:
         """Make inputs and targets; runs where data is loaded, not where it is learnt from."""
@@ -24,9 +30,17 @@ class Learner(Module):
         """Return an empty memory to carry from batch to batch, if the model has one."""
         return self.model.new_memory()
 
+    def at_progress(self, progress: float) -> None:
+        """Be as this share of the training wants it; called between steps."""
+        self.stage = self.objective.stage(progress, self.model.spec)
+
     def forward(self, batch: Batch, memory: State | None = None) -> Loss:
-        return self.objective.loss(self.model.run(batch, memory), batch)
+        return self.objective.loss(*self.run(batch, memory))
+
+    def run(self, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
+        """Run on a prepared batch; return what the model said, and the batch with what is scored of that."""
+        return self.objective.run(self, batch, memory)
 
     def measure(self, batch: Batch, memory: State | None = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Score a prepared batch for evaluation: sums and counts by name."""
-        return self.objective.measure(self.model.run(batch, memory), batch)
+        return self.objective.measure(*self.run(batch, memory))

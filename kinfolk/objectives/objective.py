@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -12,7 +13,8 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.pieces import Pieces
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import Spec
-from kinfolk.models.model import Output
+from kinfolk.layers.module import Module
+from kinfolk.models.model import Model, Output, State, Transformer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +62,14 @@ class Vocabulary:
         return np.where(special, -1, np.cumsum(starts) - 1)
 
 
+class Learning(Protocol):
+    """What an objective may use while it runs: see `Learner`."""
+
+    model: Transformer
+    partner: Module | None
+    stage: int
+
+
 class Objective(Spec):
     """Axis: what is predicted from what."""
 
@@ -75,6 +85,22 @@ class Objective(Spec):
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         """Turn a batch as read into inputs and targets. Random choices depend on (seed, example) only."""
         raise NotImplementedError
+
+    def companion(self, model: Model) -> Model | None:
+        """Describe the second network that is needed for learning beside a model, and is not kept; None: none is."""
+        return None
+
+    def partner(self, model: Transformer, seed: int) -> Module | None:
+        """Build what is learnt besides the model: the companion, or further heads."""
+        return None
+
+    def stage(self, progress: float, model: Model) -> int:
+        """Return the number of the stage of learning, for what changes when so much of it is over."""
+        return 0
+
+    def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
+        """Run the model on a prepared batch; return what it said, and the batch with what is scored of that."""
+        return learner.model.run(batch, memory), batch
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         """Score the targets of a prepared batch, for learning."""

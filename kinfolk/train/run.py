@@ -18,6 +18,7 @@ from kinfolk.family import registry
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
+from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
@@ -109,7 +110,27 @@ def load_learner(out: str | Path) -> tuple[Recipe, Learner]:
         file = saved.path / folder.WEIGHTS
     model = build(recipe, run["seed"])
     load_weights(model, file)
-    return recipe, Learner(model, recipe.objective, vocabulary_of(Tokenizer.load(out / folder.TOKENIZER)))
+    learner = Learner(model, recipe.objective, vocabulary_of(Tokenizer.load(out / folder.TOKENIZER)), run["seed"])
+    if learner.partner is not None:
+        load_partner(learner, out)
+    return recipe, learner
+
+
+def load_partner(learner: Learner, out: Path) -> None:
+    """Fill what an objective learns besides the model from the checkpoint that the model's weights are from."""
+    from kinfolk.train.checkpoint import Checkpoints
+
+    checkpoints = Checkpoints(out / "checkpoints")
+    saved = checkpoints.best() or checkpoints.newest()
+    found = {} if saved is None else saved.tensors("objective")
+    own = {name: x for name, x in learner.state_dict().items() if not name.startswith("model.")}
+    if set(found) != set(own):
+        raise CheckpointError(
+            f"{out}: no checkpoint has what objective {learner.objective.kind!r} learnt beside the model"
+        )
+    with torch.no_grad():
+        for name, x in own.items():
+            x.copy_(found[name])
 
 
 def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -140,8 +161,9 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
             f"with {training.accumulate} micro-batches each; take a multiple of {team.world * training.accumulate}"
         )
     model = build(recipe, seed)
-    model.set_recompute(training.recompute)
-    learner = Learner(model, recipe.objective, vocabulary_of(tokenizer))
+    learner = Learner(model, recipe.objective, vocabulary_of(tokenizer), seed)
+    for network in (m for m in learner.modules() if isinstance(m, Transformer)):
+        network.set_recompute(training.recompute)
     valid, reading = data.split("valid"), reading_of(training)
     job = Job(
         name=recipe.name,
@@ -181,12 +203,14 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
     shapes are those of prepared batches, padding included: it is computed as well.
     """
     flops = tokens = 0.0
+    companion = recipe.objective.companion(recipe.model)
+    networks = [recipe.model] if companion is None else [recipe.model, companion]
     for step in range(samples):
         batch, read = job.read(step + 1, Team())
         scored = batch.n_scored / batch.tokens.numel()
         source = None if batch.source is None else batch.source.shape[1]
-        found = cost(recipe.model, batch.tokens.shape[1], source, scored)
-        flops += found.train_flops_per_token * batch.tokens.numel()
+        found = sum(cost(m, batch.tokens.shape[1], source, scored).train_flops_per_token for m in networks)
+        flops += found * batch.tokens.numel()
         tokens += read
     return flops / tokens
 

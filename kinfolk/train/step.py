@@ -48,6 +48,14 @@ class Paced(Protocol):
         """Be as this step wants it; called between passes, so that all passes of a step see the same."""
 
 
+@runtime_checkable
+class Staged(Protocol):
+    """A module that changes as the training goes on: losses that end half-way, for example."""
+
+    def at_progress(self, progress: float) -> None:
+        """Be as this share of the training wants it; called between passes."""
+
+
 Autocast = Callable[[], contextlib.AbstractContextManager[Any]]
 
 
@@ -118,6 +126,8 @@ class Stepper:
         for module in self.forward.modules():
             if isinstance(module, Paced):
                 module.at_step(step)
+            if isinstance(module, Staged):
+                module.at_progress((step - 1) / total)
         self.optimiser.zero_grad(set_to_none=True)
         sums, totals = self._backward(batch, step)
         sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))
