@@ -137,8 +137,8 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
         except CheckpointError as error:
             against[name] = [str(error)]
             continue
-        # how weights were drawn is of no account once they are there, nor is how a vector is pooled outside the body
-        against[name] = differences(again.replace(init=spec.init, head=sentence.bare(spec.head, again.head)), spec)
+        # how vectors are pooled without weights is said outside of the body's configuration
+        against[name] = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec)
         if not against[name]:
             return form, architecture, values
     nearest = min(against, key=lambda name: len(against[name]))

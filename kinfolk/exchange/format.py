@@ -71,7 +71,6 @@ class Format:
     model_type: ClassVar[str] = ""
     prefix: ClassVar[str] = ""
     table: ClassVar[Table] = {}
-    ties: ClassVar[Mapping[str, str]] = {}  # tensors that repeat a parameter of ours
     unused: ClassVar[tuple[str, ...]] = ()
     buffers: ClassVar[tuple[str, ...]] = ("*position_ids",)  # what is made again and need not be mentioned
     architectures: ClassVar[tuple[Architecture, ...]] = ()
@@ -94,6 +93,10 @@ class Format:
         """Return the present name of a tensor that older files name otherwise."""
         name = name.removesuffix(".gamma") + ".weight" if name.endswith(".gamma") else name
         return name.removesuffix(".beta") + ".bias" if name.endswith(".beta") else name
+
+    def tied_to(self, model: Model) -> Mapping[str, str]:
+        """Return the tensors that repeat a parameter of ours, besides those of an architecture."""
+        return {}
 
     def body(self, model: Model) -> Table:
         """Return the table of the body; that of some formats depends on the model."""

@@ -48,7 +48,7 @@ def fill(
     own = model.state_dict()
     table = form.places(model.spec, architecture, form.prefix)
     plan = [Row(r.ours, r.place, tuple(map(here, r.theirs))) for r in rows(table, own)]
-    ties = {here(theirs): ours for theirs, ours in {**form.ties, **architecture.ties}.items()}
+    ties = {here(theirs): ours for theirs, ours in {**form.tied_to(model.spec), **architecture.ties}.items()}
     unused = [here(p) for p in (*form.unused, *architecture.unused, *form.buffers)] + list(ignore)
     used = {name for row in plan for name in row.theirs}
     spare = sorted(name for name in at if name not in used and any(fnmatch.fnmatchcase(name, p) for p in unused))

@@ -8,16 +8,17 @@ from kinfolk.exchange.places import Below, Table
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embedding import Embedding, Projected, Tokens
 from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.head import Head, MaskedLMHead
 from kinfolk.layers.init import Normal
 from kinfolk.layers.norm import LayerNorm
+from kinfolk.layers.paired_head import PairedHead
 from kinfolk.layers.position import Learned
 from kinfolk.layers.residual import PostNorm
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Stack
+from kinfolk.models.stack import Depth, Stack
 
 LAYER: Table = {
     "parts.0.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -34,11 +35,16 @@ def norm_of(config: Config) -> LayerNorm:
     return LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
 
 
-def masked_lm(config: Config, activation: str = "") -> Head:
+def masked_lm(config: Config, activation: str = "", to: str = "model") -> MaskedLMHead:
     """Return the head of a masked language model; its activation is the body's if none is given."""
     config.only("tie_word_embeddings", True)
     activation = activation or config.choice("hidden_act", ACTIVATIONS, "gelu")
-    return MaskedLMHead(activation=activation, norm=norm_of(config))
+    return MaskedLMHead(activation=activation, norm=norm_of(config), to=to)
+
+
+def paired(head: MaskedLMHead) -> Head:
+    """Return a head over pairs of passages beside one over hidden tokens."""
+    return PairedHead(activation=head.activation, norm=head.norm, to=head.to)
 
 
 def pooled(config: Config) -> Head:
@@ -85,22 +91,26 @@ class Encoder(Format):
             vocab_size=config.number("vocab_size"),
             max_len=config.number("max_position_embeddings", 512) - self.first,
             dropout=config.get(key["hidden_dropout_prob"], 0.1),
-            embedding=Tokens(position=Learned(), norm=norm_of(config), n_segments=self.segments(config)),
-            encoder=stack(block, config.number(key["num_hidden_layers"])),
+            embedding=self.embedding(config),
+            encoder=self.depth(stack(block, config.number(key["num_hidden_layers"])), config),
             head=head,
             init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
-    def segments(self, config: Config) -> int:
-        """Return how many kinds of segment there are."""
-        n: int = config.get("type_vocab_size", 2)
-        return n
+    def embedding(self, config: Config) -> Embedding:
+        """Return the embedding: tokens, positions and segments."""
+        return Tokens(position=Learned(), norm=norm_of(config), n_segments=config.get("type_vocab_size", 2))
+
+    def depth(self, depth: Stack, config: Config) -> Depth:
+        """Return the layers, which some kinds share."""
+        return depth
 
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Stack, model.encoder, "encoder")
         look = need(Attention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
         think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
-        embedding = need(Tokens, model.embedding, "embedding")
+        outer = model.embedding
+        embedding = need(Tokens, outer.of if isinstance(outer, Projected) else outer, "embedding")
         norm = need(LayerNorm, embedding.norm, "embedding.norm")
         found = {
             "hidden_size": model.d_model,
@@ -130,6 +140,16 @@ NUMBERS = (
     "attention_probs_dropout_prob",
 )
 
+PREDICTIONS: dict[str, str] = {
+    "head.transform": "cls.predictions.transform.dense",
+    "head.norm": "cls.predictions.transform.LayerNorm",
+    "head.bias": "cls.predictions.bias",
+}
+PREDICTIONS_TIES = {
+    "cls.predictions.decoder.weight": "embedding.table.weight",
+    "cls.predictions.decoder.bias": "head.bias",
+}
+
 CLASS_UNUSED = ("cls.*", "lm_head.*")
 
 
@@ -152,16 +172,16 @@ class Bert(Encoder, model_type="bert"):
             "BertForMaskedLM",
             MaskedLMHead,
             masked_lm,
-            table={
-                "head.transform": "cls.predictions.transform.dense",
-                "head.norm": "cls.predictions.transform.LayerNorm",
-                "head.bias": "cls.predictions.bias",
-            },
-            ties={
-                "cls.predictions.decoder.weight": "embedding.table.weight",
-                "cls.predictions.decoder.bias": "head.bias",
-            },
+            table=PREDICTIONS,
+            ties=PREDICTIONS_TIES,
             unused=("bert.pooler.*", "cls.seq_relationship.*"),
+        ),
+        Architecture(
+            "BertForPreTraining",
+            PairedHead,
+            lambda config: paired(masked_lm(config)),
+            table=PREDICTIONS | {"head.judge.hidden": "bert.pooler.dense", "head.judge.output": "cls.seq_relationship"},
+            ties=PREDICTIONS_TIES,
         ),
         Architecture(
             "BertForSequenceClassification",
@@ -229,8 +249,8 @@ class DistilBert(Encoder, model_type="distilbert"):
         ),
     )
 
-    def segments(self, config: Config) -> int:
-        return 0
+    def embedding(self, config: Config) -> Embedding:
+        return Tokens(position=Learned(), norm=LayerNorm(eps=1e-12))
 
     def values(self, model: Model) -> dict[str, Any]:
         found = super().values(model)
