@@ -59,7 +59,17 @@ SPINE = [
     "models/folder.py",
     "train/loop.py",
 ]
-EXTRAS = {"pyarrow", "plotly", "scipy", "tensorboard", "transformers", "x_transformers", "matplotlib", "gymnasium"}
+EXTRAS = {
+    "PIL",
+    "pyarrow",
+    "plotly",
+    "scipy",
+    "tensorboard",
+    "transformers",
+    "x_transformers",
+    "matplotlib",
+    "gymnasium",
+}
 CHECKS = {"assert_exact", "raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.generated import TASKS, is_task, open_task
+from kinfolk.data.images import is_images, open_images
 from kinfolk.data.job import WORK
 from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.names import split_name
@@ -37,7 +38,9 @@ def open_data(
         labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or
         about so much of it as `stdlib:megabytes=4`; a folder made by `prepare`; or any file or folder that
         `prepare` reads, which is then prepared once and kept in the cache. A treebank (`.conllu`, `.conllu.gz`) is
-        read as it is: sentences with their parses, as sources of pairs.
+        read as it is: sentences with their parses, as sources of pairs. Pictures are read from MNIST's and CIFAR's
+        own files and from folders of picture files, one sub-folder per class; `images:PATH` leaves out the classes,
+        and `images:side=32,channels=1:PATH` scales picture files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
@@ -54,6 +57,8 @@ def open_data(
         # some of its files are empty, and a few are not UTF-8
         return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
     path = Path(name)
+    if is_images(name):
+        return open_images(name, _cache(cache), choices)
     if (path / MANIFEST).is_file():
         return open_prepared(path)
     if (path / WORK).is_dir():
