@@ -24,6 +24,7 @@ from kinfolk.family import registry
 from kinfolk.family.about import About
 from kinfolk.family.building import read_recipe
 from kinfolk.family.making import make, numbers_of
+from kinfolk.family.pictures import Picture, read_whole
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
 from kinfolk.family.supervise import Labelling, judging
@@ -38,8 +39,8 @@ TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
 class Contestant:
     """One that takes part: a relative with some numbers, a recipe read from a file, or a row of a published table.
 
-    `assignments` is what `--set` changes besides. `labelling` is what labelled data makes of all of them, `reads` the
-    kind of data.
+    `assignments` is what `--set` changes besides. `labelling` is what labelled data makes of all of them, `picture` the
+    size of what they see, where data is made of pictures, `reads` the kind of data.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Contestant:
     assignments: tuple[str, ...] = ()
     row: tuple[Table, TableRow] | None = None
     labelling: Labelling | None = None
+    picture: Picture | None = None
     reads: str = "text"
 
     @property
@@ -71,8 +73,10 @@ class Contestant:
         else:
             numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
             fitting = {name: value for name, value in numbers.items() if name in known}
+            fitting |= {} if self.picture is None else self.picture.numbers(known)
             recipe = self._made(fitting | dict(self.overrides))
-        return judging(recipe.learning_from(self.reads), self.labelling).assigned(self.assignments)
+        recipe = judging(recipe.learning_from(self.reads), self.labelling)
+        return read_whole(recipe, self.picture).assigned(self.assignments)
 
     def parent(self, vocab_size: int) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
@@ -124,6 +128,7 @@ class Contestant:
             same,
             assignments=self.assignments,
             labelling=self.labelling,
+            picture=self.picture,
             reads=self.reads,
         )
 

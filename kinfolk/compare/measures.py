@@ -12,6 +12,7 @@ MEANINGS = {
     "not a probability of the text, so it has no bits per byte",
     "masked-token": "hidden tokens from both sides; not a probability of the text, so it has no bits per byte and no "
     "place among the others",
+    "bits-per-dimension": "every value of a picture that is not given, from what is given and all before it, in bits",
     "accuracy": "the share of examples whose class was the one with the highest score; more is better",
     "class": "the class of an example, in nats",
 }

@@ -30,7 +30,7 @@ from kinfolk.core.plain import dumps, to_plain
 from kinfolk.data import Data, open_data
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
-from kinfolk.train.fitting import labelling_of
+from kinfolk.train.fitting import labelling_of, picture_of
 
 VALIDATIONS = (5, 10)
 """Fewest and most validations of a trial; the first, after a fifth to a tenth of the steps, is the early loss."""
@@ -150,7 +150,8 @@ def make(settings: Settings) -> Plan:
         contestants = gather(settings.contestants, settings.size, settings.assignments)
     data = open_data(**_arguments(settings))
     vocab_size, labelling = data.tokenizer.vocab_size, labelling_of(data)
-    contestants = [dataclasses.replace(contestant, labelling=labelling, reads=data.kind) for contestant in contestants]
+    asked = {"labelling": labelling, "picture": picture_of(data), "reads": data.kind}
+    contestants = [dataclasses.replace(contestant, **asked) for contestant in contestants]  # type: ignore[arg-type]
     recipes = [contestant.recipe(vocab_size) for contestant in contestants]
     first = recipes[0].training
     reading = read(data, first.batch_size, first.length)

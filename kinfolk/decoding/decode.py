@@ -59,7 +59,8 @@ class Steps:
             self.source, rows = _batch(rows, device), [[BOS] for _ in rows]
         self.rows = rows
         n = max(map(len, rows))
-        _check(model, n + max_new)
+        # the last of the new tokens is not read again
+        _check(model, n + max(0, max_new - 1))
         self.batch = _batch(rows, device)
         self.state = model.new_state(len(rows), n + max_new)
 

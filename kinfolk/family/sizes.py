@@ -22,7 +22,18 @@ class Size:
 
 SIZES = {
     "tiny": Size(
-        {"d_model": 128, "n_layers": 2, "n_heads": 4, "d_ff": 512, "vocab_size": 263, "max_len": 512, "dropout": 0.0},
+        {
+            "d_model": 128,
+            "n_layers": 2,
+            "n_heads": 4,
+            "d_ff": 512,
+            "vocab_size": 263,
+            "max_len": 512,
+            "dropout": 0.0,
+            "image_width": 16,
+            "channels": 1,
+            "patch": 4,
+        },
         {"steps": 400, "batch_size": 16, "length": 128},
     ),
     "small": Size(
@@ -34,6 +45,9 @@ SIZES = {
             "vocab_size": 8192,
             "max_len": 1024,
             "dropout": 0.0,
+            "image_width": 32,
+            "channels": 1,
+            "patch": 4,
         },
         {"steps": 2000, "batch_size": 16, "length": 256},
     ),

@@ -95,9 +95,10 @@ def evaluate(
 
 
 def bits_per_byte(scores: dict[str, Score], split: object) -> float | None:
-    """Return bits per byte of text, where every token is scored; None elsewhere."""
+    """Return bits per byte of text, or of pictures, where every token is scored; None elsewhere."""
     tokens, size = getattr(split, "n_tokens", 0), getattr(split, "n_bytes", 0)
-    if getattr(split, "kind", "") != "text" or not tokens or not size or EVERY_TOKEN not in scores:
+    whole = getattr(split, "kind", "") == "text" or hasattr(split, "channels")
+    if not whole or not tokens or not size or EVERY_TOKEN not in scores:
         return None
     return scores[EVERY_TOKEN].mean / math.log(2) * tokens / size
 

@@ -353,7 +353,7 @@ def test_learns_its_toy_task(name):
         if step % 20 == 19:
             with torch.no_grad():
                 measures = learn.eval().measure(batch)
-            if all(total / count < 0.5 for total, count in measures.values()):
+            if all(total / count < 0.5 for kind, (total, count) in measures.items() if kind not in HIGHER):
                 return
     pytest.fail(f"after 300 steps: {measures}")
 
