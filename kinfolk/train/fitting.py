@@ -5,6 +5,7 @@ from typing import Any, cast
 import numpy as np
 
 from kinfolk.data import Data
+from kinfolk.family.pictures import Picture
 from kinfolk.family.supervise import Labelling
 
 LONGEST = 4096
@@ -29,3 +30,9 @@ def labelling_of(data: Data) -> Labelling | None:
         longest = max(longest, *(int(side.max()) + ends for side in both))
     classes = cast(Any, data.split("train")).classes
     return Labelling(len(classes), min(longest, LONGEST), sides)
+
+
+def picture_of(data: Data) -> Picture | None:
+    """Return the size of pictures; None for data that is not made of them."""
+    split = cast(Any, data.split("train"))
+    return Picture(split.height, split.width, split.channels) if hasattr(split, "channels") else None
