@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.decoding import generate
     from kinfolk.train.run import load_learner
 
-    tokenizer = _tokenizer(args.what)
+    tokenizer = read_tokenizer(args.what)
     model = load_learner(args.what)[1].model
     prompts = _prompts(args)
     opening = [tokenizer.bos] if model.spec.topology == "decoder" else []
@@ -83,7 +83,8 @@ class Writer:
             self.shown = text
 
 
-def _tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of a run."""
     from kinfolk.core.errors import CheckpointError
     from kinfolk.data import Tokenizer
 

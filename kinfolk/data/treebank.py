@@ -31,12 +31,16 @@ _SHARES = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words, the number of each word's head from 0 on (-1: a root), parts of speech, and a translation if given."""
+    """Words, the number of each word's head from 0 on (-1: a root), parts of speech, and a translation if given.
+
+    `relations` says of what kind each word's tie to its head is.
+    """
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
     tags: tuple[str, ...]
     translation: str = ""
+    relations: tuple[str, ...] = ()
 
 
 def is_treebank(path: Path) -> bool:
@@ -166,7 +170,8 @@ def _sentence(path: str, rows: list[tuple[int, list[str]]], translation: str) ->
             at, steps = heads[at], steps + 1
         if at >= 0:
             raise DataError(f"{path}:{number}: the heads of word {start + 1} go round in a circle and reach no root")
-    return Sentence(tuple(row[1] for _, row in rows), heads, tuple(row[3] for _, row in rows), translation)
+    words, tags, relations = (tuple(row[column] for _, row in rows) for column in (1, 3, 7))
+    return Sentence(words, heads, tags, translation, relations)
 
 
 def _head(path: str, number: int, row: list[str], n_words: int) -> int:

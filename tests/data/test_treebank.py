@@ -54,8 +54,8 @@ def test_sentences_are_what_the_file_says(tmp_path: Path, ending: str, newline: 
     path = tmp_path / "t.conllu"
     path.write_bytes((GOOD + ending).replace("\n", newline).encode())
     assert read_treebank(path) == [
-        Sentence(("The", "cat", "sat"), (1, 2, -1), ("DET", "NOUN", "VERB")),
-        Sentence(("vamos", "nos"), (-1, 0), ("VERB", "PRON")),
+        Sentence(("The", "cat", "sat"), (1, 2, -1), ("DET", "NOUN", "VERB"), relations=("det", "nsubj", "root")),
+        Sentence(("vamos", "nos"), (-1, 0), ("VERB", "PRON"), relations=("root", "obj")),
     ]
 
 

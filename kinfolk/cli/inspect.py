@@ -1,0 +1,150 @@
+"""`kin inspect`: look inside a trained model."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.cli.generate import read_tokenizer
+
+if TYPE_CHECKING:
+    from kinfolk.inspect.page import Findings
+
+EPILOG = """\
+examples:
+  kin inspect runs/a --text "for i in range(10):"                   a page with every head, and what is special
+  kin inspect runs/a --text "a text" --out page.html --remove       also what the loss becomes without each head
+  kin inspect runs/t --text "a b c" --target "c b a"                an encoder-decoder reading a given target
+  kin inspect runs/b --text "A sentence." --conllu treebank.conllu  which head finds which dependency relation
+
+The page is one file that needs nothing else. With --json the numbers are printed instead: statistics of every head
+and what is special to the relative (spans, steps of halting, buckets, experts, approximation error)."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("what", type=Path, metavar="RUN", help="the run folder")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--text", metavar="TEXT", help="what to look at; of an encoder-decoder, its source")
+    what.add_argument("--file", type=Path, metavar="FILE", help="the same from a file, its first 512 tokens")
+    add("--target", metavar="TEXT", help="what an encoder-decoder reads besides (default: what it writes)")
+    add("--out", type=Path, default=Path("inspect.html"), metavar="FILE", help="the page (default: inspect.html)")
+    add("--remove", action="store_true", help="measure the loss without each head, on the run's validation data")
+    add("--batches", type=int, default=2, metavar="N", help="of --remove (default: 2)")
+    add("--conllu", type=Path, metavar="FILE", help="parsed sentences, to see which head finds which relation")
+    add("--sentences", type=int, default=200, metavar="N", help="of them, at most (default: 200)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page, or print the numbers."""
+    from kinfolk.core.errors import DataError
+    from kinfolk.inspect.page import describe, render
+    from kinfolk.inspect.sight import look
+    from kinfolk.train import durable
+    from kinfolk.train.run import load_learner
+
+    recipe, learner = load_learner(args.what)
+    tokenizer = read_tokenizer(args.what)
+    text = args.text if args.text is not None else _read(args.file)
+    sight = look(learner.model, tokenizer, text, args.target)
+    if not sight.maps and not sight.specials:
+        raise DataError(f"{args.what}: nothing in {recipe.name} reports what it does")
+    special = [i in tokenizer.special_ids for i in sight.tokens]
+    data = describe(sight, special, _findings(args, recipe, learner, tokenizer))
+    if args.json:
+        print(json.dumps(_numbers(data), indent=2, ensure_ascii=False))
+        return 0
+    durable.write(args.out, render(f"Inside {args.what.name}", data))
+    for line in _sentences(data):
+        print(line)
+    print(f"page: {args.out}")
+    return 0
+
+
+def _read(file: Path) -> str:
+    from kinfolk.core.errors import DataError
+
+    try:
+        with file.open(encoding="utf-8") as opened:
+            return opened.read(1 << 16)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read as text: {error}") from None
+
+
+def _findings(args: argparse.Namespace, recipe: Any, learner: Any, tokenizer: Any) -> "Findings":
+    from kinfolk.data.treebank import read_treebank
+    from kinfolk.inspect.page import Findings
+    from kinfolk.inspect.removal import importance, removed
+    from kinfolk.inspect.syntax import relations
+
+    facts = {"relative": recipe.name, "parameters": f"{learner.model.n_params:,}"}
+    found: tuple[Any, ...] = ()
+    if args.conllu is not None:
+        sentences = read_treebank(args.conllu)[: args.sentences]
+        with _bar("sentences") as tell:
+            found = tuple(relations(learner.model, tokenizer, sentences, lambda done: tell(done, len(sentences))))
+    if not args.remove:
+        return Findings(found, facts=facts)
+    batches = _batches(args, learner, recipe.training)
+    learner.eval()
+    with _bar("heads") as tell:
+        loss, rises = removed(learner, batches, tell)
+    leans = importance(learner, [batch.rows(slice(0, 8)) for batch in batches])
+    worth = {path: (leans[path].tolist(), rises[path].tolist()) for path in rises}
+    return Findings(found, worth, loss, facts)
+
+
+@contextlib.contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show how far it is and how long it will take, if somebody is looking."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _batches(args: argparse.Namespace, learner: Any, training: Any) -> list[Any]:
+    from kinfolk.core.rng import Rng, derive
+    from kinfolk.data import Batches
+    from kinfolk.train.run import reopen
+
+    batches = Batches(
+        reopen(args.what).split("valid"), shuffle=False, batch_size=training.batch_size, length=training.length
+    )
+    count = min(args.batches, batches.steps_per_epoch)
+    return [learner.prepare(batches.at(i), Rng(derive(0, "valid"))) for i in range(count)]
+
+
+def _numbers(data: dict[str, Any]) -> dict[str, Any]:
+    """Leave the maps out: what is left can be read."""
+    maps = [{key: one[key] for key in ("path", "side", "keys", "shape", "habits")} for one in data["maps"]]
+    specials = [
+        {key: one[key] for key in ("path", "name", "meaning", "shape")} | _summary(one) for one in data["specials"]
+    ]
+    return {**{k: v for k, v in data.items() if k != "plane"}, "maps": maps, "specials": specials}
+
+
+def _sentences(data: dict[str, Any]) -> list[str]:
+    """Say what is special to a relative, over its layers."""
+    found = []
+    for one in data["specials"]:
+        told = _summary(one)
+        around = f", from {told['least']:.4g} to {told['most']:.4g}" if told["least"] < told["most"] else ""
+        found.append(f"{one['path']}: {one['meaning']}: {told['mean']:.4g}{around}")
+    return found
+
+
+def _summary(packed: dict[str, Any]) -> dict[str, float]:
+    import base64
+
+    import numpy as np
+
+    values = np.frombuffer(base64.b64decode(packed["data"]), np.float32)
+    return {"mean": float(values.mean()), "least": float(values.min()), "most": float(values.max())}
