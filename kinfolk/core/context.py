@@ -96,7 +96,6 @@ class Context:
     memory: Memory | None = None
     taps: Taps | None = None
     side_losses: dict[str, Tensor] | None = None
-    step: int = 0  # of training, for what changes with it
     unit: int = 1  # positions of the text from one token to the next, where a token stands for several
 
     def replace(self, **changes: object) -> "Context":
