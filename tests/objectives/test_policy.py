@@ -1,0 +1,78 @@
+"""The objective of acting, against its three terms written out."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
+from kinfolk.objectives.policy import Policy, Rollout
+from kinfolk.ops.naive.surrogate import entropy, surrogate
+from kinfolk.rl.run import make_job
+from tests.rl.toy import toy
+
+
+def setup():
+    recipe, world = toy("lstm")
+    job = make_job(recipe, world, 0)
+    batch = job.batches.at(0)
+    draw = torch.Generator().manual_seed(0)
+    # as if some updates had passed since
+    noise = {
+        name: torch.randn(batch.log_probs.shape, generator=draw) for name in ("log_probs", "advantages", "returns")
+    }
+    batch = dataclasses.replace(batch, log_probs=batch.log_probs + 0.3 * noise.pop("log_probs"), **noise)
+    return job.learner.double(), batch
+
+
+def test_the_loss_is_surrogate_values_and_entropy():
+    learner, batch = setup()
+    out = learner.model.run(batch)
+    logits, values = out.head.logits(out.hidden), out.head.value(out.hidden)
+    now = torch.stack([row[torch.arange(6), a] for row, a in zip(logits.log_softmax(-1), batch.targets, strict=True)])
+    objective = Policy(clip=0.1, value_weight=0.7, entropy_weight=0.03)
+    loss = objective.loss(out, batch)
+    want = surrogate(now, batch.log_probs.double(), batch.advantages.double(), 0.1).sum()
+    want = want + 0.7 * 0.5 * ((values - batch.returns) ** 2).sum() - 0.03 * entropy(logits.detach()).sum()
+    assert float(loss.total.detach()) == pytest.approx(float(want.detach()), rel=1e-6)
+    assert float(loss.count) == batch.targets.numel() == 30
+    assert float(loss.side) == 0.0
+
+
+def test_a_good_action_becomes_likelier():
+    learner, batch = setup()
+    batch = dataclasses.replace(batch, advantages=torch.ones_like(batch.advantages))
+    objective = Policy(value_weight=0.0, entropy_weight=0.0, clip=0.9)
+    optimiser = torch.optim.SGD(learner.parameters(), lr=1e-3)
+
+    def likely():
+        out = learner.model.run(batch)
+        log_probs = out.head.logits(out.hidden).log_softmax(-1)
+        return float(log_probs.gather(-1, batch.targets[..., None]).sum().detach())
+
+    before = likely()
+    objective.loss(learner.model.run(batch), batch).total.backward()
+    optimiser.step()
+    assert likely() > before
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"gamma": 1.5}, "gamma must be from 0 to 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"clip": 0.0}, "clip"),
+    ],
+)
+def test_numbers_that_make_no_sense(numbers, said):
+    with pytest.raises(SpecError, match=said):
+        Policy(**numbers)
+
+
+def test_texts_are_not_acted_out():
+    learner, batch = setup()
+    text = Batch(index=batch.index, tokens=batch.tokens, targets=batch.targets)
+    with pytest.raises(SpecError, match="learns from rollouts with a policy head"):
+        learner.objective.loss(learner.model.run(text), text)
+    assert isinstance(batch, Rollout)
