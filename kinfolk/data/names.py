@@ -1,5 +1,6 @@
-"""Names with numbers: `copy:length=16,symbols=20`."""
+"""Names with numbers: `copy:length=16,symbols=20`; and with a path behind them: `text:length=400:my/folder`."""
 
+import re
 from collections.abc import Iterable
 
 from kinfolk.core.errors import DataError, suggest
@@ -17,3 +18,12 @@ def split_name(name: str, known: Iterable[str]) -> tuple[str, dict[str, int]]:
             raise DataError(f"{name}: {key} must be a whole number, not {value!r}")
         numbers[key] = int(value)
     return base, numbers
+
+
+def split_path(name: str) -> tuple[str, str]:
+    """Return a name with its numbers, and the path behind it, which may be none."""
+    base, _, rest = name.partition(":")
+    if not rest or re.fullmatch(r"[^:/]*=[^:/]*", rest):
+        return name, ""
+    match = re.fullmatch(r"((?:[a-z_]+=[^,:/]*,?)+):(.+)", rest)
+    return (f"{base}:{match[1]}", match[2]) if match else (base, rest)

@@ -20,6 +20,7 @@ def texts(data: Data, name: str, n: int = 400) -> list[tuple[str, str]]:
         ("copy", lambda s: s),
         ("reverse", lambda s: s[::-1]),
         ("sort", lambda s: "".join(sorted(s))),
+        ("duplication", lambda s: s + s),
         ("addition", lambda s: str(sum(map(int, s.split("+"))))),
         ("copy:length=1,symbols=26", lambda s: s),
         ("reverse:length=40,symbols=2", lambda s: s[::-1]),

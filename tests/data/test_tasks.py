@@ -16,6 +16,9 @@ SMALL = {
     "needle": "needle:length=16,needles=2",
     "listops": "listops:length=12,shortest=2,depth=3",
     "logic": "logic:operators=3",
+    "text": "text:length=400,families=2",
+    "prose": "prose:length=400",
+    "retrieval": "retrieval:length=400",
     "shapes": "shapes:size=8,kinds=3",
     "pathfinder": "pathfinder:size=24,length=4",
 }
@@ -62,6 +65,7 @@ def test_lengths_classes_and_symbols(name: str) -> None:
     sides = lengths if isinstance(lengths, tuple) else (lengths,)
     for at, side in enumerate(sides):
         assert side.tolist() == [len(example[at]) for example in examples]
+        assert side.max() <= getattr(split, "longest", side.max())
         assert all(example[at].min() >= 7 and example[at].max() < data.tokenizer.vocab_size for example in examples)
     labels = {example[-1] for example in examples}
     assert labels == set(range(len(split.classes)))
@@ -103,6 +107,10 @@ def test_what_is_kept_does_not_change_what_is_made(monkeypatch: pytest.MonkeyPat
         ("listops:length=100,shortest=96", "shortest must be from 0 to 95, not 96"),
         ("logic:operators=13", "operators must be from 0 to 12, not 13"),
         ("logic:operators=3,fewest=4", "fewest must be from 0 to 3, not 4"),
+        ("text:families=1", "families must be from 2"),
+        ("text:length=8", "length must be from 16"),
+        ("retrieval:length=60000", "too few files that long"),
+        ("prose:family=2", "unknown setting 'family'"),
         ("shapes:kinds=1", "kinds must be from 2 to 10"),
         ("shapes:noise=x", "noise must be a whole number"),
         ("pathfinder:size=8", "size must be from 16 to 512"),

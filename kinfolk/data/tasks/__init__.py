@@ -12,6 +12,7 @@ from kinfolk.data.tasks.parity import open_parity
 from kinfolk.data.tasks.pathfinder import open_pathfinder
 from kinfolk.data.tasks.recall import open_needle, open_recall
 from kinfolk.data.tasks.shapes import open_shapes
+from kinfolk.data.tasks.text import open_prose, open_retrieval, open_text
 
 LABELLED: dict[str, Callable[[str, int], Data]] = {
     "parity": open_parity,
@@ -19,6 +20,9 @@ LABELLED: dict[str, Callable[[str, int], Data]] = {
     "needle": open_needle,
     "listops": open_listops,
     "logic": open_logic,
+    "text": open_text,
+    "prose": open_prose,
+    "retrieval": open_retrieval,
     "shapes": open_shapes,
     "pathfinder": open_pathfinder,
 }

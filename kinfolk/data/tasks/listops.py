@@ -62,6 +62,11 @@ class ListOps:
     classes = tuple("0123456789")
     picture = None
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest there may be."""
+        return self.length - 1
+
     def tokenizer(self) -> Tokenizer:
         """Return what turns tokens into ids."""
         return Tokenizer.words(SYMBOLS)

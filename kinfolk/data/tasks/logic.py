@@ -112,6 +112,11 @@ class Logic:
     classes = RELATIONS
     picture = None
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest there may be: everything is negated, which takes three, and connectives take five."""
+        return 3 * self._slots + 5 * (self._slots // 2) + (self._slots + 1) // 2
+
     def tokenizer(self) -> Tokenizer:
         """Return what turns tokens into ids."""
         return Tokenizer.words(SYMBOLS)

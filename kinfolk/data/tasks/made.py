@@ -35,6 +35,10 @@ class Task(Protocol):
     def picture(self) -> tuple[int, int, int] | None:
         """Height, width and channels, where a question is a picture."""
 
+    @property
+    def longest(self) -> int:
+        """Symbols of the longest sequence there may be."""
+
     def tokenizer(self) -> Tokenizer:
         """Return what turns symbols into ids: symbol s is the s-th after the specials."""
 
@@ -46,13 +50,14 @@ class Task(Protocol):
 
 
 class MadeSplit:
-    """One part of a task. Pictures have `height`, `width` and `channels`, and no end."""
+    """One part of a task. Pictures have `height`, `width` and `channels`, and no end; two texts are read apart."""
 
     kind = "labelled"
+    apart = True
 
     def __init__(self, name: str, task: Task, tokenizer: Tokenizer, n: int, seed: int) -> None:
         self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
-        self.classes, self.ends = task.classes, task.picture is None
+        self.classes, self.ends, self.longest = task.classes, task.picture is None, task.longest
         if task.picture is not None:
             self.height, self.width, self.channels = task.picture
         self.seed = derive(seed, "made", name)
@@ -134,5 +139,7 @@ def open_made(name: str, seed: int, task: Any) -> Data:
     splits: dict[str, Split] = {
         part: MadeSplit(part, asked, tokenizer, size, seed) for part, (asked, size) in parts.items()
     }
-    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
+    # what a task draws from, where that is not in its numbers
+    source = task.source() if hasattr(task, "source") else ""
+    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, source, "v1"], sort_keys=True)
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)

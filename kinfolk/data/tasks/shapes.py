@@ -43,6 +43,11 @@ class Shapes:
         """Height, width and channels."""
         return self.size, self.size, 1
 
+    @property
+    def longest(self) -> int:
+        """Pixels of a picture."""
+        return self.size * self.size
+
     def tokenizer(self) -> Tokenizer:
         """Return what turns values of pixels into ids."""
         return Tokenizer.byte()
