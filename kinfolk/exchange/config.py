@@ -8,23 +8,23 @@ from typing import Any
 
 from kinfolk.core.errors import CheckpointError, suggest
 
-# what says nothing about the network: names, versions, ids of specials, how to generate; and the dropout before heads,
-# which is the model's here
+# what says nothing about the function of the network: names, versions, ids of specials, how to generate; and what is
+# dropped in training at places where nothing is dropped here
 _NAMES = """
-    _attn_implementation _commit_hash _name_or_path _num_labels architectures attn_implementation auto_map
-    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
-    classifier_dropout_prob cls_token_id decoder_start_token_id directionality diversity_penalty do_sample dtype
-    early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_factor
-    keys_to_ignore_at_inference label2id language layerdrop length_penalty max_length min_length model_max_length
-    model_type name_or_path no_repeat_ngram_size normalize_after normalize_before normalize_embedding
-    num_beam_groups num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pad_token_id pooler_dropout pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type prefix problem_type qa_dropout remove_invalid_values repetition_penalty
-    return_dict return_dict_in_generate save_step sep_token_id seq_classif_dropout summary_activation
-    summary_first_dropout summary_last_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
-    transformers_version typical_p use_bfloat16 use_cache vocab_file
+    _attn_implementation _commit_hash _name_or_path _num_labels activation_dropout architectures attn_implementation
+    auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
+    classifier_dropout_prob cls_token_id decoder_layerdrop decoder_start_token_id directionality diversity_penalty
+    do_sample dtype early_stopping encoder_layerdrop encoder_no_repeat_ngram_size eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    id2label initializer_factor keys_to_ignore_at_inference label2id language layerdrop length_penalty max_length
+    min_length model_max_length model_type name_or_path no_repeat_ngram_size num_beam_groups num_beams num_labels
+    num_return_sequences output_attentions output_hidden_states output_past output_scores pad_token_id
+    pooler_dropout pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    prefix problem_type qa_dropout remove_invalid_values repetition_penalty return_dict return_dict_in_generate
+    save_step sep_token_id seq_classif_dropout summary_activation summary_first_dropout summary_last_dropout
+    summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature
+    tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16
+    use_cache vocab_file
 """
 HARMLESS = frozenset(_NAMES.split())
 

@@ -9,7 +9,7 @@ import wherever the table is right at all.
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Place:
     copies: ClassVar[bool] = False
 
     @classmethod
-    def at(cls, *names: str, **more: int) -> "Place":
+    def at(cls, *names: str, **more: Any) -> "Place":
         """Return the place of these names."""
         return cls(names, **more)
 

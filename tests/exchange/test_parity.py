@@ -8,6 +8,7 @@ from torch import nn
 
 import kinfolk as kf
 from kinfolk.exchange.folder import open_folder
+from kinfolk.layers.detection_head import DetectionHead
 from kinfolk.layers.paired_head import PairedHeadModule
 
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs kinfolk[bench]")
@@ -65,6 +66,15 @@ CASES |= {
     "t5-v1-1": ("T5ForConditionalGeneration", T5 | UNTIED | {"feed_forward_proj": "gated-gelu"}),
     "t5-v1-1-odd": ("T5ForConditionalGeneration", T5_ODD | UNTIED | {"feed_forward_proj": "gated-silu"}),
 }
+SIDES = {"encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 33, "d_model": 24}
+SIDES |= {"encoder_attention_heads": 3, "decoder_attention_heads": 4, "vocab_size": V, "max_position_embeddings": 19}
+CASES |= {
+    "electra-detect": ("ElectraForPreTraining", BERT | {"embedding_size": 5}),
+    "bart": ("BartForConditionalGeneration", SIDES),
+    "bart-scaled": ("BartForConditionalGeneration", SIDES | {"scale_embedding": True, "activation_function": "relu"}),
+    "marian": ("MarianMTModel", SIDES | {"pad_token_id": 1, "eos_token_id": 0, "scale_embedding": True}),
+    "marian-plain": ("MarianMTModel", SIDES | {"pad_token_id": 1, "eos_token_id": 0, "activation_function": "swish"}),
+}
 
 
 def their_model(name, numbers):
@@ -74,7 +84,10 @@ def their_model(name, numbers):
     if name.startswith("T5") and not numbers.get("tie_word_embeddings", True):
         # their configuration ties it always; files of the second release have their own
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
-    for key, p in model.named_parameters():
+    trained = [(key, b) for key, b in model.named_buffers() if key == "final_logits_bias"]
+    for key, p in [*model.named_parameters(), *trained]:
+        if key.endswith("embed_positions.weight") and not p.requires_grad:
+            continue
         nn.init.normal_(
             p, mean=1.0 if "norm" in key.lower() and key.endswith("weight") else 0.0, std=0.2, generator=generator
         )
@@ -110,6 +123,8 @@ def theirs(model, tokens, keep):
 def ours(model, tokens, keep):
     more = (target(tokens),) if model.spec.topology == "encoder-decoder" else ()
     out = model.eval()(tokens, *more, keep=keep)
+    if isinstance(model.spec.head, DetectionHead):
+        return out.logits[..., 1] - out.logits[..., 0]
     if isinstance(out.head, PairedHeadModule):
         return out.logits + out.head.pair(out.hidden).sum(-1)[:, None, None]
     return out.logits

@@ -3,11 +3,12 @@
 from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
-from kinfolk.exchange.format import Architecture, layers, need
+from kinfolk.exchange.format import ACTIVATIONS, Architecture, layers, need
 from kinfolk.exchange.formats.bert import LAYER, Encoder, class_values, classes, masked_lm, paired
 from kinfolk.exchange.places import Table
 from kinfolk.family.assembly import shared
 from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.detection_head import DetectionHead
 from kinfolk.layers.embedding import Embedding, Projected
 from kinfolk.layers.head import MaskedLMHead
 from kinfolk.layers.paired_head import PairedHead
@@ -117,7 +118,7 @@ class Albert(Narrow, model_type="albert"):
 
 
 class Electra(Narrow, model_type="electra"):
-    """Clark et al. 2020: the generator as a masked language model."""
+    """Clark et al. 2020: the generator is a masked language model, the discriminator detects its tokens."""
 
     prefix = "electra."
     always = False
@@ -144,6 +145,15 @@ class Electra(Narrow, model_type="electra"):
                 "head.transform": "generator_predictions.dense",
                 "head.norm": "generator_predictions.LayerNorm",
                 "head.bias": "generator_lm_head.bias",
+            },
+        ),
+        Architecture(
+            "ElectraForPreTraining",
+            DetectionHead,
+            lambda config: DetectionHead(activation=config.choice("hidden_act", ACTIVATIONS, "gelu")),
+            table={
+                "head.hidden": "discriminator_predictions.dense",
+                "head.output": "discriminator_predictions.dense_prediction",
             },
         ),
         Architecture(
