@@ -62,8 +62,8 @@ def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
         params = cost(recipe.model, shape.length, shape.source, shape.scored).params
         for network in (recipe.model,) if companion is None else (recipe.model, companion):
             found = cost(network, shape.length, shape.source, shape.scored)
-            flops += found.flops_per_token * shape.positions
-            kept += found.activation_bytes * shape.positions
+            flops += found.flops_per_token * shape.positions * recipe.objective.passes
+            kept += found.activation_bytes * shape.positions * recipe.objective.passes
     tokens = sum(map(tokens_of, reading.batches))
     return ModelCost(params, flops / tokens, kept / tokens)
 

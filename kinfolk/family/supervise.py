@@ -1,28 +1,50 @@
 """From any relative to one that judges what it reads: another head and another objective, the same body."""
 
 import dataclasses
+from typing import Any
 
+from kinfolk.core.errors import SpecError
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.attention import Attention
-from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.class_head import ClassHead, RegressionHead
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.span import Unlimited
+from kinfolk.layers.towers import PairHead
+from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
+from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.image import Pictures
-from kinfolk.objectives.supervised import Classify, Labels
+from kinfolk.objectives.supervised import Classify, ClassifyMany, Labels, Regress
 from kinfolk.ops.pattern import Causal, Full
+
+KINDS: dict[str, type[Labels]] = {"class": Classify, "classes": ClassifyMany, "number": Regress}
+"""What learns from each kind of labels."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Labelling:
-    """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each."""
+    """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each.
+
+    apart: two sequences are read by one model each for itself. labels: one "class" of each example, the "classes" that
+    hold, or a "number".
+    """
 
     n_classes: int
     length: int
     n_sequences: int = 1
+    apart: bool = False
+    labels: str = "class"
 
 
-def as_classifier(recipe: Recipe, n_classes: int, *, length: int | None = None, n_sequences: int = 1) -> Recipe:
+def as_classifier(
+    recipe: Recipe,
+    n_classes: int,
+    *,
+    length: int | None = None,
+    n_sequences: int = 1,
+    apart: bool = False,
+    labels: str = "class",
+) -> Recipe:
     """Let a relative classify sequences, or pairs of them.
 
     Where every position sees all others in each layer (in a decoder: all before it), one state stands for the whole:
@@ -30,26 +52,24 @@ def as_classifier(recipe: Recipe, n_classes: int, *, length: int | None = None, 
     (Radford et al. 2018). Elsewhere it is the mean of all states: what is far from the one might never reach it. An
     encoder-decoder reads the text as its source, and is asked at the first state of its decoder.
 
-    length: of the longest sequence, its end included; positions are made to suffice for it. A recipe that scores
-    labels already keeps its way of doing so, and gets the number of classes.
+    length: of the longest sequence, its end included; positions are made to suffice for it. The rest as in `Labelling`.
+    A recipe that scores labels already keeps its way of doing so, and gets the number of classes.
     """
     model, head = recipe.model, recipe.model.head
     if isinstance(recipe.objective, Labels) and isinstance(head, ClassHead):
         return recipe.replace(model=model.replace(head=head.replace(n_classes=n_classes)))
-    objective = Classify()
-    if model.topology == "encoder-decoder":
-        head, objective = ClassHead(n_classes=n_classes, pool="first"), Classify(reads="source")
-    elif not _sees_all(model.encoder or model.decoder):
-        head = ClassHead(n_classes=n_classes, pool="mean")
-    elif model.topology == "decoder":
-        head = ClassHead(n_classes=n_classes, pool="last")
-    else:
-        head, objective = ClassHead(n_classes=n_classes, pool="first", activation="tanh"), Classify(opening="cls")
+    pooling, reading = _asked_at(model)
+    objective: Labels = KINDS[labels](**reading)
+    head = RegressionHead(**pooling) if labels == "number" else ClassHead(n_classes=n_classes, **pooling)
+    if apart:
+        if labels != "class":
+            raise SpecError(f"labels: {labels!r} of two sequences that are read apart are not scored; use 'class'")
+        objective, head = ClassifyApart(**reading), PairHead(n_classes=n_classes, pool=pooling["pool"])
     training = recipe.training
     if length is not None:
         training = training.replace(length=length)
-        # both sequences in one row, and what opens it
-        model = model.replace(max_len=max(model.max_len, n_sequences * length + 1))
+        # what opens a row, and both sequences unless they are read apart
+        model = model.replace(max_len=max(model.max_len, 1 + length * (1 if apart else n_sequences)))
     return recipe.replace(model=model.replace(head=head), objective=objective, training=training)
 
 
@@ -59,6 +79,17 @@ def judging(recipe: Recipe, labelling: Labelling | None) -> Recipe:
         return recipe
     asked = dataclasses.asdict(labelling)
     return as_classifier(recipe, asked.pop("n_classes"), **asked)
+
+
+def _asked_at(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which state is asked and through what, for a head, and how the model gets to read, for an objective."""
+    if model.topology == "encoder-decoder":
+        return {"pool": "first"}, {"reads": "source"}
+    if not _sees_all(model.encoder or model.decoder):
+        return {"pool": "mean"}, {}
+    if model.topology == "decoder":
+        return {"pool": "last"}, {}
+    return {"pool": "first", "activation": "tanh"}, {"opening": "cls"}
 
 
 def _sees_all(depth: Depth | None) -> bool:

@@ -1,4 +1,4 @@
-"""Heads over whole sequences: which class a text belongs to."""
+"""Heads over whole sequences: which class a text belongs to, or what number it stands for."""
 
 from typing import NoReturn
 
@@ -26,57 +26,91 @@ class JudgingHead(HeadModule):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise SpecError(
-            "head: this model judges what it reads and predicts no tokens; it needs an objective with labels"
-        )
+        raise SpecError("head: this model judges what it reads and predicts no tokens; its objective needs labels")
 
 
-class ClassHead(Head, kind="class"):
-    """Pool the states of a sequence into one vector and score `n_classes` classes of it.
+class PoolingHead(Head):
+    """Pool the states of a sequence into one vector and map it to `n_outputs` numbers.
 
     `pool`: the "first" state (Devlin et al. 2019), the "last" real one (Radford et al. 2018), or the "mean" or the
     "max" of the real ones. `activation` puts a layer of width `d_hidden` (0: as wide as the model) between: "tanh" is
     BERT's pooler, "relu" that of the Long Range Arena (Tay et al. 2021); "none": no such layer. Dropout is the model's.
     """
 
-    n_classes: int
     pool: str = "first"
     activation: str = "none"
     d_hidden: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_classes < 1:
-            raise SpecError(f"n_classes: {self.n_classes} is not allowed; there is at least one class")
+        known = ("none", *ACTIVATIONS)
         if self.pool not in POOLS:
             raise SpecError(f"pool: unknown {self.pool!r}{suggest(self.pool, POOLS)}")
-        if self.activation != "none" and self.activation not in ACTIVATIONS:
-            raise SpecError(
-                f"activation: unknown {self.activation!r}{suggest(self.activation, ['none', *ACTIVATIONS])}"
-            )
+        if self.activation not in known:
+            raise SpecError(f"activation: unknown {self.activation!r}{suggest(self.activation, known)}")
+        if self.d_hidden < 0:
+            raise SpecError(f"d_hidden: {self.d_hidden} is not allowed; 0 is the width of the model")
+
+    @property
+    def n_outputs(self) -> int:
+        """How many numbers it gives."""
+        raise NotImplementedError
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
-        return _ClassHead(self, dims)
+        return PoolingModule(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         if self.activation == "none":
-            return linear(dims.d_model, self.n_classes, True)
+            return linear(dims.d_model, self.n_outputs, True)
         width = self.d_hidden or dims.d_model
-        return linear(dims.d_model, width, True) + Cost(kept=width) + linear(width, self.n_classes, True)
+        return linear(dims.d_model, width, True) + Cost(kept=width) + linear(width, self.n_outputs, True)
 
 
-class _ClassHead(JudgingHead):
-    def __init__(self, spec: ClassHead, dims: Dims) -> None:
+class PoolingModule(JudgingHead):
+    """Gives [B, outputs]."""
+
+    def __init__(self, spec: PoolingHead, dims: Dims) -> None:
         super().__init__()
         self.pool = spec.pool
         width = (spec.d_hidden or dims.d_model) if spec.activation != "none" else dims.d_model
         self.hidden = Linear(dims.d_model, width) if spec.activation != "none" else None
         self.activation = ACTIVATIONS["identity" if spec.activation == "none" else spec.activation]
         self.dropout = Dropout(dims.dropout)
-        self.output = Linear(width, spec.n_classes)
+        self.output = Linear(width, spec.n_outputs)
 
     def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
         x_BD = readout(x_BLD, keep_BL, self.pool)
         if self.hidden is not None:
             x_BD = self.activation(self.hidden(x_BD))
-        scores_BC: Tensor = self.output(self.dropout(x_BD))
-        return scores_BC
+        scores: Tensor = self.output(self.dropout(x_BD))
+        return scores
+
+
+class ClassHead(PoolingHead, kind="class"):
+    """Score `n_classes` classes of a whole sequence: [B, classes]."""
+
+    n_classes: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_classes < 1:
+            raise SpecError(f"n_classes: {self.n_classes} is not allowed; there is at least one class")
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n_classes
+
+
+class RegressionHead(PoolingHead, kind="regression"):
+    """Guess a number of a whole sequence: [B]."""
+
+    @property
+    def n_outputs(self) -> int:
+        return 1
+
+    def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
+        return _Number(self, dims)
+
+
+class _Number(PoolingModule):
+    def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
+        return super().answer(x_BLD, keep_BL)[:, 0]

@@ -78,6 +78,11 @@ class Objective(Spec):
         """How many ids it needs after those of the data, sentinels for example: a model's vocabulary has them too."""
         return 0
 
+    @property
+    def passes(self) -> int:
+        """How often a model runs on a prepared batch, for what that costs."""
+        return 1
+
     def on_pairs(self) -> "Objective":
         """Return what is learnt from pairs of a source and a target instead."""
         return self

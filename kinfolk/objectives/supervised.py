@@ -1,14 +1,15 @@
-"""Learn from labels that somebody gave: one for a whole sequence."""
+"""Learn from labels that somebody gave: of whole sequences, of tokens, of the span that answers a question."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kinfolk.core.batch import Batch
+from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss
+from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss, summed
+from kinfolk.ops.best_span import best_span
 
 OPENINGS = ("none", "cls")
 READERS = ("tokens", "source")
@@ -52,13 +53,132 @@ class Classify(Labels, kind="classify"):
     def loss(self, output: Output, batch: Batch) -> Loss:
         assert batch.labels is not None
         total = F.cross_entropy(output.logits, batch.labels, reduction="sum", label_smoothing=self.label_smoothing)
-        return Loss(total, batch.labels.new_tensor(len(batch.labels)), side_loss(output))
+        return Loss(total, _number(batch.labels), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.labels is not None
-        n = batch.labels.new_tensor(len(batch.labels))
-        nats = F.cross_entropy(output.logits.double(), batch.labels, reduction="sum")
-        return {"class": (nats, n), "accuracy": ((output.logits.argmax(-1) == batch.labels).sum(), n)}
+        n, logits = _number(batch.labels), output.logits.double()
+        nats = F.cross_entropy(logits, batch.labels, reduction="sum")
+        return {"class": (nats, n), "accuracy": ((logits.argmax(-1) == batch.labels).sum(), n)}
+
+
+class ClassifyMany(Labels, kind="classify-many"):
+    """Of each class whether it holds, apart from the others; labels are rows of 0 and 1."""
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        total = F.binary_cross_entropy_with_logits(output.logits, batch.labels.to(output.logits), reduction="sum")
+        return Loss(total, torch.tensor(batch.labels.numel(), device=total.device), side_loss(output))
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Right decisions about single classes, and examples where all of them are right."""
+        assert batch.labels is not None
+        logits, labels = output.logits.double(), batch.labels.double()
+        nats = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        right = (logits > 0) == (labels > 0.5)
+        each = torch.tensor(labels.numel(), device=labels.device)
+        return {
+            "class": (nats, each),
+            "accuracy": (right.sum(), each),
+            "exact-match": (right.all(1).sum(), _number(labels)),
+        }
+
+
+class Regress(Labels, kind="regress"):
+    """A number, with squared errors."""
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        total = (output.logits - batch.labels.to(output.logits)).square().sum()
+        return Loss(total, _number(batch.labels), side_loss(output))
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        assert batch.labels is not None
+        errors, n = output.logits.double() - batch.labels.double(), _number(batch.labels)
+        return {"squared-error": (errors.square().sum(), n), "absolute-error": (errors.abs().sum(), n)}
+
+
+class Tag(Labels, kind="tag"):
+    """The tag of every token that has one; data gives them as `targets`, IGNORE elsewhere.
+
+    A word of several pieces has its tag at the first (Devlin et al. 2019, section 5.3).
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reads != "tokens":
+            raise SpecError("tag: every token that is read gets a tag, which a source does not; use an encoder")
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        if batch.targets is None:
+            raise SpecError(f"objective: {self.kind!r} scores tags of tokens, and this data has none")
+        return opened(batch, vocabulary.cls) if self.opening == "cls" else batch
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        return Objective.loss(self, output, batch)
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        assert batch.targets is not None
+        real, losses = batch.targets != IGNORE, output.head.losses(output.hidden, batch.targets)
+        right = (output.logits.argmax(-1) == batch.targets) & real
+        return {"tag": summed(losses, real), "accuracy": (right.sum(), real.sum())}
+
+
+class SpanAnswer(Labels, kind="span-answer"):
+    """The first and the last token of an answer; none is the opening token (Devlin et al. 2019, sections 4.2 and 4.3).
+
+    Labels count from the first token of the sequence that holds answers: of two, the second, a question being the
+    first. A label below 0, or an answer that was cut off, is no answer. Evaluation takes the best span of at most
+    `longest` tokens that beats no answer by more than `threshold`.
+    """
+
+    opening: str = "cls"
+    longest: int = 30
+    threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.opening != "cls" or self.reads != "tokens":
+            raise SpecError("span-answer: position 0 of what is read stands for no answer; use opening = 'cls'")
+        if self.longest < 1:
+            raise SpecError(f"longest: {self.longest} is not allowed; an answer has at least one token")
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        if batch.labels is None:
+            raise SpecError(f"objective: {self.kind!r} scores labels, and this data has none")
+        holds, keep = (batch.tokens, batch.keep) if batch.source is None else (batch.source, batch.source_keep)
+        length_B = torch.full_like(batch.index, holds.shape[1]) if keep is None else keep.sum(1)
+        before_B = torch.zeros_like(length_B)
+        if batch.source is not None:
+            before_B = torch.full_like(length_B, batch.tokens.shape[1]) if batch.keep is None else batch.keep.sum(1)
+        inside_B = ((batch.labels >= 0) & (batch.labels < length_B[:, None])).all(1)
+        spans_B2 = torch.where(inside_B[:, None], batch.labels + before_B[:, None] + 1, 0)
+        return super().prepare(batch, rng, vocabulary).replace(labels=spans_B2)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        total = F.cross_entropy(output.logits, batch.labels, reduction="sum") / 2
+        return Loss(total, _number(batch.labels), side_loss(output))
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Answers that are right to the token, and the overlap with what is right (F1 of token positions)."""
+        assert batch.labels is not None
+        n, scores = _number(batch.labels), output.logits.double()
+        nats = F.cross_entropy(scores, batch.labels, reduction="sum") / 2
+        found, _ = best_span(scores[..., 0], scores[..., 1], self.longest, self.threshold)
+        shared = torch.minimum(found, batch.labels)[:, 1] - torch.maximum(found, batch.labels)[:, 0] + 1
+        lengths = (found[:, 1] - found[:, 0] + 1) + (batch.labels[:, 1] - batch.labels[:, 0] + 1)
+        overlap = 2 * shared.clamp(min=0) / lengths.clamp(min=1)
+        return {
+            "span": (nats, n),
+            "exact-match": ((found == batch.labels).all(1).sum(), n),
+            "overlap": (overlap.double().sum(), n),
+        }
+
+
+def _number(labels: Tensor) -> Tensor:
+    """Return how many examples there are, where the labels are."""
+    return torch.tensor(len(labels), device=labels.device)
 
 
 def side_by_side(batch: Batch, vocabulary: Vocabulary) -> Batch:
@@ -85,5 +205,8 @@ def opened(batch: Batch, token: int) -> Batch:
         return None if ids is None else F.pad(ids, (1, 0), value=value)
 
     return batch.replace(
-        tokens=before(batch.tokens, token), keep=before(batch.keep, 1), segments=before(batch.segments, 0)
+        tokens=before(batch.tokens, token),
+        keep=before(batch.keep, 1),
+        segments=before(batch.segments, 0),
+        targets=before(batch.targets, IGNORE),
     )

@@ -17,19 +17,23 @@ _LOOKED_AT = 1 << 16
 def labelling_of(data: Data) -> Labelling | None:
     """Return what labelled data asks of a model; None for data without labels.
 
-    The longest sequence is that of the first 65,536 examples of each part.
+    The longest sequence is that of the first 65,536 examples of each part, unless a part knows how long it may be.
     """
     if data.kind != "labelled":
         return None
     longest, sides = 1, 1
     for name in data.splits:
         split = cast(Any, data.split(name))
-        lengths = split.lengths(np.arange(min(len(split), _LOOKED_AT)))
+        known = getattr(split, "longest", 0)
+        lengths = split.lengths(np.arange(min(len(split), 1 if known else _LOOKED_AT)))
         both = lengths if isinstance(lengths, tuple) else (lengths,)
         ends, sides = int(getattr(split, "ends", True)), len(both)
-        longest = max(longest, *(int(side.max()) + ends for side in both))
-    classes = cast(Any, data.split("train")).classes
-    return Labelling(len(classes), min(longest, LONGEST), sides)
+        longest = max(longest, *((known or int(side.max())) + ends for side in both))
+    split = cast(Any, data.split("train"))
+    *_, label = split.examples(np.zeros(1, np.int64))[0]
+    many, whole = np.ndim(label) > 0, np.issubdtype(np.asarray(label).dtype, np.integer)
+    labels = "classes" if many else "class" if whole else "number"
+    return Labelling(len(split.classes), min(longest, LONGEST), sides, getattr(split, "apart", False), labels)
 
 
 def picture_of(data: Data) -> Picture | None:

@@ -210,7 +210,7 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
         scored = batch.n_scored / batch.tokens.numel()
         source = None if batch.source is None else batch.source.shape[1]
         found = sum(cost(m, batch.tokens.shape[1], source, scored).train_flops_per_token for m in networks)
-        flops += found * batch.tokens.numel()
+        flops += found * batch.tokens.numel() * recipe.objective.passes
         tokens += read
     return flops / tokens
 
