@@ -67,6 +67,8 @@ def test_lengths_classes_and_symbols(name: str) -> None:
         assert side.tolist() == [len(example[at]) for example in examples]
         assert side.max() <= getattr(split, "longest", side.max())
         assert all(example[at].min() >= 7 and example[at].max() < data.tokenizer.vocab_size for example in examples)
+    # two sequences are encoded each by itself
+    assert getattr(split, "apart", False) == (len(sides) == 2)
     labels = {example[-1] for example in examples}
     assert labels == set(range(len(split.classes)))
 

@@ -111,6 +111,7 @@ class Logic:
 
     classes = RELATIONS
     picture = None
+    apart = True
 
     @property
     def longest(self) -> int:

@@ -53,11 +53,11 @@ class MadeSplit:
     """One part of a task. Pictures have `height`, `width` and `channels`, and no end; two texts are read apart."""
 
     kind = "labelled"
-    apart = True
 
     def __init__(self, name: str, task: Task, tokenizer: Tokenizer, n: int, seed: int) -> None:
         self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
         self.classes, self.ends, self.longest = task.classes, task.picture is None, task.longest
+        self.apart: bool = getattr(task, "apart", False)
         if task.picture is not None:
             self.height, self.width, self.channels = task.picture
         self.seed = derive(seed, "made", name)

@@ -101,6 +101,7 @@ class Modules(_Passages):
     """
 
     classes = ("different", "same")
+    apart = True
 
     def check(self) -> None:
         """Refuse numbers that make no task."""
@@ -132,11 +133,11 @@ class TextSplit:
     """Labelled texts, or pairs of them, as they were given."""
 
     kind = "labelled"
-    apart = True
 
     def __init__(self, name: str, examples: Sequence[Labelled], classes: tuple[str, ...], length: int) -> None:
         self.name, self.classes, self.tokenizer = name, classes, Tokenizer.byte()
         self.sides = tuple(zip(*(tuple(t[:length] for t in e.texts) for e in examples), strict=True))
+        self.apart = len(self.sides) == 2
         self.labels = [classes.index(example.label) for example in examples]
         self.sizes = tuple(np.array([len(text) for text in side], np.int64) for side in self.sides)
 
