@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.train import checkpoint, durable, folder, guard, precision, progress, state
+from kinfolk.train.ahead import Ahead
 from kinfolk.train.evaluate import bits_per_byte, evaluate
 from kinfolk.train.interrupt import Interrupt
 from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result, RunOptions
@@ -62,6 +63,7 @@ class Session:
         if team.main:
             path = out / "metrics.jsonl"
             self.metrics = Metrics.resume(path, self.counters.step, tensorboard=options.tensorboard)
+        self.ahead = Ahead(job, team, self.total)
         self.progress = progress.choose(options.quiet, team.main)
         self.progress.start(self.counters.step, self.total)
 
@@ -80,7 +82,7 @@ class Session:
         counters, team = self.counters, self.team
         step = counters.step + 1
         start = time.perf_counter()
-        batch, tokens = self.job.read(step, team)
+        batch, tokens, waited = self.ahead.at(step)
         outcome = self.stepper.update(batch, step, self.total, tokens=tokens, stop=stop)
         if not outcome.finite:
             guard.stop(outcome, batch, step, self.out, team.rank)
@@ -91,7 +93,7 @@ class Session:
         counters.step, counters.loss = step, outcome.loss
         counters.tokens += outcome.tokens
         counters.seconds += took
-        self._write_step(outcome, took)
+        self._write_step(outcome, took, waited)
         return outcome
 
     def validation_is_due(self) -> bool:
@@ -184,6 +186,7 @@ class Session:
 
     def close(self) -> None:
         """Close the files."""
+        self.ahead.close()
         self.progress.close()
         if self.metrics is not None:
             self.metrics.close()
@@ -204,7 +207,7 @@ class Session:
             self.checkpoints.mark_best(counters.best_step)
         return counters
 
-    def _write_step(self, outcome: Outcome, took: float) -> None:
+    def _write_step(self, outcome: Outcome, took: float, waited: float) -> None:
         speed = outcome.tokens / took
         row = {
             "step": self.counters.step,
@@ -214,6 +217,7 @@ class Session:
             "seconds": self.counters.seconds,
             "tokens_per_second": speed,
             "mfu": self._mfu(speed),
+            "waiting": waited / took,
             # a step that float16 skipped has no norm
             "grad_norm": None if outcome.skipped else outcome.grad_norm,
         }

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from kinfolk.core.errors import DataError
 from kinfolk.train import durable
 
-CLOCKS = ("seconds", "tokens_per_second", "mfu")
+CLOCKS = ("seconds", "tokens_per_second", "mfu", "waiting")
 """Fields that depend on how fast the machine was; two equal runs agree on everything else."""
 
 

@@ -19,7 +19,7 @@ from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
 from kinfolk.train.state import Counters
-from tests.train.toy import QUIET, ToyBatches, ToyLoss, job, rows, same_run, start
+from tests.train.toy import QUIET, ToyBatches, ToyLoss, job, rows, same_run, signalled, start
 
 
 def test_the_same_seed_gives_the_same_bits(tmp_path: Path) -> None:
@@ -54,7 +54,8 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
 def test_rows_have_the_agreed_fields(tmp_path: Path) -> None:
     start(tmp_path / "run", job(steps=3, flops=1000.0))
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert set(lines[0]) == {"step", "loss", "lr", "tokens", "seconds", "tokens_per_second", "mfu", "grad_norm"}
+    clocks = {"seconds", "tokens_per_second", "mfu", "waiting"}
+    assert set(lines[0]) == {"step", "loss", "lr", "tokens", "grad_norm"} | clocks
     assert set(lines[-1]) == {"step", "valid", "bits_per_byte", "seconds", "tokens", "flops"}
     assert [line["step"] for line in lines] == [1, 2, 3, 3]
     assert list(lines[-1]["valid"]) == ["next-token"]
@@ -72,15 +73,9 @@ def test_stopping_after_any_step_and_going_on_changes_nothing(tmp_path: Path, st
 
 
 def StopAt(the_job: Job, step: int) -> Job:  # noqa: N802
-    """Return a job during whose step a SIGINT arrives."""
-
-    class Signalling(ToyBatches):
-        def at(self, number: int, rank: int = 0, world: int = 1) -> object:
-            if number == step - 1:
-                os.kill(os.getpid(), signal.SIGTERM if step % 2 else signal.SIGINT)
-            return super().at(number, rank, world)
-
-    return dataclasses.replace(the_job, batches=Signalling())
+    """Return a job during whose step a signal arrives: SIGTERM or SIGINT, one after the other."""
+    signals = [signal.SIGTERM if step % 2 else signal.SIGINT]
+    return signalled(the_job, step, signals)
 
 
 def test_handlers_are_put_back(tmp_path: Path) -> None:
@@ -90,15 +85,8 @@ def test_handlers_are_put_back(tmp_path: Path) -> None:
 
 
 def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
-    class Impatient(ToyBatches):
-        def at(self, step: int, rank: int = 0, world: int = 1) -> object:
-            if step == 5:
-                os.kill(os.getpid(), signal.SIGINT)
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().at(step, rank, world)
-
     with pytest.raises(KeyboardInterrupt):
-        start(tmp_path / "cut", dataclasses.replace(job(), batches=Impatient()))
+        start(tmp_path / "cut", signalled(job(), 6, [signal.SIGINT, signal.SIGINT]))
     start(tmp_path / "cut", job())
     start(tmp_path / "whole", job())
     assert same_run(tmp_path / "whole", tmp_path / "cut")

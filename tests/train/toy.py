@@ -1,6 +1,7 @@
 """A learner small enough to train in a blink: dropout, a norm, a tied embedding, and rows of unequal length."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import torch
@@ -141,3 +142,15 @@ def same_run(one: Path, other: Path) -> bool:
     """Tell whether two runs have equal metrics and bit-equal weights and optimisers."""
     a, b = weights(one), weights(other)
     return rows(one) == rows(other) and a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def signalled(the_job: Job, step: int, signals: list[int]) -> Job:
+    """Return a job that is sent signals while it learns from the batch of a step; batches are read ahead of it."""
+
+    def send(module: object, inputs: tuple) -> None:
+        if module.training and int(inputs[0].index[0]) // ToyBatches().rows == step - 1:
+            while signals:
+                os.kill(os.getpid(), signals.pop())
+
+    the_job.learner.register_forward_pre_hook(send)
+    return the_job

@@ -1,7 +1,6 @@
 """What each of two processes does in the tests of parallel training: `torchrun … -m tests.train.worker FOLDER`."""
 
 import dataclasses
-import os
 import signal
 import sys
 from pathlib import Path
@@ -11,9 +10,10 @@ from safetensors.torch import save_file
 
 from kinfolk.train import state
 from kinfolk.train.evaluate import evaluate
+from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team, join
 from kinfolk.train.step import Stepper
-from tests.train.toy import ToyBatches, job, start
+from tests.train.toy import ToyBatches, job, signalled, start
 
 STEPS = 3
 
@@ -53,13 +53,9 @@ def dropout(team: Team, out: Path) -> None:
     (out / f"dropout-{team.rank}").write_text(str(stepper.update(ToyBatches().at(0), 1, 9).totals))
 
 
-class Interrupting(ToyBatches):
-    """A signal that reaches one process only, during the sixth step."""
-
-    def at(self, step: int, rank: int = 0, world: int = 1) -> object:
-        if step == 5 and rank == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return super().at(step, rank, world)
+def interrupted(the_job: Job, team: Team) -> Job:
+    """Return a job to which a signal comes that reaches one process only, during the sixth step."""
+    return signalled(the_job, 6, [signal.SIGTERM]) if team.rank == 1 else the_job
 
 
 def main(out: Path) -> None:
@@ -71,16 +67,14 @@ def main(out: Path) -> None:
             team = dataclasses.replace(alike, strategy=strategy)
             steps(team, out)
             # begun by two, stopped, to be ended by one
-            stopped = start(
-                out / f"{strategy}-begun", dataclasses.replace(job(dropout=0.0), batches=Interrupting()), team=team
-            )
+            stopped = start(out / f"{strategy}-begun", interrupted(job(dropout=0.0), team), team=team)
             assert stopped.status == "interrupted"
             assert stopped.step == 6
             # begun by one, to be ended by two
             assert start(out / f"{strategy}-ended", job(dropout=0.0), team=team).status == "finished"
             # stopped and ended by two
             cut = out / f"{strategy}-cut"
-            start(cut, dataclasses.replace(job(), batches=Interrupting()), team=team)
+            start(cut, interrupted(job(), team), team=team)
             start(cut, job(), team=team)
             start(out / f"{strategy}-whole", job(), team=team)
 
