@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,4 +90,44 @@ def evaluate(args: argparse.Namespace) -> int:
         return 0
     for name, measure in measures.items():
         print(f"{name:14} {measure['mean']:.4f}  ({measure['count']:,} episodes of {world.name})")
+    return 0
+
+
+def _for(name: str, names: list[str], args: argparse.Namespace) -> argparse.Namespace:
+    """Leave out numbers that only other contestants have: an LSTM has no segment."""
+    from kinfolk.family import registry
+    from kinfolk.family.making import numbers_of
+
+    known = {n: set(numbers_of(registry.entry(n).function)) for n in names if n in registry.relatives()}
+    of_others = set().union(*known.values()) - known.get(name, set())
+    kept = [text for text in args.set if text.partition("=")[0].strip() not in of_others]
+    return argparse.Namespace(**vars(args) | {"set": kept})
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Train several relatives in one environment, seed by seed, and print who solved it."""
+    import dataclasses
+
+    from kinfolk.compare.budget import parse
+    from kinfolk.core.errors import SpecError
+    from kinfolk.rl import open_world
+    from kinfolk.rl.study import fitted, study, summary, table
+    from kinfolk.train import RunOptions
+
+    world, budget = open_world(args.env), parse(args.budget)
+    if budget.unit != "tokens":
+        raise SpecError(f"--budget {args.budget}: with --env, say how many steps in the environment: 100k-tokens")
+    names = args.contestants or ["gtrxl", "trxl-i", "transformer-xl", "lstm"]
+    recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), round(budget.amount)) for name in names}
+    out = args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}"
+    options = RunOptions(quiet=True, tensorboard=False, threads=args.threads or 1)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    trials = study(recipes, world, out, seeds=args.seeds, options=options, threshold=args.solved, say=say)
+    if args.json:
+        print(json.dumps({"rows": summary(trials), "trials": [dataclasses.asdict(t) for t in trials]}, indent=1))
+    else:
+        print(f"{table(trials)}\n\ncurves: {out / 'curves.svg'}")
     return 0

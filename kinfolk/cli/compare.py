@@ -5,6 +5,10 @@ import json
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kinfolk.compare.settings import Settings
 
 EPILOG = """\
 examples:
@@ -16,6 +20,9 @@ examples:
   kin compare --table narang --rows list                        the rows of a published table
   kin compare --table narang --rows 8 --budget 10m              eight of them, beside the published figures
   kin compare --table narang --rows geglu,switch --seeds 5      those two, beside the baseline
+  kin compare gtrxl lstm --env cue-recall --budget 100k-tokens  who learns to act; a token is a step there
+  kin compare bert linformer --suite lra --budget 30m           the five tasks of the Long Range Arena, in one report
+  kin compare --suite lra-small --relatives bert,linear         the same five, small enough for two cores and minutes
 
 Stop it at any time; the same command goes on. More seeds or contestants with the same --out add only what is missing.
 A table.toml has [contestants.NAME] with relative = "gpt2" and numbers, for example n_layers = 8."""
@@ -28,7 +35,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
     add("--table", default="", metavar="T", help="run the rows of a published table: narang")
     add("--rows", default="", metavar="R", help="of the table: so many, names between commas, or list to see them")
+    add("--suite", default="", metavar="S", help="run all tasks of a suite: lra, or lra-small for a laptop")
+    add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")
     add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
+    add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
+    add("--solved", type=float, metavar="R", help="with --env: the mean return that counts as solved")
     add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
     add("--seeds", type=int, default=3, metavar="N", help="trials of every contestant (default: 3)")
     add(
@@ -63,10 +74,14 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.compare.settings import Settings
     from kinfolk.compare.table import show
 
+    if args.env is not None:
+        from kinfolk.cli import acting
+
+        return acting.compare(args)
     if args.table and args.rows == "list":
         return _list_rows(args)
     settings = Settings(
-        contestants=tuple(args.contestants),
+        contestants=(*args.contestants, *filter(None, args.relatives.split(","))),
         data=args.data,
         budget=args.budget,
         seeds=args.seeds,
@@ -87,6 +102,8 @@ def run(args: argparse.Namespace) -> int:
     command = shlex.join(["kin", *sys.argv[1:]])
     notes = Console(stderr=True)
     try:
+        if args.suite:
+            return _suite(args, settings, command)
         result = compare(settings, command, notes)
     except KeyboardInterrupt:
         said = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
@@ -102,6 +119,21 @@ def run(args: argparse.Namespace) -> int:
             show_beside(result.beside, console)
         console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     return 0 if result.best else 1
+
+
+def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
+    from rich.console import Console
+
+    from kinfolk.compare.suite import run_suite
+    from kinfolk.compare.suite_table import show
+
+    result = run_suite(args.suite, settings, command, Console(stderr=True))
+    if args.json:
+        print(json.dumps(result.to_plain(), indent=2, ensure_ascii=False))
+    else:
+        show(result, Console())
+        print(f"report: {result.folder / 'report.html'}")
+    return 0 if any(standing.scores for standing in result.standings) else 1
 
 
 def _list_rows(args: argparse.Namespace) -> int:

@@ -73,18 +73,21 @@ def test_the_memory_of_the_last_rollout_counts(name):
 
 
 def test_every_epoch_reads_the_memory_that_the_rollout_began_with():
-    job, memories = opened()
-    found = []
-    for step in range(1, 7):
-        batch, made = job.read(step, Team())
-        job.learner.at_step(step)
-        found.append((recomputed(job, memories, batch)[0], made))
-        memories.settle()
-    # three epochs each, no update between them: the same numbers, and steps are counted when they are made
-    assert [made for _, made in found] == [30, 0, 0, 30, 0, 0]
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[3][0], found[5][0])
-    assert not torch.equal(found[2][0], found[3][0])
+    # four steps where the pattern counts segments of six: a position that is off by one rollout is seen
+    job, memories = opened(env="cue-recall:corridor=9", **{"training.length": 4})
+    for number in range(6):
+        found, counted = [], []
+        for epoch in range(3):
+            batch, made = job.read(1 + 3 * number + epoch, Team())
+            job.learner.at_step(1 + 3 * number + epoch)
+            found.append(recomputed(job, memories, batch)[0])
+            counted.append(made)
+            memories.settle()
+        # no update between them: the same numbers; and steps are counted when they are made
+        assert counted == [20, 0, 0]
+        assert torch.equal(found[0], found[1])
+        assert torch.equal(found[0], found[2])
+        torch.testing.assert_close(found[0], batch.log_probs.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gtrxl", "transformer-xl", "lstm"])
@@ -106,17 +109,17 @@ def test_a_peek_leaves_no_trace():
     recipe, world = toy()
     model = make_job(recipe, world, 0).learner.model.double().eval()
     one, two = (Actor(model, 6, model.new_memory()) for _ in range(2))
-    seen = torch.randint(world.n_tokens, (9, 2), generator=torch.Generator().manual_seed(2))
+    seen = torch.randint(world.n_tokens, (25, 2), generator=torch.Generator().manual_seed(2))
     new = torch.zeros(2, dtype=torch.bool)
     with torch.no_grad():
-        for t in range(8):
+        for t in range(24):
             a, value = one.look(seen[t], new)
             one.peek(seen[t + 1] * 0, new)
             b, _ = two.look(seen[t], new)
             assert torch.equal(a, b)
         assert value.shape == (2,)
-        peeked = one.peek(seen[8], new)
-        assert torch.equal(peeked, one.look(seen[8], new)[1])
+        peeked = one.peek(seen[24], new)
+        assert torch.equal(peeked, one.look(seen[24], new)[1])
 
 
 def test_an_episode_sees_nothing_of_the_one_before():
@@ -205,6 +208,15 @@ def test_players_begin_where_the_seed_says():
     assert torch.equal(a.targets, b.targets)
     assert not torch.equal(a.tokens, c.tokens)
     assert Players(world, 5, 0).observations.tolist() == a.tokens[:, 0].tolist()
+
+
+def test_every_rollout_draws_anew():
+    """An undecided actor does what its draws say, and those are not the same again and again."""
+    recipe, world = toy("lstm", **{"objective.epochs": 1})
+    source = make_job(recipe, world, 0).batches
+    one, two = source.at(0).targets, source.at(1).targets
+    assert one.unique().tolist() == [0, 1, 2]
+    assert not torch.equal(one, two)
 
 
 def test_jobs_that_cannot_be_are_refused():
