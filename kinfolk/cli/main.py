@@ -36,6 +36,7 @@ VERBS = {
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
     "eval": Verb("From raw files to a trained model", "score a trained model on data"),
     "generate": Verb("From raw files to a trained model", "let a trained model write"),
+    "compress": Verb("Make it smaller", "cut heads, neurons and layers, and measure what each costs"),
     "inspect": Verb("Look inside", "every head on a text, what is special to a relative, and what heads are for"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),
 }

@@ -3,11 +3,13 @@
 spec.toml        the recipe, fully resolved
 run.toml         seed, data, versions, commit, command, and what was chosen by measuring
 tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors and result.json at the end
+start.safetensors   the weights it began with, where they were given
 """
 
 import contextlib
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -22,13 +24,17 @@ from kinfolk.train import durable
 from kinfolk.train.parallel import versions
 
 SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", "run.toml", "result.json", "tokenizer.json", "model.safetensors"
+START = "start.safetensors"
 
 _IDENTITY = ("seed", "data", "fingerprint")
 """What, besides the spec, makes two runs the same run."""
 
 
-def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None) -> None:
-    """Make the folder of a new run in one move; an existing run is never overwritten."""
+def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None, start: Path | None = None) -> None:
+    """Make the folder of a new run in one move; an existing run is never overwritten.
+
+    start: a file of weights to begin with; the run keeps a copy, so that it can always be done again.
+    """
     refuse_existing(out, spec, run)
     out.parent.mkdir(parents=True, exist_ok=True)
     with durable.folder(out) as aside:
@@ -36,6 +42,8 @@ def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None) 
         (aside / RUN).write_text(tomli_w.dumps(dict(run)), encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save(aside / TOKENIZER)
+        if start is not None:
+            shutil.copyfile(start, aside / START)
 
 
 def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:

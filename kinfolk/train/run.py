@@ -18,6 +18,7 @@ from kinfolk.family import registry
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
+from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
@@ -39,18 +40,23 @@ def train(
     seed: int = 0,
     options: RunOptions | None = None,
     source: Mapping[str, Any] | None = None,
+    start: str | Path | None = None,
 ) -> Result:
     """Train a recipe on data into a new run folder.
 
     source: arguments of `open_data` with which `resume` finds the data again; without them its name is used.
+    start: a safetensors file with the weights to begin with; without it they are drawn from the seed.
     """
     out, options = Path(out), options or RunOptions()
     run = describe(data, seed, options, source)
     with parallel.join(options.strategy, options.device) as team:
         job = make_job(recipe, data, seed, team)
+        if start is not None:
+            load_weights(job.learner.model, start)
         if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
             try_out(job)
-            folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer)
+            begun = None if start is None else Path(start)
+            folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer, begun)
         team.wait()
         return _carry_out(job, out, team, options)
 
@@ -81,7 +87,10 @@ def resume(out: str | Path, *, data: Data | None = None, options: RunOptions | N
     if data.fingerprint != run["fingerprint"]:
         raise DataError(f"{data.name}: is not the data {out} was begun with (fingerprints differ)")
     with parallel.join(options.strategy, options.device) as team:
-        return _carry_out(make_job(recipe, data, run["seed"], team), out, team, options)
+        job = make_job(recipe, data, run["seed"], team)
+        if (out / folder.START).exists():
+            load_weights(job.learner.model, out / folder.START)
+        return _carry_out(job, out, team, options)
 
 
 def reopen(out: str | Path) -> Data:
@@ -92,7 +101,6 @@ def reopen(out: str | Path) -> Data:
 
 def load_learner(out: str | Path) -> tuple[Recipe, Learner]:
     """Return the recipe and the learner of a run, with the best weights it has so far."""
-    from kinfolk.models.folder import load_weights
     from kinfolk.train.checkpoint import Checkpoints
 
     out = Path(out)
