@@ -1,6 +1,5 @@
 """Pictures made value by value: the Image Transformer, from nothing, from a small picture, or from its upper half."""
 
-from collections.abc import Callable
 from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
@@ -19,6 +18,7 @@ from kinfolk.models.stack import Stack
 from kinfolk.objectives.image import Completion, Pictures, PixelByPixel, SuperResolution
 from kinfolk.ops.pattern import Causal, Full, Local1D, Local2D, Pattern
 
+LOCALS = ("1d", "2d")
 CIFAR = {"n_layers": 12, "n_heads": 4, "dropout": 0.3}
 
 
@@ -99,7 +99,7 @@ def image_transformer_2d(
 )
 def image_super_resolution(*, factor: int = 4, local: str = "1d", **numbers: Any) -> Recipe:
     """Section 5.3: from 8 x 8 to 32 x 32 pixels; the encoder sees everything, the decoder is `local`: "1d" or "2d"."""
-    recipe = _decoder_of(local)(**numbers)
+    recipe = _local(local, 1, numbers)
     grid = _grid(recipe)
     model = conditioned(recipe.model, Grid(columns=max(1, grid.columns // factor), channels=grid.channels))
     objective = SuperResolution(grid=grid, factor=factor)
@@ -118,7 +118,7 @@ def image_super_resolution(*, factor: int = 4, local: str = "1d", **numbers: Any
 )
 def image_completion(*, given: float = 0.5, local: str = "1d", **numbers: Any) -> Recipe:
     """Section 5.1 completes pictures with the decoder alone; here what is given is read from both sides."""
-    recipe = _decoder_of(local)(**numbers)
+    recipe = _local(local, 2, numbers)
     grid = _grid(recipe)
     model = conditioned(recipe.model, Grid(columns=grid.columns, channels=grid.channels))
     return recipe.replace(name="image-completion", model=model, objective=Completion(grid=grid, given=given))
@@ -159,10 +159,15 @@ def _layers(model: Model) -> tuple[Attention, FeedForward, Stack]:
     return look, think, model.decoder
 
 
-def _decoder_of(local: str) -> Callable[..., Recipe]:
+def _local(local: str, n_parts: int, numbers: dict[str, Any]) -> Recipe:
+    """Return the decoder that sees blocks in a line, or in the picture, of which every part has whole blocks."""
     if local not in LOCALS:
         raise SpecError(f"local: unknown {local!r}{suggest(local, LOCALS)}")
-    return LOCALS[local]
+    line = image_transformer(**numbers)
+    if local == "1d":
+        return line
+    rows = _grid(line).rows(line.model.max_len)
+    return image_transformer_2d(block_height=max(1, min(8, rows // n_parts)), **numbers)
 
 
 def _filling(n: int, most: int) -> int:
@@ -178,6 +183,3 @@ def _grid(recipe: Recipe) -> Grid:
 def _pixels(grid: Grid, shift: int) -> Pixels:
     position = GridPosition(grid=grid, table="sinusoid")
     return Pixels(position=position, scale="sqrt", channels=grid.channels, shift=shift)
-
-
-LOCALS = {"1d": image_transformer, "2d": image_transformer_2d}
