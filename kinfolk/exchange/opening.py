@@ -1,11 +1,12 @@
 """A model without weights of its own, to be given those of a file; and the filling of it, all or nothing."""
 
+import dataclasses
 import fnmatch
 from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from kinfolk.core.errors import CheckpointError, suggest
@@ -20,10 +21,12 @@ SHOWN = 8
 class _Undrawn(TorchFunctionMode):
     """Leaves memory untouched where weights would be drawn: pages nobody writes to cost nothing."""
 
-    DRAWS = (Tensor.uniform_, Tensor.normal_)
+    DRAWS = frozenset((nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func in self.DRAWS else func(*args, **(kwargs or {}))
+        if func in self.DRAWS:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def undrawn(spec: Model) -> Transformer:
@@ -53,12 +56,14 @@ def fill(
     used = {name for row in plan for name in row.theirs}
     spare = sorted(name for name in at if name not in used and any(fnmatch.fnmatchcase(name, p) for p in unused))
     problems = _missing(plan, at.keys()) + _unknown(at.keys() - used - set(spare) - ties.keys(), used)
-    problems += _misshapen(plan, {name: tensors.shapes[old] for name, old in at.items()}, own)
+    dtype = _dtype(tensors, [at[name] for name in used if name in at])
+    found: dict[str, Tensor] = {}
+    for row in plan:
+        if all(name in at for name in row.theirs):
+            problems += _take(row, Source(tensors, at, dtype), own[row.ours].shape, found)
     if problems:
         rest = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(f"{tensors.folder} does not fit its config.json: {'; '.join(problems[:SHOWN])}{rest}")
-    dtype = _dtype(tensors, [at[name] for name in used])
-    found = {row.ours: _read(row, tensors, at, own[row.ours], dtype) for row in plan}
     for theirs, ours in ties.items():
         if theirs in at and not torch.equal(
             tensors.read(at[theirs]).to(dtype), found[ours].view(tensors.shapes[at[theirs]])
@@ -80,24 +85,6 @@ def _unknown(names: Iterable[str], used: set[str]) -> list[str]:
     return [f"unknown {name}{suggest(name, used).partition(' (known')[0]}" for name in sorted(names)]
 
 
-def _misshapen(plan: list[Row], shapes: dict[str, tuple[int, ...]], own: dict[str, Tensor]) -> list[str]:
-    """Read every row from tensors that have a shape and no numbers."""
-    problems = []
-    for row in plan:
-        if any(name not in shapes for name in row.theirs):
-            continue
-        given = ", ".join(f"{name} {list(shapes[name])}" for name in row.theirs)
-        want = own[row.ours].shape
-        try:
-            found = row.place.read(lambda name: torch.empty(shapes[name], device="meta"), row.theirs, tuple(want))
-        except RuntimeError:
-            problems.append(f"{given}: cannot be joined into one of shape {list(want)}")
-            continue
-        if found.shape != want:
-            problems.append(f"{given}: has shape {list(found.shape)}, where config.json says {list(want)}")
-    return problems
-
-
 def _dtype(tensors: Tensors, names: list[str]) -> torch.dtype:
     """Return the widest type of a folder's weights; models are trained in float32 at least."""
     dtype = torch.float32
@@ -106,7 +93,29 @@ def _dtype(tensors: Tensors, names: list[str]) -> torch.dtype:
     return dtype
 
 
-def _read(row: Row, tensors: Tensors, at: dict[str, str], own: Tensor, dtype: torch.dtype) -> Tensor:
-    copies = row.place.copies or any(tensors.dtype(at[name]) != dtype for name in row.theirs)
-    get = tensors.read if copies else tensors.view
-    return row.place.read(lambda name: get(at[name]), row.theirs, tuple(own.shape)).to(dtype)
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Tensors by their present names, as numbers of one type."""
+
+    tensors: Tensors
+    at: dict[str, str]
+    dtype: torch.dtype
+
+    def get(self, name: str, copies: bool) -> Tensor:
+        """Return a tensor: mapped from its file where nothing has to be changed."""
+        old = self.at[name]
+        x = self.tensors.read(old) if copies or self.tensors.dtype(old) != self.dtype else self.tensors.view(old)
+        return x.to(self.dtype)
+
+
+def _take(row: Row, source: Source, want: torch.Size, found: dict[str, Tensor]) -> list[str]:
+    """Read a parameter, or say why it cannot be it."""
+    given = ", ".join(f"{name} {list(source.tensors.shapes[source.at[name]])}" for name in row.theirs)
+    try:
+        x = row.place.read(lambda name: source.get(name, row.place.copies), row.theirs, tuple(want)).to(source.dtype)
+    except RuntimeError:
+        return [f"{given} cannot become one of shape {list(want)}"]
+    if x.shape != want:
+        return [f"{given} becomes {list(x.shape)}, where config.json says {list(want)}"]
+    found[row.ours] = x
+    return []

@@ -5,6 +5,7 @@
 """
 
 import json
+import mmap
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,19 @@ class File:
 
     def read(self, name: str) -> Tensor:
         """Return a copy of a tensor, read and not mapped."""
-        x = torch.empty(self.shapes[name], dtype=self.dtype(name))
         first, last = self._header[name]["data_offsets"]
-        buffer = memoryview(x.view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+        if first == last:
+            return self.view(name).clone()
+        # pages of its own go back to the system as soon as nobody needs them; pieces of the heap may not
+        buffer = mmap.mmap(-1, last - first)
         with self.path.open("rb", buffering=0) as file:
             file.seek(self._start + first)
-            while len(buffer) and (n := file.readinto(buffer)):
-                buffer = buffer[n:]
-        if len(buffer):
+            filled = 0
+            while filled < last - first and (n := file.readinto(memoryview(buffer)[filled:])):
+                filled += n
+        if filled < last - first:
             raise CheckpointError(f"{self.path}: {name}: the file ends before its {last - first} bytes do")
-        return x
+        return torch.frombuffer(buffer, dtype=self.dtype(name)).view(self.shapes[name])
 
 
 class Pickled:
@@ -98,16 +102,13 @@ class Tensors:
         self.folder = folder
         files = [opened(path) for path in _files(folder)]
         self.where: dict[str, File | Pickled] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of every tensor
         for file in files:
+            self.shapes |= file.shapes
             for name in file.shapes:
                 if name in self.where:
                     raise CheckpointError(f"{folder}: {name} is in {self.where[name].path.name} and {file.path.name}")
                 self.where[name] = file
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor."""
-        return {name: file.shapes[name] for name, file in self.where.items()}
 
     def view(self, name: str) -> Tensor:
         """Return a tensor that lives in its file."""
