@@ -17,6 +17,7 @@ class Contestant:
     how: which of the subject's ways it is. settings: what distinguishes it from another that works the same way.
     package, extra: what must be installed, and the extra that brings it. Without a package it is always there.
     rival: the contestant that does the same in another library, if there is one.
+    longest: it does not take part at greater lengths, where it would take hours; 0: at any.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Contestant:
     package: str = ""
     extra: str = "bench"
     rival: str = ""
+    longest: int = 0
 
     @property
     def peer(self) -> bool:

@@ -24,10 +24,9 @@ PASSES = {"forward": False, "forward and backward": True}
 
 def _ours(name: str, relative: str, rival: str = "", layer: int = 0, **changes: Any) -> Contestant:
     """Return a layer of a relative; `numbers` are the relative's, other `changes` fields of its mixer."""
-    numbers = changes.pop("numbers", {})
-    return Contestant(
-        name, OURS, {"relative": relative, "layer": layer, "set": changes, "numbers": numbers}, rival=rival
-    )
+    numbers, longest = changes.pop("numbers", {}), changes.pop("longest", 0)
+    settings = {"relative": relative, "layer": layer, "set": changes, "numbers": numbers}
+    return Contestant(name, OURS, settings, rival=rival, longest=longest)
 
 
 def _peer(name: str, how: str, package: str, **settings: Any) -> Contestant:
@@ -70,9 +69,9 @@ CONTESTANTS = (
     _peer(LINFORMER, "linformer", "linformer", rank=256),
     _ours("adaptive-span, as it begins", "adaptive-span"),
     _ours("dynamic-span, as it begins", "dynamic-span"),
-    _ours("talking-heads", "talking-heads", SDPA),
-    _ours("synthesizer-factorized", "synthesizer-factorized", SDPA),
-    _ours("dmca", "dmca", layer=1, numbers={"n_layers": 2}),
+    _ours("talking-heads", "talking-heads", SDPA, longest=4096),
+    _ours("synthesizer-factorized", "synthesizer-factorized", SDPA, longest=4096),
+    _ours("dmca", "dmca", layer=1, numbers={"n_layers": 2}, longest=16384),
     _ours("lightweight-conv", "lightweight-conv"),
     _ours("dynamic-conv", "dynamic-conv"),
 )
@@ -85,7 +84,7 @@ def contests(long: bool = False) -> list[Contest]:
             "mixers",
             f"one layer of {length:,} positions with its projections, d={D_MODEL}, {N_HEADS} heads, batch 1, {passes}",
             {"length": length, "d_model": D_MODEL, "n_heads": N_HEADS, "backward": backward},
-            CONTESTANTS,
+            tuple(c for c in CONTESTANTS if not c.longest or length <= c.longest),
             SDPA,
             unit="positions",
         )
