@@ -13,9 +13,8 @@ def synthesized(model: Model, form: str, rank: int = 8) -> Model:
     """Make up the scores of every self-attention in this form, under the same pattern."""
 
     def change(look: Attention) -> Synthesizer:
-        return Synthesizer(
-            n_heads=look.n_heads, form=form, rank=rank, pattern=look.pattern, bias=look.bias, dropout=look.dropout
-        )
+        as_before = {name: getattr(look, name) for name in ("n_heads", "pattern", "bias", "dropout", "position")}
+        return Synthesizer(form=form, rank=rank, **as_before)
 
     return with_mixer(model, change)
 

@@ -112,7 +112,9 @@ def text_to_text(
         name="text-to-text",
         model=_across(model).replace(embedding=Tokens(scale="sqrt")),
         objective=SpanCorruption(n_sentinels=n_sentinels),
-        training=recipe.training.replace(steps=524_288, batch_size=128, length=512),
+        training=recipe.training.replace(
+            steps=524_288, batch_size=128, length=512, optimiser=Adafactor(lr=1.0), schedule=FlatInverseSqrt()
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import ShapeError
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.ops.attend import Hook
@@ -139,6 +139,36 @@ class DepthTime(Position, kind="depth-time"):
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         return Cost(flops=2.0 * dims.d_model)
+
+
+class LearnedSteps(Position, kind="learned-steps"):
+    """A learned vector for each of `n` runs of a block, after the first `skip`: the position of a stack.
+
+    Dehghani et al. 2019 as published in code, where their sinusoids were replaced.
+    """
+
+    n: int
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or self.skip < 0:
+            raise SpecError(f"n: {self.n} must be at least 1, skip: {self.skip} not negative")
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _LearnedSteps(self, dims)
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        return Cost(self.n * dims.d_model if dims.shared.first(self) else 0, dims.d_model)
+
+
+class _LearnedSteps(PositionModule):
+    def __init__(self, spec: LearnedSteps, dims: Dims) -> None:
+        super().__init__()
+        self.table, self.skip = nn.Embedding(spec.n, dims.d_model), spec.skip
+
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
+        row = depth - 1 - self.skip
+        return x_BLD + self.table.weight[row] if 0 <= row < self.table.num_embeddings else x_BLD
 
 
 class Learned(Position, kind="learned"):

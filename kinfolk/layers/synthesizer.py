@@ -15,7 +15,9 @@ from kinfolk.core.errors import ShapeError, SpecError, suggest
 from kinfolk.layers.cache import Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.ops.attend import Scoring, View, attend, scored_pairs
+from kinfolk.layers.position import Heads, NoPosition, Position
+from kinfolk.layers.relative import ALiBi, T5Buckets
+from kinfolk.ops.attend import Hook, Scoring, View, attend, scored_pairs
 from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import pairs
 
@@ -29,7 +31,8 @@ class Synthesizer(Mixer, kind="synthesizer"):
 
     "dense": $b_{ij} = w_j \cdot \mathrm{relu}(W_q x_i)$; "random": $b_{ij} = R_{ij}$, a learned table of each head;
     "factorized": $R = R_1 R_2^\top$ of `rank`. "plus" adds them to $q_i \cdot k_j / \sqrt{K}$; "plus-alpha" weighs the
-    two with $s$ and $1 - s$, $s = \sigma(\alpha)$, one learned $\alpha$ per layer. There are `max_len` positions.
+    two with $s$ and $1 - s$, $s = \sigma(\alpha)$, one learned $\alpha$ per layer. There are `max_len` positions. A
+    `position` that knows only distances is added to the scores (Narang et al. 2021).
     """
 
     n_heads: int
@@ -38,10 +41,13 @@ class Synthesizer(Mixer, kind="synthesizer"):
     pattern: Pattern = Full()
     bias: bool = True
     dropout: float = 0.0
+    position: Position = NoPosition()
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise SpecError(f"form: unknown {self.form!r}{suggest(self.form, FORMS)}")
+        if not isinstance(self.position, NoPosition | T5Buckets | ALiBi):
+            raise SpecError(f"position: {self.position.kind!r} is more than a distance; use 't5-buckets' or 'alibi'")
         if self.rank < 1:
             raise SpecError(f"rank: {self.rank} is not allowed; at least 1")
 
@@ -59,11 +65,12 @@ class Synthesizer(Mixer, kind="synthesizer"):
         # the maps are kept by what weighs them, and what a ReLU lets through by it
         weighed = self.n_maps * d * self.weighs + d * (self.source == "dense")
         scores = Cost(flops=4.0 * width * seen, kept=3 * width + n_heads + explicit + weighed)
+        scores += self.position.cost(dims, Heads(n_heads, d_head), scored)
         return linear(d, self.n_maps * d, self.bias) + own + scores + linear(d, d, self.bias)
 
     def _pairs(self, length: int) -> tuple[float, float]:
         """Return how many keys a query works on, and how many of their scores are kept."""
-        if self.dropout > 0 or self.source == "random":
+        if self.dropout > 0 or self.source == "random" or self.position.explicit:
             scored = scored_pairs(self.pattern, length, self.n_heads) / length
             return scored, scored
         # the fused kernel takes queries by blocks, each up to the last key of its last query
@@ -104,6 +111,7 @@ class _Synthesizer(PartModule):
         self.width = spec.width(self.d_head)
         self.inputs = Linear(dims.d_model, spec.n_maps * dims.d_model, bias=spec.bias, packs=spec.n_maps)
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)
+        self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
         self.alpha = nn.Parameter(torch.zeros(1)) if spec.weighs else None
         # by position, of all heads: what a key's place, a query's place, or both together say
         of_key = {"dense": self.d_head, "factorized": spec.n_heads * spec.rank}.get(spec.source, 0)
@@ -122,7 +130,7 @@ class _Synthesizer(PartModule):
             k_BHMK, v_BHMK, view = state.extend(k_BHLK, v_BHLK, ctx)
         tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
         dropout = self.spec.dropout if self.training else 0.0
-        scoring = Scoring(scale=1.0, dropout=dropout, bias=None if self.of_pair is None else self._pairs, tap=tap)
+        scoring = Scoring(scale=1.0, dropout=dropout, bias=self._bias(ctx, stop), tap=tap)
         y_BHLK = attend(q_BHLK, k_BHMK, v_BHMK, self.spec.pattern, view, scoring)[..., : self.d_head]
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
@@ -167,6 +175,14 @@ class _Synthesizer(PartModule):
     def _widened(self, x_BHLK: Tensor) -> Tensor:
         missing = self.width - x_BHLK.shape[-1]
         return F.pad(x_BHLK, (0, missing)) if missing else x_BHLK
+
+    def _bias(self, ctx: Context, n: int) -> Hook | None:
+        """Return what is added to the products: a table of pairs, or what a distance says, or both."""
+        made_up = None if self.of_pair is None else self._pairs
+        far = self.position.hooks(ctx, n, self.spec.pattern.causal).bias
+        if made_up is None or far is None:
+            return made_up or far
+        return lambda *tile: made_up(*tile) + far(*tile)
 
     def _pairs(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
         """Look up the scores of a tile of positions."""

@@ -1,20 +1,15 @@
 """Published tables: rows as printed, recipes that build and learn, parameters as printed."""
 
 import functools
+import inspect
 
 import pytest
-import torch
 
 import kinfolk as kf
-from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import dumps, loads
-from kinfolk.core.rng import Rng
-from kinfolk.family.recipe import Recipe
 from kinfolk.family.tables import NAMES, NotAtThisSizeError, pending, slug, table
 from kinfolk.models.cost import cost
-from kinfolk.objectives.learner import Learner
-from kinfolk.objectives.objective import Vocabulary
+from tests.family import test_relatives as family
 
 NARANG = table("narang")
 ROWS = {row.key: row for row in NARANG.rows}
@@ -22,28 +17,62 @@ ABLE = [key for key, row in ROWS.items() if row.change]
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 6, "d_ff": 48, "vocab_size": 40, "max_len": 64, "n_sentinels": 8}
 SYNTHESIZERS = {key for key in ROWS if key.startswith("synthesizer")}
 # rows whose parameters are not those printed; each says in the table how it differs
-OTHERWISE = {"dynamic-convolution", "lightweight-convolution", "universal"} | SYNTHESIZERS
+OTHERWISE = {"dynamic-convolution", "lightweight-convolution"} | SYNTHESIZERS
+
+
+# what is asked of every relative and of every row, and in which cases
+CHECKS = {
+    "builds_and_runs_at_any_length": [(1,), (2,), (13,)],
+    "save_and_load_are_bit_equal": [()],
+    "nothing_leaks_from_the_future": [("train",), ("eval",)],
+    "padding_and_what_stands_there_change_nothing": [()],
+    "source_padding_changes_nothing": [()],
+    "an_example_does_not_see_its_neighbours_in_the_batch": [()],
+    "every_parameter_gets_a_finite_gradient": [()],
+    "the_fused_loss_is_the_cross_entropy_of_the_logits": [()],
+    "cached_decoding_equals_the_full_pass": [((5, 1, 1, 6),)],
+    "the_closed_form_counts_the_parameters": [()],
+    "the_closed_form_counts_the_operations": [()],
+    "the_closed_form_counts_what_is_kept_for_the_backward_pass": [()],
+    "recomputing_blocks_changes_no_gradient": [()],
+    "survives_toml": [()],
+}
+
+
+def _numbers(key):
+    # two thirds of three layers are two
+    return TOY | {"n_layers": 3 if key == "8-layers" else 2}
 
 
 @functools.cache
 def recipe(key):
-    # depths are traded in sixths
-    return NARANG.recipe(ROWS[key], "tiny", **(TOY | {"n_layers": 6 if key.endswith("layers") else 2}))
+    return NARANG.recipe(ROWS[key], "tiny", **_numbers(key))
 
 
-def model(key):
-    """Return a model away from its beginning, where biases are zero and some stacks the identity."""
-    m, g = kf.build(recipe(key), seed=1).double().eval(), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in m.parameters():
-            p += 0.05 * torch.randn(p.shape, generator=g, dtype=p.dtype)
-    return m
+def made(key, size="base", **numbers):
+    """Make a row as a relative is made; one that trades depth, of as many layers as it can trade."""
+    own = {"n_layers": _numbers(key)["n_layers"]} if key.endswith("layers") and size != "base" else {}
+    return NARANG.recipe(ROWS[key], size, **(numbers | own))
 
 
-@functools.cache
-def batch(seed=0):
-    tokens = torch.randint(7, 40, (2, 49), generator=torch.Generator().manual_seed(seed))
-    return recipe("vanilla").objective.prepare(Batch(index=torch.arange(2), tokens=tokens), Rng(0), Vocabulary(40))
+@pytest.fixture
+def as_relatives(monkeypatch):
+    """Let the tests of relatives find rows under the names of relatives."""
+    monkeypatch.setattr(family, "recipe", recipe)
+    monkeypatch.setattr(family, "numbers", lambda key, **changes: _numbers(key) | changes)
+    monkeypatch.setattr(kf, "relative", made)
+    monkeypatch.setattr(kf, "about", lambda key: NARANG.about(ROWS[key]))
+
+
+@pytest.mark.usefixtures("as_relatives")
+@pytest.mark.parametrize("key", ABLE)
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_holds_for_relatives_holds_for_rows(key, check, tmp_path):
+    function = getattr(family, f"test_{check}")
+    given = {"tmp_path": tmp_path} if "tmp_path" in inspect.signature(function).parameters else {}
+    for case in CHECKS[check]:
+        function(key, *case, **given)
+    assert recipe(key).name == ROWS[key].name
 
 
 def test_a_table_has_the_rows_of_the_paper():
@@ -71,52 +100,6 @@ def test_rows_with_other_parameters_say_why():
 
     assert all(ROWS[key].differs for key in OTHERWISE)
     assert {key for key in OTHERWISE if off(key)} == OTHERWISE
-
-
-@pytest.mark.parametrize("key", ABLE)
-def test_every_row_builds_and_all_of_it_learns(key):
-    r = recipe(key)
-    assert (r.name, r.model.vocab_size) == (ROWS[key].name, 48)
-    assert loads(Recipe, dumps(r)) == r
-    m = model(key)
-    assert cost(r.model, 16).params == m.n_params
-    learner = Learner(m.train(), r.objective, Vocabulary(40))
-    loss = learner(batch())
-    (loss.total / loss.count + loss.side).backward()
-    assert loss.total.isfinite()
-    unused = [name for name, p in learner.named_parameters() if p.grad is None]
-    assert unused == []
-
-
-@pytest.mark.parametrize("key", ABLE)
-def test_no_row_sees_the_tokens_that_it_predicts(key):
-    m = model(key)
-    before = m.run(batch()).hidden
-    tokens = batch().tokens.clone()
-    tokens[:, 5:] = 20
-    after = m.run(batch().replace(tokens=tokens)).hidden
-    torch.testing.assert_close(after[:, :5], before[:, :5], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("key", ABLE)
-def test_padding_changes_nothing(key):
-    m, alone = model(key), batch()
-    long = torch.full((2, 3), 11)
-    real = torch.ones_like(alone.source, dtype=torch.bool), torch.ones_like(alone.tokens, dtype=torch.bool)
-    source_keep, keep = (torch.cat([x, torch.zeros(2, 3, dtype=torch.bool)], 1) for x in real)
-    source, tokens = torch.cat([alone.source, long], 1), torch.cat([alone.tokens, long], 1)
-    padded = Batch(index=alone.index, source=source, source_keep=source_keep, tokens=tokens, keep=keep)
-    n = alone.tokens.shape[1]
-    torch.testing.assert_close(m.run(padded).logits[:, :n], m.run(alone).logits, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("key", ABLE)
-def test_token_by_token_is_the_same(key):
-    m, whole = model(key), batch()
-    expected, state = m.run(whole).logits, m.new_state(2, 30)
-    for i in range(whole.tokens.shape[1]):
-        here = Batch(index=whole.index, source=whole.source, tokens=whole.tokens[:, i : i + 1])
-        torch.testing.assert_close(m.run(here, state).logits[:, 0], expected[:, i], rtol=1e-9, atol=1e-11)
 
 
 def test_rows_are_picked_by_name_by_key_and_by_number():

@@ -5,9 +5,9 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.context import Context
-from kinfolk.core.errors import ShapeError
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import DepthTime, Learned, NoPosition, Sinusoid, sinusoids
+from kinfolk.layers.position import DepthTime, Learned, LearnedSteps, NoPosition, Sinusoid, sinusoids
 from kinfolk.models.cost import cost
 from kinfolk.models.model import build_model
 
@@ -97,3 +97,17 @@ def test_a_stack_without_a_position_is_as_before():
     assert {name for name, _ in m.named_parameters()} == {name for name, _ in plain.named_parameters()}
     ours, theirs = (cost(x.spec, 8) for x in (m, plain))
     assert (ours.params, ours.flops_per_token - theirs.flops_per_token) == (theirs.params, 2 * 2 * 12)
+
+
+def test_learned_steps_are_told_to_their_runs_only():
+    dims = Dims(d_model=8, vocab_size=5, max_len=4, dropout=0.0, n_sublayers=2)
+    position, x = LearnedSteps(n=3, skip=2).build(dims), torch.randn(2, 4, 8)
+    torch.nn.init.normal_(position.table.weight)
+    for run in range(1, 8):
+        want = x + position.table.weight[run - 3] if run in (3, 4, 5) else x
+        assert torch.equal(position.add(x, Context(), run), want)
+    recipe = kf.relative("gpt2", size="tiny", d_model=8, n_heads=2, n_layers=2)
+    spec = recipe.model.replace(decoder=recipe.model.decoder.replace(position=LearnedSteps(n=2)))
+    assert build_model(spec).n_params == cost(spec, 16).params == cost(recipe.model, 16).params + 16
+    with pytest.raises(SpecError, match="at least 1"):
+        LearnedSteps(n=0)

@@ -9,6 +9,8 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.cache import Ring
 from kinfolk.layers.module import Dims
+from kinfolk.layers.position import NoPosition
+from kinfolk.layers.relative import XL, T5Buckets
 from kinfolk.layers.synthesizer import FORMS, Synthesizer
 from kinfolk.ops import attend as executor
 from kinfolk.ops.pattern import Causal, Full, Window
@@ -221,3 +223,30 @@ def test_what_cannot_be_is_refused():
     for form in FORMS:
         with pytest.raises(ShapeError, match="position 20 is beyond the 20"):
             layer(form)(x(21), Context(), None)
+
+
+@pytest.mark.parametrize("form", ["dense", "random-plus-alpha"])
+def test_what_a_distance_says_is_added_to_the_scores(form):
+    """In any chunks; and with equal numbers for all distances nothing changes."""
+    plain, told = (
+        Synthesizer(n_heads=2, form=form, pattern=Causal(), position=position).build(
+            Dims(d_model=8, vocab_size=5, max_len=16, dropout=0.0, n_sublayers=2)
+        )
+        for position in (NoPosition(), T5Buckets(n_buckets=4, farthest=8))
+    )
+    torch.manual_seed(0)
+    for p in plain.parameters():
+        torch.nn.init.normal_(p)
+    told.load_state_dict(plain.state_dict())
+    x = torch.randn(2, 9, 8)
+    torch.nn.init.constant_(told.position.table.weight, 0.7)
+    want = plain(x, Context(), None)[0]
+    torch.testing.assert_close(told(x, Context(), None)[0], want)
+    torch.nn.init.normal_(told.position.table.weight)
+    moved = told(x, Context(), None)[0]
+    assert (moved - want).abs().max() > 0.1
+    state = told.new_state(2, 9)
+    pieces = [told(x[:, at : at + 3], Context(start=at), state)[0] for at in (0, 3, 6)]
+    torch.testing.assert_close(torch.cat(pieces, 1), moved)
+    with pytest.raises(SpecError, match="more than a distance"):
+        Synthesizer(n_heads=2, form=form, position=XL())

@@ -8,6 +8,7 @@ exist yet says so instead (`pending`), so that a report can name it.
 import dataclasses
 import functools
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -89,7 +90,9 @@ class Table:
 
         if row.change is None:
             raise SpecError(f"row {row.name!r} of {self.name}: not available: {row.missing}")
-        recipe = self.baseline(**(SIZES[size].numbers | numbers))
+        known = inspect.signature(self.baseline).parameters
+        of_size = {name: number for name, number in SIZES[size].numbers.items() if name in known}
+        recipe = self.baseline(**(of_size | numbers))
         recipe = recipe.replace(training=fit(recipe.training, SIZES[size]))
         return row.change(recipe).replace(name=row.name)
 

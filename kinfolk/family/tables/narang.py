@@ -8,7 +8,7 @@ from typing import Any
 
 from kinfolk.family.branched import with_branches
 from kinfolk.family.t5 import text_to_text
-from kinfolk.family.tables import Change, Published, Table, TableRow, pending, slug
+from kinfolk.family.tables import Change, Published, Table, TableRow, slug
 from kinfolk.family.tables.narang_changes import (
     activation,
     adaptive,
@@ -20,6 +20,7 @@ from kinfolk.family.tables.narang_changes import (
     experts,
     factorised,
     fixup,
+    funnel,
     gated,
     mixture,
     normed,
@@ -40,7 +41,7 @@ PART = RMSNorm(part=0.0675)
 """Their RMSNorm looks at this share of the channels."""
 
 CUT = "clusters are cut by id: rare words are the last ids of a learnt vocabulary, but not of bytes"
-MADE_UP = "made-up scores have no position biases beside them, as theirs have; their parameters are not explained"
+MADE_UP = "their parameters are not explained by what they published"
 
 Figures = tuple[float | None, float | None, float | None, float | None, float | None, float | None]
 
@@ -296,10 +297,10 @@ BODIES = (
     _row(
         "Universal Transformer",
         (84, 40.0, 0.88, 2.406, 0.036, 2.053),
-        "one block again and again, until it halts",
+        "one gated block again and again, told its steps, with an output layer of its own",
         of_model(universal),
         "universal",
-        differs="one block in each stack, told its steps by sinusoids; theirs has plain layers around its block",
+        differs="the gates of GTrXL in the place of theirs, which have norms inside",
     ),
     _row(
         "Mixture of experts",
@@ -319,8 +320,9 @@ BODIES = (
         "Funnel Transformer",
         (223, 1.9, 4.30, 2.288, 0.007, 1.918),
         "the encoder pools its sequence twice",
-        key="funnel",
-        **pending("the Funnel Transformer"),
+        of_model(funnel),
+        "funnel",
+        differs="each level has biases of distance of its own; LayerNorm as in all rows, where theirs have RMSNorm",
     ),
     _row(
         "Weighted Transformer",

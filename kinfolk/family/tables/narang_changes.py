@@ -24,12 +24,13 @@ from kinfolk.layers.head import LMHead
 from kinfolk.layers.mixture import MixtureHead
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.position import DepthTime
+from kinfolk.layers.position import LearnedSteps
 from kinfolk.layers.product_key import ProductKey
 from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.weighed import Gated as GatedResidual
 from kinfolk.layers.weighed import ReZero
 from kinfolk.models.block import Block
-from kinfolk.models.halting import Halting, Universal
+from kinfolk.models.funnel import Funnel, Narrowest
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.models.transparent import Transparent
@@ -163,7 +164,7 @@ def convolution(kind: type[LightConv | DynamicConv]) -> Change:
 
 
 def synthesizer(form: str) -> Change:
-    """Make up the scores of self-attention; made-up scores have no position biases beside them."""
+    """Make up the scores of self-attention; position biases stay beside them."""
     return of_model(lambda model: synthesized(model, form))
 
 
@@ -173,13 +174,42 @@ def transparent(model: Model) -> Model:
 
 
 def universal(model: Model) -> Model:
-    """Run one block twice as often as there were layers, until a position halts."""
+    """Run one gated block twice as often as there were layers, and a few times before and after, untold which.
 
-    def again(stack: Stack) -> Universal:
-        order, halting = (0,) * (2 * len(stack.order)), Halting(eps=0.05)
-        return Universal(blocks=stack.blocks[:1], order=order, norm=stack.norm, position=DepthTime(), halting=halting)
+    Their settings name a threshold of halting, and a kind of recurrence that never asks for it.
+    """
 
-    return with_depth(model, again)
+    def again(stack: Stack) -> Stack:
+        n = len(stack.order)
+        around = max(1, n // 6)
+        block = stack.blocks[0].replace(residual=GatedResidual())
+        position = LearnedSteps(n=2 * n, skip=around)
+        return stack.replace(blocks=(block,), order=(0,) * (2 * n + 2 * around), position=position)
+
+    return with_depth(model, again).replace(head=LMHead(weights="untied"))
+
+
+def funnel(model: Model) -> Model:
+    """Halve the encoder's sequence twice, after the first attention of the second and of the last third of its layers.
+
+    The decoder looks at what is left. Positions are counted anew at every level.
+    """
+    stack = _stack(model.encoder)
+    n_levels = min(3, len(stack.order))
+    if n_levels < 2:
+        raise NotAtThisSizeError("one layer has no level to pool for")
+    firsts = {len(stack.order) * i // n_levels for i in range(1, n_levels)}
+    levels: list[list[Block]] = [[]]
+    for n, i in enumerate(stack.order):
+        block = stack.blocks[i]
+        if n not in firsts:
+            levels[-1].append(block)
+            continue
+        levels[-1].append(block.replace(parts=block.parts[:1]))
+        levels.append([block.replace(parts=block.parts[1:])])
+    pooled = [Stack(blocks=tuple(blocks), order=tuple(range(len(blocks)))) for blocks in levels]
+    pooled[-1] = pooled[-1].replace(norm=stack.norm)
+    return model.replace(encoder=Funnel(levels=tuple(pooled), apart=0, keys="pooled"), bridge=Narrowest())
 
 
 def evolved(model: Model) -> Model:
