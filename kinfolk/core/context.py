@@ -47,10 +47,15 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tree:
-    """A parse of each example: how deep every token stands, and the relation that replaces the distance j - i."""
+    """How the tokens of each example belong together.
 
-    depth_BL: Tensor
-    relation_BLM: Tensor
+    By a parse: how deep every token stands, and the relation that replaces the distance j - i. By segments: which of
+    the two sentences of a pair a token is part of.
+    """
+
+    depth_BL: Tensor | None = None
+    relation_BLM: Tensor | None = None
+    segments_BL: Tensor | None = None
 
 
 class Taps:
@@ -91,8 +96,8 @@ class Context:
     pos_BL: Tensor | None = None  # positions of every token, where they do not
     padding: Padding | None = None
     group_BL: Tensor | None = None  # packed documents: a token sees its own only
-    visible_BLM: Tensor | None = None  # any further rule about who sees whom
-    tree: Tree | None = None  # where tokens stand in a parse
+    visible_BLM: Tensor | None = None  # any further rule about who sees whom; M may be fewer positions, the first
+    tree: Tree | None = None  # where tokens stand in a parse or a pair
     memory: Memory | None = None
     taps: Taps | None = None
     side_losses: dict[str, Tensor] | None = None

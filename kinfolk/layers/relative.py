@@ -159,8 +159,8 @@ class _Shaw(PositionModule):
     def _index(self, ctx: Context, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Return the row of the tables for each pair: its distance, or what the example says instead of it."""
         away = -distances(q_pos, k_pos)
-        if ctx.tree is not None:
-            relation_BLM = ctx.tree.relation_BLM
+        relation_BLM = None if ctx.tree is None else ctx.tree.relation_BLM
+        if relation_BLM is not None:
             example = torch.arange(len(relation_BLM), device=away.device).view(-1, *[1] * (away.ndim - 2))
             away = relation_BLM[example, q_pos.unsqueeze(-1), k_pos.clamp(min=0).unsqueeze(-2)].unsqueeze(1)
         return away.clamp(-self.spec.clip, self.spec.clip) + self.spec.clip

@@ -36,7 +36,7 @@ class _Syntax(PositionModule):
 
     def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         where = ctx.positions(x_BLD.shape[1], x_BLD.device)
-        deep = where if ctx.tree is None else ctx.tree.depth_BL
+        deep = where if ctx.tree is None or ctx.tree.depth_BL is None else ctx.tree.depth_BL
         seq, tree = (sinusoids(at, x_BLD.shape[-1]).to(x_BLD.dtype) for at in (where, deep))
         return x_BLD + torch.tanh(self.sequence(seq) + self.structure(tree))
 

@@ -153,7 +153,7 @@ class Transformer(Module):
         ctx = self._context(batch, state, listener)
         if self.decoder is None:
             assert self.encoder is not None
-            x_BLD, ctx = self._through(self.encoder, "encoder", batch, ctx, None)
+            x_BLD, ctx = self._through(self.encoder, "encoder", batch, ctx, state.layers if state else None)
         else:
             if self.encoder is not None:
                 ctx = ctx.replace(memory=self._memory(batch, state, ctx))
@@ -171,7 +171,8 @@ class Transformer(Module):
 
     def new_memory(self) -> State | None:
         """Return an empty state to carry from segment to segment in training; None if no layer carries anything."""
-        layers = [] if self.decoder is None or self.encoder is not None else self.decoder.new_memory()
+        stacks = [stack for stack in (self.encoder, self.decoder) if stack is not None]
+        layers = stacks[0].new_memory() if len(stacks) == 1 else []
         return State(layers) if any(part is not None for layer in layers for part in layer) else None
 
     def set_recompute(self, mode: str) -> None:
@@ -196,11 +197,11 @@ class Transformer(Module):
         start, pos_BL = 0, batch.positions
         if state is not None:
             # packed documents are told apart by their groups; positions go on from segment to segment
-            start, pos_BL = state.next_pos, None
+            start, pos_BL = state.next_pos, None if batch.visible is None else batch.positions
             if state.next_pos_B is not None:
                 pos_BL = state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
         tree = _tree(batch) if self.decoder is None else None
-        return Context(start, pos_BL, padding, batch.document, tree=tree, taps=taps, side_losses={})
+        return Context(start, pos_BL, padding, batch.document, batch.visible, tree, taps=taps, side_losses={})
 
     def _memory(self, batch: Batch, state: State | None, ctx: Context) -> Memory:
         if state is not None and state.memory is not None:
@@ -224,7 +225,9 @@ class Transformer(Module):
 
 
 def _tree(batch: Batch) -> Tree | None:
-    return None if batch.heads is None or batch.words is None else grow(batch.heads, batch.words)
+    if batch.heads is None or batch.words is None:
+        return None if batch.segments is None else Tree(segments_BL=batch.segments)
+    return grow(batch.heads, batch.words)
 
 
 def _advance(state: State, batch: Batch) -> None:
