@@ -122,7 +122,8 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
     load_formats()
     if model_type is not None and model_type not in FORMATS:
         raise CheckpointError(f"model_type: unknown {model_type!r}{suggest(model_type, FORMATS)}")
-    against: dict[str, list[str]] = {}
+    # how far from the model each is, and why
+    against: dict[str, tuple[int, list[str]]] = {}
     for name, form in FORMATS.items() if model_type is None else [(model_type, FORMATS[model_type])]:
         try:
             architecture = form.architecture_of(spec.head)
@@ -132,17 +133,18 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
             config.tensors = frozenset(_names(spec, form, architecture))
             again = _spec(form, config)[1]
         except Misfit as error:
-            against[name] = [str(error)]
+            against[name] = 1000 - error.depth, [str(error)]
             continue
         except CheckpointError as error:
-            against[name] = [str(error)]
+            against[name] = 500, [str(error)]
             continue
         # how vectors are pooled without weights is said outside of the body's configuration
-        against[name] = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec)
-        if not against[name]:
+        found = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec)
+        if not found:
             return form, architecture, values
-    nearest = min(against, key=lambda name: len(against[name]))
-    reasons = "; ".join(against[nearest][:4])
+        against[name] = len(found), found
+    nearest = min(against, key=lambda name: against[name][0])
+    reasons = "; ".join(against[nearest][1][:4])
     raise CheckpointError(f"no kind of checkpoint has a place for this model; against {nearest!r}: {reasons}")
 
 

@@ -33,13 +33,17 @@ ACTIVATIONS = {
 
 
 class Misfit(Exception):  # noqa: N818
-    """A model is not of this format."""
+    """A model is not of this format. The deeper the place that stands against it, the nearer it came."""
+
+    def __init__(self, reason: str, depth: int = 0) -> None:
+        super().__init__(reason)
+        self.depth = depth
 
 
 def need(kind: type[T], value: object, where: str) -> T:
     """Return a value that has to be of a kind for a format to fit."""
     if type(value) is not kind:
-        raise Misfit(f"{where} is a {type(value).__name__}, not a {kind.__name__}")
+        raise Misfit(f"{where} is a {type(value).__name__}, not a {kind.__name__}", where.count("."))
     return value
 
 

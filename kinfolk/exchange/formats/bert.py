@@ -99,7 +99,7 @@ class Encoder(Format):
 
     def embedding(self, config: Config) -> Embedding:
         """Return the embedding: tokens, positions and segments."""
-        return Tokens(position=Learned(), norm=norm_of(config), n_segments=config.get("type_vocab_size", 2))
+        return Tokens(position=Learned(), norm=norm_of(config), n_segments=config.number("type_vocab_size", 2))
 
     def depth(self, depth: Stack, config: Config) -> Depth:
         """Return the layers, which some kinds share."""
