@@ -17,6 +17,7 @@ examples:
   kin prepare reviews.csv --text-column body --out data/r --on-bad skip   leave bad rows out and count them
   kin prepare train.de train.en --pairs --out data/de-en                  two files that go line by line
   kin prepare pairs.tsv --pairs --source-column 1 --target-column 2 --out data/p
+  kin prepare reviews.csv --text-column body --label-column stars --out data/s      texts with labels, to be judged
   kin prepare data/book --check                                           check every hash of what was prepared
 
 Reads .txt, .jsonl, .csv, .tsv (each also .gz), .parquet, and folders of them; any other ending is read as text, and
@@ -42,6 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--pairs", action="store_true", help="rows are a source and a target; text files come in twos")
     rows.add_argument("--source-column", default="source", metavar="C", help="name, or number from 1 (default: source)")
     rows.add_argument("--target-column", default="target", metavar="C", help="name, or number from 1 (default: target)")
+    rows.add_argument("--label-column", default="", metavar="C", help="rows have a label here: name, or number from 1")
+    rows.add_argument("--second-column", default="", metavar="C", help="of labelled rows: a second text")
+    rows.add_argument("--labels", default="class", metavar="KIND", help="class, classes or number (default: class)")
     rows.add_argument("--on-bad", default="stop", metavar="stop|skip", help="what a bad row does (default: stop)")
     rows.add_argument("--max-line", type=size, default="16M", metavar="SIZE", help="longest row (default: 16M)")
     machine = parser.add_argument_group("the machine")
@@ -72,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
         text_column=args.text_column,
         source_column=args.source_column,
         target_column=args.target_column,
+        label_column=args.label_column,
+        second_column=args.second_column,
+        labels=args.labels,
         max_line=args.max_line,
         sample=args.sample,
     )
@@ -108,6 +115,12 @@ def _show(manifest: "Manifest", folder: Path, *, as_json: bool) -> None:
     console.print(table)
     kind, vocab = manifest.tokenizer["kind"], manifest.tokenizer["vocab_size"]
     console.print(f"{folder}: {manifest.kind}, {kind} tokenizer with {vocab:,} ids", markup=False, highlight=False)
+    for name, row in manifest.splits.items():
+        if counted := row.get("labels"):
+            common = sorted(counted, key=lambda label: (-counted[label], label))
+            rest = f" and {len(common) - _SHOWN:,} more" if len(common) > _SHOWN else ""
+            shown = ", ".join(f"{label} {counted[label]:,}" for label in common[:_SHOWN])
+            console.print(f"{name}: {shown}{rest}", markup=False, highlight=False)
     if manifest.bad:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.bad.items())
         console.print(
@@ -119,6 +132,7 @@ def _show(manifest: "Manifest", folder: Path, *, as_json: bool) -> None:
             console.print(f"the {name} part is empty: there is only one document", markup=False)
 
 
+_SHOWN = 12
 _COLUMNS = ("documents", "tokens", "bytes", "tokens per byte", "unknown")
 
 
@@ -129,6 +143,9 @@ def _summary(manifest: "Manifest") -> dict[str, Any]:
         splits[name]["tokens per byte"] = row["scored"] / max(1, row["bytes"])
         # the share of what the model is scored on that the vocabulary does not know
         splits[name]["unknown"] = row["unknown"] / max(1, row["scored"])
+        if manifest.kind == "labelled":
+            # the labels stand beside the tokens, but are none
+            splits[name] |= {"tokens": row["scored"], "labels": row.get("labels", {})}
     return {
         "kind": manifest.kind,
         "tokenizer": manifest.tokenizer,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.data.job import Workshop, bad_line
+from kinfolk.data.labels import refuse_many
 from kinfolk.data.manifest import BAD, TOKENIZER, Manifest
 from kinfolk.data.reader import Bad
 from kinfolk.data.shards import file_hash
@@ -36,6 +37,9 @@ def gather(shop: Workshop) -> Manifest:
         for name, split in record["splits"].items():
             for key in _COUNTS:
                 splits[name][key] += split[key]
+            if "labels" in split:
+                splits[name]["labels"] = dict(Counter(splits[name].get("labels", {})) + Counter(split["labels"]))
+                refuse_many(splits[name]["labels"], plan.choices)
             if split["files"]:
                 splits[name]["shards"].append([f"{name}-{job:05d}", split["tokens"], split["sequences"]])
             files |= split["files"]
@@ -44,7 +48,7 @@ def gather(shop: Workshop) -> Manifest:
     for name in (TOKENIZER, BAD) if bad else (TOKENIZER,):
         files[name] = {"bytes": (folder / name).stat().st_size, "sha256": file_hash(folder / name)}
     manifest = Manifest(
-        kind="pairs" if plan.choices.pairs else "text",
+        kind="labelled" if plan.choices.label_column else "pairs" if plan.choices.pairs else "text",
         dtype=tokenizer.dtype.str,
         tokenizer={"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "sha256": files[TOKENIZER]["sha256"]},
         preparation=_choices(shop),

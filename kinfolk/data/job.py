@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.atomic import write_json
+from kinfolk.data.labels import BETWEEN, refuse_many, written
 from kinfolk.data.manifest import TOKENIZER
 from kinfolk.data.mixing import fraction, mix
 from kinfolk.data.plan import Plan
@@ -113,11 +114,14 @@ class _SplitWriter:
 
     def __init__(self, shop: Workshop, stack: ExitStack, name: str) -> None:
         self.tokenizer, self.final = shop.tokenizer, shop.folder / name
-        self.pairs = shop.plan.choices.pairs
+        self.choices = shop.plan.choices
+        self.pairs, self.labelled = self.choices.pairs, bool(self.choices.label_column)
         aside = shop.folder / WORK / f"{name}.{os.getpid()}"
         self.writer = stack.enter_context(ShardWriter(aside, shop.tokenizer.dtype))
         self.counts = dict.fromkeys(("documents", "tokens", "scored", "bytes", "unknown"), 0)
+        self.labels: Counter[str] = Counter()
         self._waiting: list[str] = []
+        self._waiting_labels: list[str] = []
         self._waiting_size = 0
 
     def add(self, document: Document) -> None:
@@ -125,8 +129,11 @@ class _SplitWriter:
         self._waiting.extend(document.texts)
         self._waiting_size += sum(document.sizes)
         self.counts["documents"] += 1
-        # what is scored is the text, or the target of a pair
-        self.counts["bytes"] += document.sizes[-1]
+        # what is scored is the text, or the target of a pair; all that is labelled is read
+        self.counts["bytes"] += sum(document.sizes) if self.labelled else document.sizes[-1]
+        if self.labelled:
+            self._waiting_labels.append(document.label)
+            self._count(document.label)
         if self._waiting_size >= _TOGETHER:
             self._flush()
 
@@ -137,17 +144,35 @@ class _SplitWriter:
         for suffix in (".bin", ".idx"):
             self.final.with_name(self.final.name + suffix).unlink(missing_ok=True)
         files = self.writer.finish(self.final) if self.writer.n_sequences else {}
-        return {**self.counts, "sequences": self.writer.n_sequences, "files": files}
+        labels = {"labels": dict(sorted(self.labels.items()))} if self.labels else {}
+        return {**self.counts, **labels, "sequences": self.writer.n_sequences, "files": files}
 
     def _flush(self) -> None:
         ids = self.tokenizer.encode_batch(self._waiting)
-        self._waiting, self._waiting_size = [], 0
         scored = ids[1::2] if self.pairs else ids
-        self.counts["scored"] += sum(map(len, scored)) + len(scored) * (1 if self.pairs else 2)
+        self.counts["scored"] += sum(map(len, scored)) + len(scored) * (1 if self.pairs or self.labelled else 2)
         if self.tokenizer.kind != "byte":
             self.counts["unknown"] += sum(int((x == self.tokenizer.unk).sum()) for x in scored)
-        self.writer.add(ids if self.pairs else [self._whole(x) for x in ids])
+        self.writer.add(self._sequences(ids))
         self.counts["tokens"] = self.writer.n_tokens
+        self._waiting, self._waiting_labels, self._waiting_size = [], [], 0
+
+    def _count(self, label: str) -> None:
+        if self.choices.labels == "number":
+            return
+        names = label.split(BETWEEN) if self.choices.labels == "classes" else [label]
+        self.labels.update(filter(None, names))
+        refuse_many(self.labels, self.choices)
+
+    def _sequences(self, ids: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
+        """Return what is written: texts between bos and eos, pairs as they are, texts followed by their labels."""
+        if self.pairs:
+            return ids
+        if not self.labelled:
+            return [self._whole(x) for x in ids]
+        n = len(ids) // max(1, len(self._waiting_labels))
+        labels = (written(label) for label in self._waiting_labels)
+        return [x for i, label in enumerate(labels) for x in (*ids[i * n : (i + 1) * n], label)]
 
     def _whole(self, ids: NDArray[Any]) -> NDArray[Any]:
         whole = np.empty(len(ids) + 2, self.tokenizer.dtype)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.atomic import write_json
+from kinfolk.data.labels import LabelledSplit, Labels, class_names
 from kinfolk.data.shards import OFFSET, Shard, file_hash
 from kinfolk.data.split import Data, PairSplit, Split, TextSplit
 from kinfolk.data.tokenizer import Tokenizer
@@ -28,7 +29,8 @@ class Manifest:
     """What a prepared folder says about itself.
 
     splits: for each split `documents`, `tokens` (all ids, with specials), `scored` (ids a model is scored on), `bytes`
-        (of the text those stand for), `unknown` (ids that are unk) and `shards` as [name, tokens, sequences].
+        (of the text those stand for), `unknown` (ids that are unk) and `shards` as [name, tokens, sequences]; of
+        labelled rows also `labels`, how many rows have each.
     bad: how many rows could not be used, by reason. files: size and SHA-256 of every file.
     """
 
@@ -114,4 +116,8 @@ def _split(folder: Path, manifest: Manifest, tokenizer: Tokenizer, name: str) ->
         shards.append(Shard(folder / stem, dtype, tokens, sequences))
     if manifest.kind == "text":
         return TextSplit(name, tokenizer, shards, stated["bytes"])
+    if manifest.kind == "labelled":
+        every = (split.get("labels", {}) for split in manifest.splits.values())
+        labels = Labels(manifest.preparation["labels"], class_names(every))
+        return LabelledSplit(name, tokenizer, shards, stated, labels)
     return PairSplit(name, tokenizer, shards, stated["bytes"], stated["scored"])

@@ -11,6 +11,7 @@ from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.generated import TASKS, is_task, open_task
 from kinfolk.data.images import is_images, open_images
 from kinfolk.data.job import WORK
+from kinfolk.data.labels import asked, is_labelled
 from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.names import split_name
 from kinfolk.data.preparation import Preparation
@@ -40,7 +41,8 @@ def open_data(
         `prepare` reads, which is then prepared once and kept in the cache. A treebank (`.conllu`, `.conllu.gz`) is
         read as it is: sentences with their parses, as sources of pairs. Pictures are read from MNIST's and CIFAR's
         own files and from folders of picture files, one sub-folder per class; `images:PATH` leaves out the classes,
-        and `images:side=32,channels=1:PATH` scales picture files.
+        and `images:side=32,channels=1:PATH` scales picture files. `labelled:PATH` reads the columns `text` and
+        `label` of a table or of JSON lines, `labelled:text=review,label=stars:PATH` others.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
@@ -57,6 +59,9 @@ def open_data(
         # some of its files are empty, and a few are not UTF-8
         return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
     path = Path(name)
+    if is_labelled(text):
+        path, choices = asked(text, choices)
+        return _cached(text, [path], choices, _cache(cache), workers)
     if is_images(name):
         return open_images(name, _cache(cache), choices)
     if (path / MANIFEST).is_file():
@@ -79,7 +84,7 @@ def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path
     given = Path(choices.tokenizer)
     seen.append(hashlib.sha256(given.read_bytes()).hexdigest() if given.is_file() else "")
     key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
-    folder = cache / f"{Path(name.partition(':')[0]).stem}-{key}"
+    folder = cache / f"{inputs[0].stem if len(inputs) == 1 else name.partition(':')[0]}-{key}"
     if not (folder / MANIFEST).is_file():
         prepare(inputs, folder, choices, workers=workers)
     return replace(open_prepared(folder), name=name)

@@ -5,7 +5,7 @@ from typing import Any
 
 from kinfolk.core.errors import MissingExtraError, suggest
 from kinfolk.data.lines import RowError
-from kinfolk.data.reader import Bad, Document, Reader, document
+from kinfolk.data.reader import Bad, Document, Reader
 from kinfolk.data.sources import Bytes
 
 _ROWS = 256
@@ -36,7 +36,7 @@ class ParquetReader(Reader):
                 for values in zip(*(column.to_pylist() for column in self._columns(batch)), strict=True):
                     row += 1
                     try:
-                        yield document(self._texts(values))
+                        yield self.document(self._values(values))
                     except RowError as why:
                         yield Bad(row, why.reason, why.detail)
             self._done += self.source.size // max(1, table.num_row_groups)
@@ -44,9 +44,9 @@ class ParquetReader(Reader):
     def _columns(self, batch: Any) -> list[Any]:
         return [batch.column(name) for name in self.columns]
 
-    def _texts(self, values: tuple[Any, ...]) -> tuple[str, ...]:
+    def _values(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         for name, value in zip(self.columns, values, strict=True):
-            if not isinstance(value, str):
+            if name in self.texts and not isinstance(value, str):
                 raise RowError("not text", f"{name!r} is {'null' if value is None else type(value).__name__}")
         return values
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from kinfolk.core.errors import DataError
 from kinfolk.data.lines import RowError
 from kinfolk.data.parquet import open_parquet
 from kinfolk.data.preparation import Preparation
@@ -70,6 +71,8 @@ class Plan:
 def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
     """Find the files, look at each, and cut the work into jobs."""
     sources = find_sources(inputs, pairs=choices.pairs)
+    if choices.label_column:
+        _refuse_plain_text(sources)
     total = sum(source.total for source in sources)
     job_size = min(max(total // _JOBS, _SMALLEST_JOB), _LARGEST_JOB)
     bad: list[tuple[str, str, str]] = []
@@ -86,6 +89,12 @@ def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
         jobs=tuple(_jobs(spans, job_size)),
         bad=tuple(bad),
     )
+
+
+def _refuse_plain_text(sources: Sequence[Source]) -> None:
+    plain = next((source.path for source in sources if source.format == "text"), None)
+    if plain is not None:
+        raise DataError(f"{plain}: plain text has no columns, so no labels; use .csv, .tsv, .jsonl or .parquet")
 
 
 def _spans(i: int, source: Source, size: int) -> Iterator[Span]:

@@ -7,6 +7,8 @@ from kinfolk.core.errors import DataError, suggest
 
 TOKENIZERS = ("byte", "char", "word", "bpe", "unigram")
 ON_BAD = ("stop", "skip")
+LABELS = ("class", "classes", "number")
+_OF_LABELS = ("label_column", "second_column", "labels")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class Preparation:
     on_bad: stop at the first bad row, or skip and count them.
     pairs: rows are (source, target); plain text files come in twos, line by line.
     text_column, source_column, target_column: name of a column or key, or the number of a column counted from 1.
+    label_column: rows have a label in this column, and perhaps a second text in `second_column`; "" if not.
+    labels: what a label is: one "class", the "classes" that hold (a list, or names with | between), or a "number".
     max_line: bytes of the longest row; text files have no such limit, their documents are cut anyway.
     sample: bytes of text that a tokenizer learns from.
     """
@@ -33,12 +37,23 @@ class Preparation:
     text_column: str = "text"
     source_column: str = "source"
     target_column: str = "target"
+    label_column: str = ""
+    second_column: str = ""
+    labels: str = "class"
     max_line: int = 16 << 20
     sample: int = 32 << 20
 
     def __post_init__(self) -> None:
         if self.on_bad not in ON_BAD:
             raise DataError(f"on_bad: unknown choice {self.on_bad!r}{suggest(self.on_bad, ON_BAD)}")
+        if self.labels not in LABELS:
+            raise DataError(f"labels: unknown choice {self.labels!r}{suggest(self.labels, LABELS)}")
+        if self.label_column and self.pairs:
+            raise DataError(
+                "label_column: pairs of a source and a target have no labels; a second_column may be labelled"
+            )
+        if not self.label_column and (self.second_column or self.labels != "class"):
+            raise DataError("label_column: is missing; without it there are no labels to read")
         if not 0 <= self.valid < 1:
             raise DataError(f"valid: the share held out must be at least 0 and less than 1, not {self.valid}")
         for name, least in (("max_line", 1), ("sample", 1)):
@@ -47,9 +62,12 @@ class Preparation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns a row is made of."""
+        """The columns a row is made of; a label comes last."""
+        if self.label_column:
+            return (*filter(None, (self.text_column, self.second_column)), self.label_column)
         return (self.source_column, self.target_column) if self.pairs else (self.text_column,)
 
     def plain(self) -> dict[str, Any]:
-        """Return the choices as plain data."""
-        return dataclasses.asdict(self)
+        """Return the choices as plain data; what is said of labels only where there are any."""
+        plain = dataclasses.asdict(self)
+        return plain if self.label_column else {k: v for k, v in plain.items() if k not in _OF_LABELS}

@@ -8,7 +8,9 @@ import abc
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from kinfolk.data.labels import label_text
 from kinfolk.data.lines import RowError, count_lines, decode, lines, next_line
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.sources import BROKEN_GZIP, Bytes, Source, open_bytes
@@ -16,10 +18,11 @@ from kinfolk.data.sources import BROKEN_GZIP, Bytes, Source, open_bytes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """One text, or a source and a target, and how many bytes each is in UTF-8."""
+    """One text, or a source and a target, and how many bytes each is in UTF-8; and a label, if rows have one."""
 
     texts: tuple[str, ...]
     sizes: tuple[int, ...]
+    label: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Reader(abc.ABC):
     def __init__(self, source: Source, span: Span, choices: Preparation, piece: int) -> None:
         self.source, self.span, self.choices, self.piece = source, span, choices, piece
         self.columns = choices.columns
+        self.texts = self.columns[:-1] if choices.label_column else self.columns
         self.line = 0
         # where the lines begin that are counted from 0, and how many come before; counted only when somebody asks
         self.place = span.start
@@ -81,6 +85,13 @@ class Reader(abc.ABC):
     @abc.abstractmethod
     def rows(self, *files: Bytes) -> Iterator[Document | Bad]:
         """Yield documents and bad rows in their order."""
+
+    def document(self, values: Sequence[Any]) -> Document:
+        """Return the values of the chosen columns as a document, or raise `RowError`; a label is the last of them."""
+        if not self.choices.label_column:
+            return document(values)
+        *texts, label = values
+        return dataclasses.replace(document(texts), label=label_text(label, self.choices.labels))
 
     def lines(self, file: Bytes, start: int, stop: int | None) -> Iterator[bytes | None]:
         """Yield lines, None for one that is too long."""

@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +64,11 @@ class JsonReader(Reader):
             try:
                 text = self.decoded(raw)
                 if text.strip():
-                    yield document(self._values(text))
+                    yield self.document(self._values(text))
             except RowError as why:
                 yield self.bad(why)
 
-    def _values(self, text: str) -> tuple[str, ...]:
+    def _values(self, text: str) -> tuple[Any, ...]:
         try:
             row = json.loads(text)
         except json.JSONDecodeError as error:
@@ -79,7 +80,7 @@ class JsonReader(Reader):
         for key in self.columns:
             if key not in row:
                 raise RowError("key missing", f"no {key!r}{suggest(key, row)}")
-            if not isinstance(row[key], str):
+            if key in self.texts and not isinstance(row[key], str):
                 raise RowError("not text", f"{key!r} is {type(row[key]).__name__}")
         return tuple(row[key] for key in self.columns)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from kinfolk.core.errors import suggest
 from kinfolk.data.lines import RowError
 from kinfolk.data.preparation import Preparation
-from kinfolk.data.reader import Bad, Document, Reader, document
+from kinfolk.data.reader import Bad, Document, Reader
 from kinfolk.data.sources import Bytes, open_bytes
 
 
@@ -29,7 +29,7 @@ class TsvReader(Reader):
                     raise row
                 if len(row) != width:
                     raise RowError("wrong number of fields", f"{len(row)}, but {width} in the first row")
-                yield document([row[column] for column in columns])
+                yield self.document([row[column] for column in columns])
             except RowError as why:
                 yield self.bad(why)
 
@@ -100,6 +100,7 @@ def choose_columns(first: Sequence[str], choices: Preparation) -> tuple[list[int
         return [0, 1], False
     missing = next(name for name in names if name not in first)
     flag = "--source-column and --target-column" if choices.pairs else "--text-column"
+    flag = "--label-column" if missing == choices.label_column else flag
     raise RowError(
         "column missing", f"no {missing!r}{suggest(missing, first)}; {flag} takes a name, or a number from 1"
     )
