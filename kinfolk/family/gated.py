@@ -18,7 +18,7 @@ from kinfolk.layers.part import FeedForward
     changes="feed-forwards multiply two maps of their input, one through a sigmoid, at two thirds of the width",
 )
 def glu(*, activation: str = "sigmoid", **numbers: int | float) -> Recipe:
-    """Section 2, at as many weights as `d_ff` gives a dense one: "relu" makes ReGLU, "identity" the bilinear form."""
+    """Section 2, at as many weights as `d_ff` gives a dense one."""
 
     def gated(think: FeedForward) -> FeedForward:
         assert isinstance(think, Dense)
@@ -54,3 +54,31 @@ def geglu(**numbers: int | float) -> Recipe:
 def swiglu(**numbers: int | float) -> Recipe:
     """Equation 6."""
     return glu(activation="swish", **numbers).replace(name="swiglu")
+
+
+@relative(
+    "reglu",
+    parent="glu",
+    year=2020,
+    paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
+    topology="encoder-decoder",
+    causal=True,
+    changes="the gate is a rectifier",
+)
+def reglu(**numbers: int | float) -> Recipe:
+    """Equation 6."""
+    return glu(activation="relu", **numbers).replace(name="reglu")
+
+
+@relative(
+    "liglu",
+    parent="glu",
+    year=2020,
+    paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
+    topology="encoder-decoder",
+    causal=True,
+    changes="the gate is linear: a product of two maps",
+)
+def liglu(**numbers: int | float) -> Recipe:
+    """Equation 5, the bilinear form."""
+    return glu(activation="identity", **numbers).replace(name="liglu")

@@ -11,8 +11,9 @@ from kinfolk.models.stack import DepthModule, Stack, StackModule
 class LayerDrop(Stack, kind="layer-drop"):
     """Every run of a block is skipped with probability `rate` in training, never in evaluation (Fan et al. 2020).
 
-    A smaller model is the same with fewer numbers in `order`. Which layers are skipped depends on the seed, the step
-    and the number of the pass in it, so that all processes skip the same. What is skipped costs nothing.
+    A smaller model is the same with fewer numbers in `order`. Who is skipped depends on seed and step, so that all
+    processes and all parts of a batch skip the same, and an encoder others than its decoder. Before the first step
+    nothing is skipped. What is skipped costs nothing.
     """
 
     rate: float = 0.2
@@ -36,16 +37,15 @@ class LayerDrop(Stack, kind="layer-drop"):
 class _LayerDrop(StackModule):
     def __init__(self, spec: LayerDrop, dims: Dims) -> None:
         super().__init__(spec, dims)
-        self.spec, self.step, self.n_passes = spec, 0, 0
+        self.spec, self.side, self.step = spec, dims.direction, 0
 
     def at_step(self, step: int) -> None:
-        """Begin a step of training."""
-        self.step, self.n_passes = step, 0
+        """Begin a step of training; the first is 1."""
+        self.step = step
 
     def runs(self) -> list[tuple[int, int]]:
         every = super().runs()
-        if not self.training:
+        if not self.training or not self.step:
             return every
-        self.n_passes += 1
-        now = (self.spec.seed, "layer-drop", self.step, self.n_passes)
+        now = (self.spec.seed, "layer-drop", self.side, self.step)
         return [(n, i) for n, i in every if derive(*now, n) / 2**63 >= self.spec.rate]

@@ -127,6 +127,11 @@ def dropped(rate=0.5, seed=0):
     return with_depth(spec, lambda depth: LayerDrop.of(depth, rate, seed))
 
 
+def runs_at(depth, step):
+    depth.at_step(step)
+    return depth.runs()
+
+
 def test_layers_are_dropped_in_training_only():
     model = randomise(kf.build(dropped()).double())
     plain = kf.build(kf.relative("gpt2", size="tiny", **NUMBERS)).double()
@@ -134,7 +139,8 @@ def test_layers_are_dropped_in_training_only():
     assert torch.equal(model.eval()(TOKENS).logits, plain.eval()(TOKENS).logits)
     assert len(model.decoder.runs()) == 6
     model.train()
-    seen = [model.decoder.runs() for _ in range(200)]
+    assert len(model.decoder.runs()) == 6
+    seen = [runs_at(model.decoder, step) for step in range(1, 201)]
     share = sum(len(runs) for runs in seen) / 1200
     assert 0.4 < share < 0.6
     assert len(set(map(tuple, seen))) > 20
@@ -144,10 +150,8 @@ def test_a_dropped_layer_is_not_there():
     model = randomise(kf.build(dropped()).double().train())
     plain = kf.build(kf.relative("gpt2", size="tiny", **NUMBERS)).double()
     plain.load_state_dict(model.state_dict())
-    for step in range(4):
-        model.decoder.at_step(step)
-        kept = [n for n, _ in model.decoder.runs()]
-        model.decoder.at_step(step)
+    for step in range(1, 5):
+        kept = [n for n, _ in runs_at(model.decoder, step)]
         taps = model(TOKENS, taps=["hidden"])
         assert sorted(int(key.split(".")[1]) for key in taps.taps) == kept
         plain.decoder.order = tuple(kept)
@@ -158,12 +162,29 @@ def test_all_processes_drop_the_same_layers():
     model, twin = (kf.build(dropped()).train() for _ in range(2))
     assert isinstance(model.decoder, Paced)
     torch.manual_seed(0)
-    first = [model.decoder.at_step(3), model.decoder.runs(), model.decoder.runs()]
+    first = [runs_at(model.decoder, 3), model.decoder.runs()]
     torch.manual_seed(1)
-    assert first == [twin.decoder.at_step(3), twin.decoder.runs(), twin.decoder.runs()]
-    assert kf.build(dropped(seed=1)).train().decoder.runs() != kf.build(dropped(seed=2)).train().decoder.runs()
+    assert first == [runs_at(twin.decoder, 3)] * 2
+    one, two = (kf.build(dropped(seed=seed)).train().decoder for seed in (1, 2))
+    assert any(runs_at(one, step) != runs_at(two, step) for step in range(1, 5))
     with pytest.raises(SpecError, match="rate"):
         dropped(1.0)
+
+
+def test_layers_of_the_relative_are_dropped_and_without_a_rate_none():
+    plain = kf.relative("vanilla-pre", size="tiny", **NUMBERS)
+    never, often = (kf.relative("layer-drop", size="tiny", rate=rate, **NUMBERS) for rate in (0.0, 0.5))
+    assert never.model.replace(encoder=plain.model.encoder, decoder=plain.model.decoder) == plain.model
+    models = [kf.build(r, seed=3).double().train() for r in (plain, never, often)]
+    for model in models[1:]:
+        for depth in (model.encoder, model.decoder):
+            depth.at_step(2)
+    same, without, dropped_out = (model(TOKENS, TOKENS).logits for model in models)
+    assert torch.equal(same, without)
+    assert not torch.equal(same, dropped_out)
+    encoder, decoder = models[2].encoder, models[2].decoder
+    assert any(runs_at(encoder, step) != runs_at(decoder, step) for step in range(1, 9))
+    assert torch.equal(models[2].eval()(TOKENS, TOKENS).logits, models[0].eval()(TOKENS, TOKENS).logits)
 
 
 def test_a_model_can_be_cut_down_to_some_layers():
