@@ -196,3 +196,31 @@ class _Learned(PositionModule):
                 f"position {stop - 1} is beyond the {self.table.num_embeddings} learned ones: use a larger max_len"
             )
         return x_BLD + self.table.weight[ctx.start : stop]
+
+
+class LearnedAtDepth(Position, kind="learned-at-depth"):
+    """A table of `max_len` vectors for each of `n_layers` blocks, added before it (Al-Rfou et al. 2018, section 3.3).
+
+    The position of a stack: what a layer forgets about positions, the next is told again.
+    """
+
+    n_layers: int
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _LearnedAtDepth(self, dims)
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        # a stack asks once for each of its blocks
+        return Cost(params=dims.max_len * dims.d_model, flops=dims.d_model)
+
+
+class _LearnedAtDepth(PositionModule):
+    def __init__(self, spec: LearnedAtDepth, dims: Dims) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(_Learned(dims) for _ in range(spec.n_layers))
+        self.limit = dims.max_len
+
+    def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
+        table = self.tables[depth - 1]
+        assert isinstance(table, _Learned)
+        return table.add(x_BLD, ctx)

@@ -85,6 +85,22 @@ class Adam(Optimiser, kind="adam"):
         return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
+class Momentum(Optimiser, kind="momentum"):
+    """Gradient descent that goes on in the direction it had (Polyak 1964); `momentum` is the share that is kept."""
+
+    lr: float = 3e-3
+    momentum: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1:
+            raise SpecError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make it."""
+        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, fused=True)
+
+
 class Adafactor(Optimiser, kind="adafactor"):
     r"""Second moments of a matrix from their sums over rows and columns (Shazeer and Stern 2018, algorithm 4).
 
