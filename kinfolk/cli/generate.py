@@ -1,4 +1,4 @@
-"""`kin generate`: let a trained model write."""
+"""`kin generate`: let a trained model write, or draw."""
 
 import argparse
 import json
@@ -6,13 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kinfolk.cli import drawing
+
 EPILOG = """\
 examples:
   kin generate runs/a --prompt "def " --max-new 200               sampled, as it is written
   kin generate runs/a --prompt "import" --greedy                  always the likeliest token
   kin generate runs/a --prompt "class A" --temperature 0.8 --top-p 0.95 --seed 3
   kin generate runs/translation --prompt "a b c" --beams 4        beam search; the prompt is the source
-  cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch"""
+  cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch
+  kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
+  kin generate runs/pixels --images cat.png dog.png               go on from their upper halves, or make them large"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,19 +36,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--beams", type=int, default=1, help="beam search with this many hypotheses")
     how.add_argument("--length-penalty", type=float, default=0.6, help="of beam search (default: 0.6)")
     how.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    drawing.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
     from kinfolk.decoding import generate
+    from kinfolk.objectives.image import Pictures
     from kinfolk.train.run import load_learner
 
     tokenizer = read_tokenizer(args.what)
-    model = load_learner(args.what)[1].model
+    recipe, learner = load_learner(args.what)
+    model, names = learner.model, ["greedy", "temperature", "top_k", "top_p", "seed"]
+    if isinstance(recipe.objective, Pictures):
+        return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
     prompts = _prompts(args)
     opening = [tokenizer.bos] if model.spec.topology == "decoder" else []
     rows = [tokenizer.encode(prompt) or opening or [tokenizer.bos] for prompt in prompts]
-    names = ("greedy", "temperature", "top_k", "top_p", "repetition_penalty", "beams", "length_penalty", "seed")
+    names += ["repetition_penalty", "beams", "length_penalty"]
     options: dict[str, Any] = {name: getattr(args, name) for name in names} | {"stop": (tokenizer.eos,)}
     live = len(rows) == 1 and args.beams == 1 and not args.json
     writer = Writer(tokenizer, rows[0] if model.spec.topology == "decoder" else []) if live else None

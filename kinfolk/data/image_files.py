@@ -100,6 +100,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict[str, int]) -> None:
     """Write the values of all pictures of a part one after another, and last of all what there is."""
+    square = (numbers["side"],) * 2 if "side" in numbers else None
     shape: tuple[int, ...] | None = None
     first: Path | None = None
     counts: dict[str, int] = {}
@@ -109,7 +110,7 @@ def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict
         with (folder / f"{part}.bin").open("wb") as out:
             for file, _, label in (f for f in files if f[1] == part):
                 try:
-                    values = decode(file, numbers.get("side"), numbers.get("channels", shape[2] if shape else None))
+                    values = decode(file, square, numbers.get("channels", shape[2] if shape else None))
                     if shape is not None and values.shape != shape:
                         raise DataError(
                             f"{file}: is {_size(values.shape)}, but {first} is {_size(shape)}; pictures of several "
@@ -141,10 +142,11 @@ def _part(folder: Path, name: str, facts: dict[str, Any], labelled: bool) -> Par
     return Part((records,), labels if labelled else None)
 
 
-def decode(file: Path, side: int | None = None, channels: int | None = None) -> NDArray[np.uint8]:
-    """Return a picture as [height, width, channels]: its middle scaled to a square if `side` is given.
+def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> NDArray[np.uint8]:
+    """Return a picture as [height, width, channels].
 
-    channels: 1 is grey, 3 is colour; None takes what the picture has. What is seen through is put on black.
+    size: height and width that its middle is scaled to, as much of it as has those proportions.
+    channels: 1 is grey, 3 is colour; None takes what the picture has.
     """
     image_module = _pillow(f"{file}: reading it")
     if file.suffix.lower() not in SUFFIXES:
@@ -158,11 +160,14 @@ def decode(file: Path, side: int | None = None, channels: int | None = None) -> 
     # Pillow raises many kinds of error on damaged files
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise DataError(f"{file}: cannot be read as a picture: {error}") from None
-    if side is not None:
-        least = min(plain.size)
-        left, top = (plain.width - least) // 2, (plain.height - least) // 2
-        box = (left, top, left + least, top + least)
-        plain = plain.resize((side, side), image_module.Resampling.LANCZOS, box=box, reducing_gap=3.0)
+    if size is not None and size != (plain.height, plain.width):
+        height, width = size
+        # the largest part in the middle with the proportions asked for; cut first, as a filter looks beyond its box
+        scale = min(plain.height / height, plain.width / width)
+        high, wide = max(1, round(height * scale)), max(1, round(width * scale))
+        left, top = (plain.width - wide) // 2, (plain.height - high) // 2
+        middle = plain.crop((left, top, left + wide, top + high))
+        plain = middle.resize((width, height), image_module.Resampling.LANCZOS, reducing_gap=3.0)
     return np.asarray(plain, np.uint8).reshape(plain.height, plain.width, wanted)
 
 

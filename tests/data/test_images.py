@@ -248,7 +248,10 @@ def test_pictures_of_several_sizes_are_scaled_or_refused(tmp_path):
     flat = np.zeros((4, 12, 1), np.uint8)
     flat[:, 4:8] = 200
     write_png(tmp_path / "flat.png", flat)
-    assert (decode(tmp_path / "flat.png", side=4) == 200).all()
+    assert (decode(tmp_path / "flat.png", (4, 4)) == 200).all()
+    assert (decode(tmp_path / "flat.png", (8, 8)) == 200).all()
+    assert (decode(tmp_path / "flat.png", (2, 6)) == decode(tmp_path / "flat.png", (2, 6), 3)[..., :1]).all()
+    assert (decode(tmp_path / "flat.png") == flat).all()
 
 
 def test_what_is_no_picture_is_named_or_skipped(tmp_path):

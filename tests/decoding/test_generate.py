@@ -136,8 +136,13 @@ def test_forms_in_are_forms_out():
 
 def test_what_cannot_be_is_refused():
     m = model()
-    with pytest.raises(ShapeError, match="need 60 positions, the model has 48"):
+    with pytest.raises(ShapeError, match="need 59 positions, the model has 48"):
         kf.generate(m, [5] * 40, max_new=20)
+    # the last token that is made is not read again
+    for how in ({"greedy": True}, {"greedy": True, "cached": False}, {"beams": 2}):
+        assert len(kf.generate(m, [5] * 40, max_new=9, **how)) == 49
+    with pytest.raises(ShapeError, match="need 49 positions"):
+        kf.generate(m, [5] * 40, max_new=10)
     with pytest.raises(ShapeError, match="at least one token"):
         kf.generate(m, [])
     with pytest.raises(SpecError, match="top_p must lie"):
