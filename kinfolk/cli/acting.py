@@ -111,13 +111,13 @@ def compare(args: argparse.Namespace) -> int:
     from kinfolk.compare.budget import parse
     from kinfolk.core.errors import SpecError
     from kinfolk.rl import open_world
-    from kinfolk.rl.study import fitted, study, summary, table
+    from kinfolk.rl.study import DMLAB, fitted, study, summary, table
     from kinfolk.train import RunOptions
 
     world, budget = open_world(args.env), parse(args.budget)
     if budget.unit != "tokens":
         raise SpecError(f"--budget {args.budget}: with --env, say how many steps in the environment: 100k-tokens")
-    names = args.contestants or ["gtrxl", "trxl-i", "transformer-xl", "lstm"]
+    names = [*args.contestants, *filter(None, args.relatives.split(","))] or list(DMLAB)
     recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), round(budget.amount)) for name in names}
     out = args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}"
     options = RunOptions(quiet=True, tensorboard=False, threads=args.threads or 1)

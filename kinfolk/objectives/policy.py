@@ -29,6 +29,8 @@ class Rollout(Batch):
 class Policy(Objective, kind="policy"):
     """The clipped surrogate, a squared error of values and a bonus for staying undecided.
 
+    The error is divided by the variance of the returns where that is above 1.
+
     gamma, decay: how far rewards count, and how far they are trusted beyond the values (see `kinfolk.ops.advantage`).
     clip: how much likelier or unlikelier than when it was taken an action may become.
     value_weight, entropy_weight: beside the surrogate.
@@ -62,6 +64,8 @@ class Policy(Objective, kind="policy"):
         logits_BLV = output.head.logits(output.hidden)
         log_probs_BL = logits_BLV.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
         actor_BL = surrogate(log_probs_BL, batch.log_probs, batch.advantages, self.clip)
-        critic_BL = 0.5 * (output.head.value(output.hidden) - batch.returns).square()
+        # returns of hundreds would leave the actor no room under a clipped gradient
+        spread = batch.returns.var(correction=0).clamp(min=1.0)
+        critic_BL = 0.5 * (output.head.value(output.hidden) - batch.returns).square() / spread
         total = (actor_BL + self.value_weight * critic_BL - self.entropy_weight * entropy(logits_BLV)).sum()
         return Loss(total, total.new_tensor(float(batch.targets.numel())), side_loss(output))

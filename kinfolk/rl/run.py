@@ -1,10 +1,12 @@
 """From a recipe and a world to a run of the one loop, and from its folder to its continuation."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from kinfolk.core import plugins
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, SpecError
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
@@ -46,7 +48,7 @@ def train(recipe: Recipe, world: World, out: str | Path, *, seed: int = 0, optio
     run: dict[str, Any] = {
         "seed": seed,
         "fingerprint": world.name,
-        "plugins": [],
+        "plugins": [path for path in os.environ.get(plugins.VARIABLE, "").split(os.pathsep) if path],
         "data": {ENV: world.name},
         "options": to_plain(options),
         # chosen beforehand: measuring reads batches, and these are not there to be read twice
@@ -62,8 +64,7 @@ def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
     run, done = folder.read(out), folder.result(out)
     if done is not None:
         return Result(**done)
-    registry.load()
-    recipe = load(Recipe, out / folder.SPEC)
+    recipe = _recipe(out)
     options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
     if not options.threads:
         # sums depend on how many threads share them
@@ -74,8 +75,7 @@ def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
 def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     """Return the recipe, the learner with the best weights of a run so far, and where it acts."""
     out = Path(out)
-    registry.load()
-    run, recipe = folder.read(out), load(Recipe, out / folder.SPEC)
+    run, recipe = folder.read(out), _recipe(out)
     file = out / folder.WEIGHTS
     if not file.exists():
         checkpoints = Checkpoints(out / "checkpoints")
@@ -87,6 +87,14 @@ def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     learner = PolicyLearner(build(recipe, run["seed"]), recipe.objective)
     load_weights(learner.model, file)
     return recipe, learner, open_world(run["data"][ENV])
+
+
+def _recipe(out: Path) -> Recipe:
+    """Read the recipe of a run, with the plugins it was begun with."""
+    for plugin in folder.read(out).get("plugins", ()):
+        plugins.load_plugin(plugin)
+    registry.load()
+    return load(Recipe, out / folder.SPEC)
 
 
 def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:

@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, TrainingError
+from kinfolk.core.plain import dumps
 from kinfolk.family.recipe import Recipe
 from kinfolk.objectives.policy import Policy
 from kinfolk.rl.curves import draw
 from kinfolk.rl.environment import World
-from kinfolk.rl.run import resume, train
+from kinfolk.rl.run import ENV, resume, train
 from kinfolk.train import RunOptions, durable, folder
+from kinfolk.train.job import INTERRUPTED
 from kinfolk.train.metrics import read
 
-DMLAB = {"lstm": 99.3, "transformer-xl": 5.0, "trxl-i": 107.0, "gtrxl": 117.6}
+DMLAB = {"gtrxl": 117.6, "trxl-i": 107.0, "lstm": 99.3, "transformer-xl": 5.0}
 """Mean human-normalised score on DMLab-30 of the same four (Parisotto et al. 2019, table 1; GTrXL with GRU gates)."""
 
 
@@ -76,9 +78,14 @@ def _trial(
     name: str, recipe: Recipe, world: World, run: Path, seed: int, options: RunOptions, threshold: float
 ) -> Trial:
     if (run / folder.RUN).exists():
+        same = (run / folder.SPEC).read_text(encoding="utf-8") == dumps(recipe)
+        if not same or folder.read(run)["data"] != {ENV: world.name}:
+            raise TrainingError(f"{run}: holds another run; choose another --out")
         result = resume(run, options=options)
     else:
         result = train(recipe, world, run, seed=seed, options=options)
+    if result.status == INTERRUPTED:
+        raise KeyboardInterrupt
     rows = [row for row in read(run / "metrics.jsonl") if "valid" in row]
     curve = [(row["tokens"], row["valid"]["return"]) for row in rows]
     return Trial(name, seed, result.parameters, result.seconds, curve, solved_at(curve, threshold))

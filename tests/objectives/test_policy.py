@@ -26,15 +26,20 @@ def setup():
     return job.learner.double(), batch
 
 
-def test_the_loss_is_surrogate_values_and_entropy():
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_the_loss_is_surrogate_values_and_entropy(scale):
     learner, batch = setup()
+    batch = dataclasses.replace(batch, returns=batch.returns * scale)
+    mean = float(batch.returns.sum()) / 30
+    spread = max(1.0, sum((x - mean) ** 2 for x in batch.returns.flatten().tolist()) / 30)
+    assert (spread > 1) == (scale > 1)
     out = learner.model.run(batch)
     logits, values = out.head.logits(out.hidden), out.head.value(out.hidden)
     now = torch.stack([row[torch.arange(6), a] for row, a in zip(logits.log_softmax(-1), batch.targets, strict=True)])
     objective = Policy(clip=0.1, value_weight=0.7, entropy_weight=0.03)
     loss = objective.loss(out, batch)
     want = surrogate(now, batch.log_probs.double(), batch.advantages.double(), 0.1).sum()
-    want = want + 0.7 * 0.5 * ((values - batch.returns) ** 2).sum() - 0.03 * entropy(logits.detach()).sum()
+    want = want + 0.7 * 0.5 * ((values - batch.returns) ** 2).sum() / spread - 0.03 * entropy(logits.detach()).sum()
     assert float(loss.total.detach()) == pytest.approx(float(want.detach()), rel=1e-6)
     assert float(loss.count) == batch.targets.numel() == 30
     assert float(loss.side) == 0.0

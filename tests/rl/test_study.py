@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kinfolk.cli.main import main
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.rl import study as studies
 from kinfolk.rl.curves import draw
 from kinfolk.rl.study import Trial, fitted, solved_at, study, summary, table
@@ -64,6 +64,8 @@ def test_a_study_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     both = study({"lstm": recipe}, world, tmp_path, seeds=2, options=QUIET)
     assert made == [0, 1]
     assert both[0].curve == first[0].curve
+    with pytest.raises(TrainingError, match="lstm-0: holds another run"):
+        study({"lstm": toy("lstm")[0]}, world, tmp_path, seeds=1, options=QUIET)
     written = json.loads((tmp_path / "study.json").read_text())
     assert [t["seed"] for t in written["trials"]] == [0, 1]
     assert (tmp_path / "curves.svg").exists()
@@ -71,7 +73,17 @@ def test_a_study_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "lstm", "gtrxl", "--env", "cue-recall:corridor=1", "--seeds", "1", "--out", str(tmp_path / "s")]
+    words = [
+        "compare",
+        "--relatives",
+        "lstm,gtrxl",
+        "--env",
+        "cue-recall:corridor=1",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "s"),
+    ]
     numbers = ["d_model=16", "n_heads=2", "d_ff=16", "n_layers=1", "segment=4", "memory=4"]
     numbers += ["training.batch_size=4", "training.length=4", "training.eval_batches=1"]
     sets = [f"--set={text}" for text in numbers]
