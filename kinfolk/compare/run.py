@@ -44,6 +44,13 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
         return result
 
 
+def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
+    """Measure how long a step of each contestant takes and what memory it needs, and train nobody."""
+    made = plan.make(settings)
+    with lock(settings.folder) as held, _terminable():
+        return _Contest(made, "", console or Console(stderr=True), held).measure()
+
+
 class _Contest:
     """A comparison in motion."""
 
@@ -57,6 +64,17 @@ class _Contest:
         """Measure how long a step of each contestant takes, where the budget is a time."""
         if self.plan.budget.unit != "seconds":
             return
+        measured = self.measure()
+        for entrant in self.plan.entrants:
+            outcome = measured.get(entrant.name)
+            if outcome is not None and outcome.status == DONE and outcome.steps:
+                self.paces[entrant.name] = outcome.seconds / outcome.steps
+            else:
+                why = outcome.reason if outcome else "it was not measured"
+                self.problems[entrant.name] = f"its steps could not be measured: {why}"
+
+    def measure(self) -> dict[str, Outcome]:
+        """Run steps of every contestant that are thrown away, and return what they took."""
         orders = [(entrant, self.plan.calibration(entrant)) for entrant in self.plan.entrants]
         places = {entrant.name: self._place(CALIBRATIONS, order) for entrant, order in orders}
         missing = [order for _, order in orders if not _is_done(places[order.name])]
@@ -67,13 +85,7 @@ class _Contest:
             for i, order in enumerate([order for _, order in orders][:short]):
                 jobs.append(self._job(order, self.folder / CALIBRATIONS / f"company-{i}"))
             self._run(jobs, kept=0, what="measuring how long a step takes")
-        for name, place in places.items():
-            outcome = Outcome.read(place)
-            if outcome is not None and outcome.status == DONE and outcome.steps:
-                self.paces[name] = outcome.seconds / outcome.steps
-            else:
-                why = outcome.reason if outcome else "it was not measured"
-                self.problems[name] = f"its steps could not be measured: {why}"
+        return {name: outcome for name, place in places.items() if (outcome := Outcome.read(place)) is not None}
 
     def train(self) -> None:
         """Run the trials that are missing: seed 0 of everybody first, so that breaking off leaves a balance."""

@@ -109,10 +109,12 @@ def measure(trial: Trial) -> Outcome:
     known = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
     try:
         torch.set_num_threads(trial.threads)
-        job = make_job(_recipe(trial), _open(trial), trial.seed)
+        data = _open(trial)
+        known = known.replace(start_bytes=_resident())
+        job = make_job(_recipe(trial), data, trial.seed)
         rough = calibrate(job)
         steps = min(1000, max(5, round(trial.max_seconds / rough)))
-        return known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps))
+        return known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps), peak_bytes=peak_memory())
     except Exception as error:
         traceback.print_exc()
         return known.replace(status=CRASHED, reason=_words(error))

@@ -49,7 +49,7 @@ def render(comparison: Comparison) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", comparison.title),
-        tag("style", _asset("page.css")),
+        tag("style", asset("page.css")),
     )
     return (
         f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n{_script(comparison, table)}\n</body>\n</html>\n'
@@ -258,12 +258,13 @@ def _script(comparison: Comparison, table: Sequence[Row]) -> Html:
             for trial in trials
         ],
     }
-    return join(embed(data, "data"), tag("script", _asset("charts.js")))
+    return join(embed(data, "data"), tag("script", asset("charts.js")))
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
-def _asset(name: str) -> Html:
+def asset(name: str) -> Html:
+    """Return a file that every page holds."""
     return Html(resources.files(__package__).joinpath(name).read_text(encoding="utf-8"))
