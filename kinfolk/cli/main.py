@@ -36,6 +36,8 @@ VERBS = {
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
     "eval": Verb("From raw files to a trained model", "score a trained model on data"),
     "generate": Verb("From raw files to a trained model", "let a trained model write"),
+    "import": Verb("Exchange", "make a run of a folder that Hugging Face's libraries wrote"),
+    "export": Verb("Exchange", "write a run for other people's tools"),
     "compress": Verb("Make it smaller", "cut heads, neurons and layers, and measure what each costs"),
     "inspect": Verb("Look inside", "every head on a text, what is special to a relative, and what heads are for"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),

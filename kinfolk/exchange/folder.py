@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -88,9 +89,7 @@ def to_hf(
     form, architecture, values = _kind(model.spec, model_type)
     tensors = _tensors(model, form, architecture)
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{WEIGHTS}.part"
-    save_file(tensors, aside, metadata={"format": "pt"})
-    aside.replace(folder / WEIGHTS)
+    write_tensors(tensors, folder / WEIGHTS)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     besides = Config(also or {}).besides()
     text = json.dumps(besides | values | {"dtype": dtype}, indent=2, sort_keys=True)
@@ -99,6 +98,15 @@ def to_hf(
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / TOKENIZER)
     return folder
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write a safetensors file that is complete or not there."""
+    aside = file.with_name(f".{file.name}.part")
+    save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata={"format": "pt"})
+    with aside.open("rb") as written:
+        os.fsync(written.fileno())
+    aside.replace(file)
 
 
 def _format(config: Config) -> Format:

@@ -1,0 +1,75 @@
+"""`kin import`: make a run of a folder that Hugging Face's libraries wrote."""
+
+# ruff: noqa: N999 - a verb's module has its name
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  kin import all-MiniLM-L6-v2 --out runs/minilm        a folder of config.json and model.safetensors
+  kin import gpt2 --out runs/gpt2                      then: kin generate runs/gpt2 --prompt "Once"
+  kin import odd --out runs/odd --ignore my_key        a key of config.json, or tensors, of no account
+
+Nothing is downloaded and nothing of a folder is run. What cannot be expressed is refused by name."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with config.json and weights")
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run folder to make")
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="NAME", help="a key or tensors (* is anything) of no account"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Make the run folder and say what is in it."""
+    from kinfolk.core.plain import dumps
+    from kinfolk.exchange.folder import open_folder, write_tensors
+    from kinfolk.exchange.recipe import recipe_of
+    from kinfolk.exchange.tokenizing import read_tokenizer
+    from kinfolk.train import folder
+
+    imported = open_folder(args.folder, ignore=args.ignore)
+    tokenizer = read_tokenizer(args.folder, imported.model_type)
+    spec = dumps(recipe_of(imported.model.spec, imported.model_type))
+    origin = {
+        "model_type": imported.model_type,
+        "architecture": imported.architecture,
+        "config": json.dumps(imported.also),
+    }
+    about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
+    folder.create(args.out, spec, about, None if tokenizer is None else _Whole(tokenizer))
+    write_tensors(imported.model.state_dict(), args.out / folder.WEIGHTS)
+    found = {
+        "run": str(args.out),
+        "model_type": imported.model_type,
+        "architecture": imported.architecture,
+        "parameters": imported.model.n_params,
+        "tokenizer": tokenizer is not None,
+        "left_out": list(imported.left_out),
+    }
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    print(f"{args.out}: {imported.architecture}, {imported.model.n_params:,} parameters")
+    if tokenizer is None:
+        print(f"  {args.folder} has no tokenizer, so neither has the run")
+    if imported.left_out:
+        print(f"  left out, because {imported.architecture} does not use them: {', '.join(imported.left_out)}")
+    return 0
+
+
+class _Whole:
+    """A tokenizer that is written as it was read."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def save(self, path: Path) -> None:
+        """Write it."""
+        path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")

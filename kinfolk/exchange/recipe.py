@@ -1,0 +1,43 @@
+"""A recipe around an imported model: what its head learns from, and a gentle training to go on with."""
+
+from kinfolk.family.recipe import Recipe
+from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.detection_head import DetectionHead
+from kinfolk.layers.head import Head
+from kinfolk.layers.paired_head import PairedHead
+from kinfolk.models.model import Model
+from kinfolk.objectives.causal import CausalLM
+from kinfolk.objectives.masked import MaskedLM
+from kinfolk.objectives.objective import Objective
+from kinfolk.objectives.sentences import SentencePairs
+from kinfolk.objectives.sequence import SequenceToSequence
+from kinfolk.objectives.supervised import Classify, Tag
+from kinfolk.optim.optimiser import AdamW
+from kinfolk.optim.schedule import Linear
+from kinfolk.optim.training import Training
+
+BY_HEAD: dict[type[Head], Objective] = {
+    ClassHead: Classify(),
+    PairedHead: SentencePairs(),
+    DetectionHead: Tag(),
+}
+BY_TOPOLOGY: dict[str, Objective] = {
+    "encoder": MaskedLM(),
+    "decoder": CausalLM(),
+    "encoder-decoder": SequenceToSequence(),
+}
+
+
+def recipe_of(model: Model, name: str) -> Recipe:
+    """Return a recipe that goes on with a model as Devlin et al. 2019, appendix A.3, advise for small data."""
+    objective = BY_HEAD.get(type(model.head), BY_TOPOLOGY[model.topology])
+    order = "documents" if isinstance(objective, SentencePairs) else "shuffled"
+    training = Training(
+        steps=1000,
+        batch_size=32,
+        length=min(128, model.max_len),
+        order=order,
+        optimiser=AdamW(lr=5e-5, weight_decay=0.01),
+        schedule=Linear(warmup=0.1),
+    )
+    return Recipe(name=name, model=model, objective=objective, training=training)

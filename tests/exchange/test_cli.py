@@ -1,0 +1,60 @@
+"""`kin import` and `kin export`: a folder becomes a run, and a run a folder."""
+
+import json
+
+import pytest
+import tokenizers
+import torch
+
+import kinfolk as kf
+from kinfolk.cli.main import main
+from kinfolk.data import Tokenizer
+
+NUMBERS = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "vocab_size": 34, "max_len": 32}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small GPT-2 whose words are letters."""
+    letters = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ")}
+    vocab = letters | {f"<{name}>": 27 + i for i, name in enumerate(("pad", "bos", "eos", "unk", "sep", "cls", "mask"))}
+    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [], unk_token="<unk>"))
+    made.save(str(tmp_path / "letters.json"))
+    model = kf.build(kf.relative("gpt2", **NUMBERS))
+    return kf.to_hf(model, tmp_path / "theirs", tokenizer=tmp_path / "letters.json", also={"eos_token_id": 29})
+
+
+def test_there_and_back(folder, tmp_path, capsys):
+    run, back = tmp_path / "run", tmp_path / "back"
+    assert main(["import", str(folder), "--out", str(run), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["architecture"] == "GPT2LMHeadModel"
+    assert said["left_out"] == []
+    assert Tokenizer.load(run / "tokenizer.json").encode("abc") == [0, 1, 2]
+    tokens = torch.arange(12)[None]
+    wanted = kf.from_hf(folder).eval()(tokens).logits
+    assert torch.equal(kf.load(run).eval()(tokens).logits, wanted)
+    assert main(["generate", str(run), "--prompt", "abc", "--max-new", "3", "--greedy", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["text"].startswith("abc")
+    assert main(["export", str(run), "--to", "hf", "--out", str(back)]) == 0
+    assert "GPT2LMHeadModel" in capsys.readouterr().out
+    assert torch.equal(kf.from_hf(back).eval()(tokens).logits, wanted)
+    assert json.loads((back / "config.json").read_text())["eos_token_id"] == 29
+    assert json.loads((back / "tokenizer.json").read_text()) == json.loads((folder / "tokenizer.json").read_text())
+
+
+def test_refusals_are_one_line_and_leave_nothing(folder, tmp_path, capsys):
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"rotary_dim": 4}))
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "rotary_dim = 4" in error
+    assert not (tmp_path / "run").exists()
+    assert main(["import", str(folder), "--out", str(tmp_path / "run"), "--ignore", "rotary_dim"]) == 0
+    assert "parameters" in capsys.readouterr().out
+    kf.save(kf.build(kf.relative("performer", **NUMBERS)), tmp_path / "other")
+    assert main(["export", str(tmp_path / "other"), str(tmp_path / "no")]) == 2
+    assert "decoder.blocks[0].parts[0]" in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "other")]) == 2
+    assert "--out" in capsys.readouterr().err
