@@ -21,6 +21,8 @@ examples:
   kin eval runs/a                                the run's own validation data, all of it
   kin eval runs/a --data other.txt --split all   another text, with the run's tokenizer
   kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
+  kin eval runs/c                                of labels also macro-F1, MCC, and which class is taken for which
+  kin eval runs/b --bleu --beams 4 --average 5   pairs: BLEU of beam search, with the mean of five checkpoints
   kin eval runs/a --json                         for machines"""
 
 
@@ -38,6 +40,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=int, default=3, metavar="N", help="positions at which windows are run (default: 3)"
     )
+    written = parser.add_argument_group("of pairs: what the model writes")
+    written.add_argument("--bleu", action="store_true", help="BLEU of what it writes, with sacrebleu's signature")
+    written.add_argument("--rouge", action="store_true", help="ROUGE-L of what it writes, the F-measure")
+    written.add_argument("--exact", action="store_true", help="the share of targets that it writes exactly")
+    written.add_argument("--written", type=int, default=0, metavar="N", help="of the first N pairs only")
+    written.add_argument("--beams", type=int, default=1, help="beam search with this many hypotheses (default: greedy)")
+    written.add_argument("--length-penalty", type=float, default=0.6, help="of beam search (default: 0.6)")
+    written.add_argument("--rows", type=int, default=32, metavar="N", help="pairs decoded at once (default: 32)")
+    parser.add_argument(
+        "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
+    )
     data_arguments(parser, None)
 
 
@@ -50,21 +63,44 @@ def run(args: argparse.Namespace) -> int:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
     if acting.acts(args.what):
         return acting.evaluate(args)
-    recipe, learner = load_learner(args.what)
+    recipe, learner = load_learner(args.what, args.average)
     data = _open(args)
     if args.sliding is not None:
         return _slide(args, learner.model, data)
-    found = _score(args, recipe, learner, data)
+    found = _score(args, recipe, learner, data) | _written(args, recipe, learner, data)
+    said = found.pop("said")
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
     for name, score in found["measures"].items():
         nats = "" if score["perplexity"] is None else f" nats  perplexity {score['perplexity']:.2f}"
         print(f"{name:14} {score['mean']:.4f}{nats}  ({score['count']:,} targets)")
+    print("\n".join(said), end="\n" if said else "")
     if found["bits_per_byte"] is not None:
         print(f"bits per byte  {found['bits_per_byte']:.4f}")
     print("\n".join(sentences(found["special"])), end="\n" if found["special"] else "")
+    for name, value in found.get("written", {}).items():
+        print(f"{name:14} {value:.4f}" if isinstance(value, float) else f"{name:14} {value}")
     return 0
+
+
+def _written(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
+    """Let the model write the targets of pairs and score them, if that was asked for."""
+    from kinfolk.data import Batches
+    from kinfolk.decoding.written import MEASURES, write
+    from kinfolk.train import folder
+
+    asked = tuple(name for name in MEASURES if getattr(args, name))
+    if not asked:
+        return {}
+    split = data.split("valid" if args.split == "all" else args.split)
+    batches = Batches(split=split, shuffle=False, batch_size=args.rows, length=recipe.training.length)
+    how = {"beams": args.beams, "length_penalty": args.length_penalty}
+    made = write(learner.model, batches, args.written, **how)
+    scores = {key: value for found in made.scores(asked).values() for key, value in found.items()}
+    done = folder.result(args.what)
+    flops = {} if done is None else {"training FLOPs": f"{done['flops']:.2e}"}
+    return {"written": {"pairs": len(made.texts), **scores, **flops}}
 
 
 def _slide(args: argparse.Namespace, model: "Transformer", data: "Data") -> int:
@@ -109,6 +145,7 @@ def _sentence(row: "Timing", threads: int) -> str:
 def _open(args: argparse.Namespace) -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
     from kinfolk.data import Tokenizer
+    from kinfolk.data.labels import with_classes
     from kinfolk.train import folder
     from kinfolk.train.run import reopen
 
@@ -119,7 +156,8 @@ def _open(args: argparse.Namespace) -> "Data":
     data = open_source({name: value for name, value in source.items() if value is not None})
     if data.tokenizer.to_json() != Tokenizer.load(own).to_json():
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
-    return data
+    classes = folder.read(args.what).get("classes")
+    return with_classes(data, classes) if classes and data.kind == "labelled" else data
 
 
 def _perplexity(measure: str, mean: float) -> float | None:
@@ -134,16 +172,19 @@ def _perplexity(measure: str, mean: float) -> float | None:
 def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
     from kinfolk.data import Batches
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
+    from kinfolk.train.judgement import Watched, tally_of
     from kinfolk.train.run import reading_of
     from kinfolk.train.special import special
 
     reading = reading_of(recipe.training)
     totals: dict[str, Score] = {}
     names = ("train", "valid") if args.split == "all" else (args.split,)
+    tally = tally_of(recipe.objective, getattr(data.split(names[-1]), "classes", ()))
+    scored = learner if tally is None else Watched(learner, tally)
     for name in names:
         split = data.split(name)
         batches = Batches(split=split, shuffle=False, **reading)
-        for measure, score in evaluate(learner, batches, args.batches).items():
+        for measure, score in evaluate(scored, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))
             totals[measure] = Score(old.total + score.total, old.count + score.count)
     return {
@@ -154,6 +195,8 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
             name: {"mean": score.mean, "perplexity": _perplexity(name, score.mean), "count": int(score.count)}
             for name, score in totals.items()
         },
+        "judgement": None if tally is None else tally.plain(),
+        "said": [] if tally is None else tally.sentences(),
         "bits_per_byte": bits_per_byte(totals, data.split(names[-1])),
         "special": special(learner, Batches(split=data.split(names[-1]), shuffle=False, **reading).at(0)),
     }

@@ -1,5 +1,6 @@
 """Labels of rows: read from a column, kept beside the text, and known again by name."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.lines import RowError
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.shards import Shard
-from kinfolk.data.split import Indices, Shards
+from kinfolk.data.split import Data, Indices, Shards, Split
 from kinfolk.data.tokenizer import Tokenizer
 
 PREFIX = "labelled:"
@@ -127,6 +128,13 @@ class LabelledSplit:
     def __len__(self) -> int:
         return self.n
 
+    def renamed(self, classes: Sequence[str]) -> "LabelledSplit":
+        """Return the same rows with other numbers for the same classes."""
+        other = copy.copy(self)
+        other.classes = tuple(classes)
+        other.labels = dataclasses.replace(self.labels, classes=other.classes)
+        return other
+
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of the texts; of two, both."""
         first = indices * (self.n_texts + 1)
@@ -141,6 +149,24 @@ class LabelledSplit:
             parts = [self._shards.tokens(*self._shards.bounds(first + k)) for k in range(self.n_texts + 1)]
             found.append((*parts[:-1], self.labels.read(parts[-1])))
         return found
+
+
+def with_classes(data: Data, classes: Sequence[str]) -> Data:
+    """Number the classes of data as a model knows them; one that it does not know is refused."""
+    own = tuple(getattr(data.split("train" if len(data.splits["train"]) else "valid"), "classes", ()))
+    if own == tuple(classes):
+        return data
+    strange = [name for name in own if name not in classes]
+    if strange:
+        raise DataError(
+            f"{data.name}: has the class {strange[0]!r}, which the model does not know{suggest(strange[0], classes)}"
+        )
+    renamed: dict[str, Split] = {}
+    for name, split in data.splits.items():
+        if not isinstance(split, LabelledSplit):
+            raise DataError(f"{data.name}: its classes are {', '.join(own)}, those of the model {', '.join(classes)}")
+        renamed[name] = split.renamed(classes)
+    return dataclasses.replace(data, splits=renamed)
 
 
 def is_labelled(name: str) -> bool:

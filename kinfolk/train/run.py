@@ -1,9 +1,10 @@
 """From a recipe and data to a run, and from a run folder to its continuation."""
 
 import contextlib
+import dataclasses
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,14 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
 from kinfolk.train import folder, loop, parallel
+from kinfolk.train.average import averaged
+from kinfolk.train.evaluate import Score
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
+
+
+Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
+"""From data, a number of pairs, a batch size and a length to what scores a model."""
 
 
 class OtherVersion(UserWarning):
@@ -41,11 +48,13 @@ def train(
     options: RunOptions | None = None,
     source: Mapping[str, Any] | None = None,
     start: str | Path | None = None,
+    judging: Judging | None = None,
 ) -> Result:
     """Train a recipe on data into a new run folder.
 
     source: arguments of `open_data` with which `resume` finds the data again; without them its name is used.
     start: a safetensors file with the weights to begin with; without it they are drawn from the seed.
+    judging: makes the further scores of each validation that `options.written` asks for.
     """
     out, options = Path(out), options or RunOptions()
     run = describe(data, seed, options, source)
@@ -58,13 +67,15 @@ def train(
             begun = None if start is None else Path(start)
             folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer, begun)
         team.wait()
-        return _carry_out(job, out, team, options)
+        return _carry_out(_judged(job, data, options, judging), out, team, options)
 
 
-def resume(out: str | Path, *, data: Data | None = None, options: RunOptions | None = None) -> Result:
+def resume(
+    out: str | Path, *, data: Data | None = None, options: RunOptions | None = None, judging: Judging | None = None
+) -> Result:
     """Go on with a run that was stopped, as it was begun; a finished one returns its result.
 
-    data: the run's data if it is open already. options: others than the run was begun with.
+    data: the run's data if it is open already. options: others than the run was begun with. judging: as in `train`.
     """
     out = Path(out)
     run = folder.read(out)
@@ -90,7 +101,7 @@ def resume(out: str | Path, *, data: Data | None = None, options: RunOptions | N
         job = make_job(recipe, data, run["seed"], team)
         if (out / folder.START).exists():
             load_weights(job.learner.model, out / folder.START)
-        return _carry_out(job, out, team, options)
+        return _carry_out(_judged(job, data, options, judging), out, team, options)
 
 
 def reopen(out: str | Path) -> Data:
@@ -99,8 +110,11 @@ def reopen(out: str | Path) -> Data:
     return open_data(source.pop("name"), **source)
 
 
-def load_learner(out: str | Path) -> tuple[Recipe, Learner]:
-    """Return the recipe and the learner of a run, with the best weights it has so far."""
+def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
+    """Return the recipe and the learner of a run, with the best weights it has so far.
+
+    average: instead, the mean of the weights of so many of the newest checkpoints.
+    """
     from kinfolk.train.checkpoint import Checkpoints
 
     out = Path(out)
@@ -118,7 +132,12 @@ def load_learner(out: str | Path) -> tuple[Recipe, Learner]:
         file = saved.path / folder.WEIGHTS
     model = build(recipe, run["seed"])
     load_weights(model, file)
-    learner = Learner(model, recipe.objective, vocabulary_of(Tokenizer.load(out / folder.TOKENIZER)), run["seed"])
+    if average:
+        model.load_state_dict(averaged(out, average))
+    vocabulary = vocabulary_of(Tokenizer.load(out / folder.TOKENIZER))
+    if recipe.objective.counts:
+        vocabulary = counted(vocabulary, reopen(out))
+    learner = Learner(model, recipe.objective, vocabulary, run["seed"])
     if learner.partner is not None:
         load_partner(learner, out)
     return recipe, learner
@@ -149,8 +168,9 @@ def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, An
         "fingerprint": data.fingerprint,
         "plugins": [path for path in os.environ.get(plugins.VARIABLE, "").split(os.pathsep) if path],
         "data": where,
+        "kind": data.kind,
         "options": to_plain(options),
-    }
+    } | ({"classes": list(getattr(data.split("train"), "classes", ()))} if data.kind == "labelled" else {})
 
 
 def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
@@ -169,7 +189,9 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
             f"with {training.accumulate} micro-batches each; take a multiple of {team.world * training.accumulate}"
         )
     model = build(recipe, seed)
-    learner = Learner(model, recipe.objective, vocabulary_of(tokenizer), seed)
+    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = counted(vocabulary, data) if recipe.objective.counts else vocabulary
+    learner = Learner(model, recipe.objective, vocabulary, seed)
     for network in (m for m in learner.modules() if isinstance(m, Transformer)):
         network.set_recompute(training.recompute)
     valid, reading = data.split("valid"), reading_of(training)
@@ -204,6 +226,12 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(size=t.vocab_size, **ids, specials=t.special_ids, pieces=pieces_of(t))
 
 
+def counted(vocabulary: Vocabulary, data: Data) -> Vocabulary:
+    """Add how often each id occurs in the training part, where its kind of data can tell."""
+    count = getattr(data.split("train"), "counts", None)
+    return vocabulary if count is None else dataclasses.replace(vocabulary, counts=count())
+
+
 def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
     """Return the operations of training per token read, from the cost model and what batches really look like.
 
@@ -221,6 +249,14 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
         flops += found * batch.tokens.numel() * recipe.objective.passes
         tokens += read
     return flops / tokens
+
+
+def _judged(job: Job, data: Data, options: RunOptions, judging: Judging | None) -> Job:
+    if not options.written or judging is None or data.kind != "pairs":
+        return job
+    if options.strategy == "fsdp":
+        raise SpecError("options.written: a model whose weights are sharded writes nothing; use --strategy ddp")
+    return job.replace(judge=judging(data, options.written, job.training.batch_size, job.training.length))
 
 
 def _carry_out(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
