@@ -75,18 +75,20 @@ def tree(family: dict[str, About]) -> list[str]:
 def explain(name: str, size: str) -> dict[str, Any]:
     """Return all that is known of one relative at one size."""
     from kinfolk.cli.diff import between
-    from kinfolk.compare.reading import cost_of, window
+    from kinfolk.compare.reading import cost_of, one_picture, window
     from kinfolk.core.plain import to_plain
     from kinfolk.family.making import make
     from kinfolk.family.picture import patterns, picture
     from kinfolk.family.registry import about
     from kinfolk.family.sizes import SIZES
+    from kinfolk.models.cost import cost as parameters
 
     me = about(name)
     recipe = make(name, size=size)
-    batch_size, length = recipe.training.batch_size, recipe.training.length
+    sees = me.input == "image"
+    batch_size, length = recipe.training.batch_size, recipe.model.max_len if sees else recipe.training.length
     # the same reading of a window of text as in a comparison, so that the figures are the same
-    cost = cost_of(recipe, window(length))
+    cost = cost_of(recipe, one_picture(length) if sees else window(length))
     drawn: dict[Any, list[str]] = {}
     for path, pattern in patterns(recipe.model, "model"):
         drawn.setdefault(pattern, []).append(path)
@@ -106,7 +108,7 @@ def explain(name: str, size: str) -> dict[str, Any]:
             {"pattern": to_plain(pattern), "paths": paths, "picture": picture(pattern)}
             for pattern, paths in drawn.items()
         ],
-        "sizes": {each: cost_of(make(name, size=each), window(2)).params for each in SIZES},
+        "sizes": {each: parameters(make(name, size=each).model, 2).params for each in SIZES},
     }
 
 

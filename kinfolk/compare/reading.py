@@ -54,6 +54,13 @@ def window(length: int) -> Reading:
     return Reading((Batch(index=torch.zeros(1, dtype=torch.long), tokens=tokens),), vocabulary)
 
 
+def one_picture(n_values: int) -> Reading:
+    """Stand in for the reading of pictures where there are none: one, of one value, with a label."""
+    vocabulary, one = Vocabulary(size=263), torch.zeros(1, dtype=torch.long)
+    tokens = torch.full((1, n_values), vocabulary.n_special)
+    return Reading((Batch(index=one, tokens=tokens, labels=one),), vocabulary)
+
+
 def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
     """Return what a recipe costs per token that is read."""
     flops = kept = 0.0
