@@ -28,6 +28,7 @@ class Batch:
     other: Tensor | None = None  # [B, M] of another document than the tokens', for those who ask which follows which
     other_keep: Tensor | None = None
     targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
+    candidates: Tensor | None = None  # [B, L, C] what is wrong at each position, where only some of it is looked at
     labels: Tensor | None = None  # [B] classes; [B] numbers; [B, C] classes that hold; [B, 2] first and last of a span
     segments: Tensor | None = None  # [B, L] which sentence of a pair a token belongs to, 0 or 1
     positions: Tensor | None = None  # [B, L] where packing restarts them

@@ -12,6 +12,7 @@ from kinfolk.data.shards import Shard
 from kinfolk.data.tokenizer import Tokenizer
 
 Indices = NDArray[np.int64]
+_COUNTED = 1 << 22
 
 
 @runtime_checkable
@@ -200,6 +201,13 @@ class TextSplit:
     def document_at(self, place: int) -> int:
         """Return the document that a token of the stream belongs to."""
         return self._shards.holding(place)
+
+    def counts(self) -> Indices:
+        """Count how often each id occurs, a piece of the stream at a time."""
+        total = np.zeros(self.tokenizer.vocab_size, np.int64)
+        for start in range(0, self.n_tokens, _COUNTED):
+            total += np.bincount(self.window(start, min(_COUNTED, self.n_tokens - start)), minlength=len(total))
+        return total
 
     def bounds(self, index: int) -> tuple[int, int]:
         """Return where in the stream a document begins and ends."""

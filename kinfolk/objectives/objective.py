@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class Vocabulary:
     n_special: int = 7
     specials: tuple[int, ...] = tuple(range(7))
     pieces: Pieces | None = dataclasses.field(default=None, compare=False, repr=False)  # None: every token is a word
+    # how often each id occurs in what is learnt from, where an objective asks; None: nobody knows
+    counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @functools.cached_property
     def is_special(self) -> NDArray[np.bool_]:
@@ -71,7 +73,9 @@ class Learning(Protocol):
 
 
 class Objective(Spec):
-    """Axis: what is predicted from what."""
+    """Axis: what is predicted from what. `counts`: it asks how often each token occurs in the data."""
+
+    counts: ClassVar[bool] = False
 
     @property
     def extra_ids(self) -> int:

@@ -30,7 +30,6 @@ from kinfolk.train.evaluate import Score
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
 
-
 Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
 """From data, a number of pairs, a batch size and a length to what scores a model."""
 
@@ -222,8 +221,8 @@ def try_out(job: Job) -> None:
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Return the ids that objectives need."""
     t = tokenizer
-    ids = {"pad": t.pad, "bos": t.bos, "eos": t.eos, "sep": t.sep, "cls": t.cls, "mask": t.mask}
-    return Vocabulary(size=t.vocab_size, **ids, specials=t.special_ids, pieces=pieces_of(t))
+    ids = t.pad, t.bos, t.eos, t.sep, t.cls, t.mask
+    return Vocabulary(t.vocab_size, *ids, specials=t.special_ids, pieces=pieces_of(t))
 
 
 def counted(vocabulary: Vocabulary, data: Data) -> Vocabulary:

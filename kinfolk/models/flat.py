@@ -1,0 +1,40 @@
+"""No depth at all: what a token is does not depend on where it stands."""
+
+from typing import Any
+
+from torch import Tensor
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost, Shape
+from kinfolk.layers.module import Dims
+from kinfolk.models.stack import Depth, DepthModule
+
+
+class Flat(Depth, kind="flat"):
+    """The embedding as it is: static vectors, the baseline of all that look around."""
+
+    def build(self, dims: Dims) -> DepthModule:
+        return _Flat()
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        return Cost()
+
+    @property
+    def n_layers(self) -> int:
+        return 0
+
+    @property
+    def n_sublayers(self) -> int:
+        return 0
+
+
+class _Flat(DepthModule):
+    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        ctx.tap("hidden", x_BLD)
+        return x_BLD
+
+    def new_state(self, batch_size: int, max_len: int) -> list[Any]:
+        return []
+
+    def new_memory(self) -> list[Any]:
+        return []
