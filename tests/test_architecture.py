@@ -70,6 +70,7 @@ EXTRAS = {
     "x_transformers",
     "matplotlib",
     "gymnasium",
+    "sacrebleu",
 }
 CHECKS = {"assert_exact", "raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
 

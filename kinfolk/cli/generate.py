@@ -14,6 +14,7 @@ examples:
   kin generate runs/a --prompt "import" --greedy                  always the likeliest token
   kin generate runs/a --prompt "class A" --temperature 0.8 --top-p 0.95 --seed 3
   kin generate runs/translation --prompt "a b c" --beams 4        beam search; the prompt is the source
+  kin generate runs/t5 --prompt "def <0>(x): return <1>"          what T5 puts in the place of its sentinels
   cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch
   kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
   kin generate runs/pixels --images cat.png dog.png               go on from their upper halves, or make them large"""
@@ -26,6 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)")
     what.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
+    parser.add_argument(
+        "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
+    )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
@@ -42,29 +46,41 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
     from kinfolk.decoding import generate
+    from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
     from kinfolk.train.run import load_learner
 
     tokenizer = read_tokenizer(args.what)
-    recipe, learner = load_learner(args.what)
+    recipe, learner = load_learner(args.what, args.average)
     model, names = learner.model, ["greedy", "temperature", "top_k", "top_p", "seed"]
     if isinstance(recipe.objective, Pictures):
         return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
     prompts = _prompts(args)
     opening = [tokenizer.bos] if model.spec.topology == "decoder" else []
-    rows = [tokenizer.encode(prompt) or opening or [tokenizer.bos] for prompt in prompts]
+    spelling = Spelling(tokenizer, recipe.objective.extra_ids)
+    # sources of pairs and of corrupted texts end
+    closed = model.spec.topology == "encoder-decoder" and _ends(args.what, recipe.objective)
+    closing = [tokenizer.eos] if closed else []
+    rows = [(spelling.encode(prompt) + closing) or opening or [tokenizer.bos] for prompt in prompts]
     names += ["repetition_penalty", "beams", "length_penalty"]
     options: dict[str, Any] = {name: getattr(args, name) for name in names} | {"stop": (tokenizer.eos,)}
     live = len(rows) == 1 and args.beams == 1 and not args.json
-    writer = Writer(tokenizer, rows[0] if model.spec.topology == "decoder" else []) if live else None
+    writer = Writer(spelling, rows[0] if model.spec.topology == "decoder" else []) if live else None
     out = generate(model, rows, args.max_new, stream=writer, **options)
     if writer is not None:
         writer.close()
         return 0
     for prompt, ids in zip(prompts, out, strict=True):
-        text = tokenizer.decode(ids)
+        text = spelling.decode(ids)
         print(json.dumps({"prompt": prompt, "text": text, "ids": ids}, ensure_ascii=False) if args.json else text)
     return 0
+
+
+def _ends(folder: Path, objective: Any) -> bool:
+    from kinfolk.objectives.corruption import Corruption
+    from kinfolk.train.folder import read
+
+    return isinstance(objective, Corruption) or read(folder).get("kind") == "pairs"
 
 
 class Writer:

@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Go on and say how it ended."""
     from kinfolk.core.plain import from_plain
+    from kinfolk.decoding.written import judge
     from kinfolk.train import RunOptions, folder, parallel
     from kinfolk.train.run import resume
 
@@ -33,4 +34,4 @@ def run(args: argparse.Namespace) -> int:
     if args.processes > 1 and not parallel.inside():
         return parallel.launch(command_of("resume", args), args.processes, args.restarts)
     with plain_warnings():
-        return show(resume(args.what, options=options_of(args, begun)), args.json)
+        return show(resume(args.what, options=options_of(args, begun), judging=judge), args.json)

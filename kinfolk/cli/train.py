@@ -64,6 +64,7 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--restarts", type=int, default=0, metavar="N", help="of failed processes (default: 0)")
     machine.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
     machine.add_argument("--threads", type=int, metavar="N", help="of each process (default: PyTorch's)")
+    machine.add_argument("--written", type=int, metavar="N", help="of pairs, BLEU of N written targets at validations")
     machine.add_argument("--quiet", action="store_true", help="show no progress")
     machine.add_argument("--no-tensorboard", action="store_true", help="write no files for TensorBoard")
 
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         from kinfolk.cli import acting
 
         return acting.train(args)
+    from kinfolk.decoding.written import judge
     from kinfolk.train import folder, parallel
     from kinfolk.train.run import describe, train
 
@@ -90,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
         folder.refuse_existing(out, dumps(recipe), describe(data, args.seed, options, source))
         return parallel.launch(command_of("train", args, out=out), args.processes, args.restarts)
     with plain_warnings():
-        return show(train(recipe, data, out, seed=args.seed, options=options, source=source), args.json)
+        known = {"seed": args.seed, "options": options, "source": source}
+        return show(train(recipe, data, out, **known, judging=judge), args.json)
 
 
 def open_source(source: dict[str, Any]) -> "Data":
@@ -135,7 +138,7 @@ def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "
     from kinfolk.train import RunOptions
 
     options = given or RunOptions()
-    changes = {name: getattr(args, name) for name in ("strategy", "device", "threads")}
+    changes = {name: getattr(args, name) for name in ("strategy", "device", "threads", "written")}
     options = options.replace(**{name: value for name, value in changes.items() if value is not None})
     quiet, tensorboard = options.quiet or args.quiet, options.tensorboard and not args.no_tensorboard
     return options.replace(quiet=quiet, tensorboard=tensorboard)

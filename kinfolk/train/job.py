@@ -1,13 +1,14 @@
 """What the loop is given and what it gives back."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, Self
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
 from kinfolk.core.spec import Spec
 from kinfolk.optim import Training
-from kinfolk.train.evaluate import Batches
+from kinfolk.train.evaluate import Batches, Score
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import tokens_of
 
@@ -21,6 +22,7 @@ class RunOptions(Spec):
     threads: of this process; 0 leaves them alone.
     max_seconds: of training steps, after which the run ends with a validation and a checkpoint; 0: no limit.
     quiet, tensorboard: show no progress; write TensorBoard's files when it is installed.
+    written: of pairs, let the model write so many targets at each validation, and score them; 0: none.
     """
 
     strategy: str = "ddp"
@@ -29,6 +31,7 @@ class RunOptions(Spec):
     max_seconds: float = 0.0
     quiet: bool = False
     tensorboard: bool = True
+    written: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,7 @@ class Job:
     learner: batch in, loss out, with `prepare` and `measure`: see `kinfolk.objectives.learner`.
     valid, split: validation batches, and the split they come from.
     flops_per_token: of training, forward and backward; 0 where it is not known.
+    judge: further scores of a model at each validation, by name.
     """
 
     name: str
@@ -48,6 +52,7 @@ class Job:
     split: object = None
     seed: int = 0
     flops_per_token: float = 0.0
+    judge: Callable[[Any], dict[str, Score]] | None = None
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""

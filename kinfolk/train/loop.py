@@ -109,6 +109,7 @@ class Session:
         scores = evaluate(
             self.job.learner, self.job.valid, self.training.eval_batches, team=self.team, autocast=self.autocast
         )
+        scores |= self.job.judge(self.job.learner.model) if self.job.judge else {}
         counters = self.counters
         counters.bits_per_byte = bits_per_byte(scores, self.job.split)
         improved = counters.judge({name: score.mean for name, score in scores.items()})
