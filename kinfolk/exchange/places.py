@@ -7,6 +7,7 @@ import wherever the table is right at all.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -83,16 +84,85 @@ class Below(Place):
 
 
 @dataclasses.dataclass(frozen=True)
-class Shaped(Place):
-    """The same numbers in the same order under another shape of theirs; -1 is what is left."""
+class Led(Place):
+    """As many axes of size 1 more before the others."""
 
-    shape: Shape = (-1,)
+    axes: int = 1
 
     def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
-        return get(names[0]).reshape(shape)
+        x = get(names[0])
+        return x.view(x.shape[self.axes :]) if x.shape[: self.axes] == (1,) * self.axes else x
 
     def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        return {names[0]: x.reshape(self.shape)}
+        return {names[0]: x.view(*(1,) * self.axes, *x.shape)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ByHead(Place):
+    """Maps stored as [in, heads, width of a head], one or several under each other (Transformer-XL's children)."""
+
+    n_heads: int = 1
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return torch.cat([get(name).flatten(1).mT for name in names])
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        parts = (part.mT.unflatten(1, (self.n_heads, -1)).contiguous() for part in x.chunk(len(names)))
+        return dict(zip(names, parts, strict=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadRows(Place):
+    """Rows of all heads, each stored as [heads, width of a head], or several in one tensor [rows, heads, width]."""
+
+    n_heads: int = 1
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return torch.cat([get(name).reshape(-1, shape[-1]) for name in names])
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        rows = x.unflatten(1, (self.n_heads, -1))
+        # the last name has what the others leave
+        single = {name: rows[i].clone() for i, name in enumerate(names[:-1])}
+        rest = rows[len(names) - 1 :]
+        return single | {names[-1]: rest[0].clone() if self._alone(names, rows) else rest.clone()}
+
+    def _alone(self, names: tuple[str, ...], rows: Tensor) -> bool:
+        return len(names) == len(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch(Place):
+    """A map of patches stored as a convolution, [out, channels, rows, columns]; ours has channels last."""
+
+    channels: int = 3
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return get(names[0]).permute(0, 2, 3, 1).flatten(1)
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        side = math.isqrt(x.shape[1] // self.channels)
+        return {names[0]: x.unflatten(1, (side, side, self.channels)).permute(0, 3, 1, 2).contiguous()}
+
+
+@dataclasses.dataclass(frozen=True)
+class BelowNothing(Place):
+    """Vectors one under the other, the first of which they do not have: zero, as `Nothing`."""
+
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        parts = [get(name) for name in names]
+        return torch.cat([torch.zeros_like(parts[0]), *parts])
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        first, *parts = x.chunk(len(names) + 1)
+        if bool(first.any()):
+            raise CheckpointError("the part for queries must be zero, because that kind of checkpoint has none")
+        return {name: part.clone() for name, part in zip(names, parts, strict=True)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import kinfolk as kf
 from kinfolk.core.errors import CheckpointError
 from kinfolk.exchange.folder import open_folder
-from kinfolk.exchange.places import Below, Nothing, Place, Shaped, Stacked, Turned
+from kinfolk.exchange.places import Below, BelowNothing, ByHead, HeadRows, Led, Nothing, Patch, Place, Stacked, Turned
 from kinfolk.layers.vector_head import VectorHead
 
 NUMBERS = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "vocab_size": 37, "max_len": 24}
@@ -253,7 +253,12 @@ def test_sentence_folders_say_how_to_pool(tmp_path):
         (Turned.at("a"), (5,)),
         (Stacked.at("a", "b", "c"), (6, 3)),
         (Below.at("a", skip=2), (5, 3)),
-        (Shaped.at("a", shape=(3, -1)), (5, 3)),
+        (Led.at("a"), (5, 3)),
+        (Led.at("a", axes=2), (3,)),
+        (ByHead.at("a", "b", "c", n_heads=2), (18, 4)),
+        (HeadRows.at("a", "b", n_heads=2), (2, 6)),
+        (HeadRows.at("a", "b", n_heads=2), (3, 6)),
+        (Patch.at("a", channels=3), (5, 12)),
     ],
 )
 def test_writing_is_the_inverse_of_reading(place, shape):
@@ -266,6 +271,11 @@ def test_writing_is_the_inverse_of_reading(place, shape):
 def test_what_has_no_place_must_be_zero():
     assert Nothing.at().write(torch.zeros(3), ()) == {}
     assert torch.equal(Nothing.at().read({}.__getitem__, (), (3,)), torch.zeros(3))
+    x = torch.cat([torch.zeros(2), torch.arange(4.0)])
+    theirs = BelowNothing.at("a", "b").write(x, ("a", "b"))
+    assert torch.equal(BelowNothing.at("a", "b").read(theirs.__getitem__, ("a", "b"), (6,)), x)
+    with pytest.raises(CheckpointError, match="zero"):
+        BelowNothing.at("a", "b").write(x + 1, ("a", "b"))
     with pytest.raises(CheckpointError, match="zero"):
         Nothing.at().write(torch.ones(3), ())
 

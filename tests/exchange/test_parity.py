@@ -69,6 +69,17 @@ CASES |= {
 SIDES = {"encoder_layers": 2, "decoder_layers": 3, "encoder_ffn_dim": 40, "decoder_ffn_dim": 33, "d_model": 24}
 SIDES |= {"encoder_attention_heads": 3, "decoder_attention_heads": 4, "vocab_size": V, "max_position_embeddings": 19}
 CASES |= {
+    **{
+        f"{name}-{kind}": (f"{name}For{kind}", numbers | ({"num_labels": 5} if kind == "TokenClassification" else {}))
+        for kind in ("TokenClassification", "QuestionAnswering")
+        for name, numbers in (
+            ("Bert", BERT),
+            ("DistilBert", DISTIL),
+            ("Roberta", ODD),
+            ("Electra", BERT),
+            ("Albert", BERT),
+        )
+    },
     "electra-detect": ("ElectraForPreTraining", BERT | {"embedding_size": 5}),
     "bart": ("BartForConditionalGeneration", SIDES),
     "bart-scaled": ("BartForConditionalGeneration", SIDES | {"scale_embedding": True, "activation_function": "relu"}),
@@ -113,6 +124,8 @@ def theirs(model, tokens, keep):
     out = model(input_ids=tokens, attention_mask=keep.long(), **more)
     if "logits" in out:
         return out.logits
+    if "start_logits" in out:
+        return torch.stack([out.start_logits, out.end_logits], -1)
     if "prediction_logits" in out:
         pair = next(out[key] for key in ("seq_relationship_logits", "sop_logits") if key in out)
         return out.prediction_logits + pair.sum(-1)[:, None, None]

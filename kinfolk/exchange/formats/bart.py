@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
-from kinfolk.exchange.places import Below, Shaped, Table
+from kinfolk.exchange.places import Below, Led, Table
 from kinfolk.family.assembly import cross_block, self_block, stack
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.embedding import Embedding, Tokens
@@ -121,7 +121,7 @@ class Pairs(Format):
 
 def heads(whole: str, bare: str, table: str) -> tuple[Architecture, ...]:
     """Return the architectures; a body alone is opened with the tied head that everybody gives it."""
-    rows: Table = {"head.bias": Shaped.at("final_logits_bias", shape=(1, -1))}
+    rows: Table = {"head.bias": Led.at("final_logits_bias")}
     ties = dict.fromkeys(TIED, table)
     return (
         Architecture(whole, LMHead, lm, table=rows, ties=ties),

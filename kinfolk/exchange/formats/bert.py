@@ -16,6 +16,7 @@ from kinfolk.layers.norm import LayerNorm
 from kinfolk.layers.paired_head import PairedHead
 from kinfolk.layers.position import Learned
 from kinfolk.layers.residual import PostNorm
+from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
@@ -62,6 +63,29 @@ def class_values(head: ClassHead) -> dict[str, Any]:
     """Return what a configuration says of classes."""
     names = [f"LABEL_{i}" for i in range(head.n_classes)]
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+
+
+def over_tokens(name: str, unused: tuple[str, ...]) -> tuple[Architecture, ...]:
+    """Return the architectures that judge every token; the body's pooler has no part in them."""
+    return (
+        Architecture(
+            f"{name}ForTokenClassification",
+            TagHead,
+            lambda config: TagHead(n_tags=classes(config)["n_classes"]),
+            lambda head: class_values(ClassHead(n_classes=head.n_tags)),
+            table={"head.output": "classifier", "head.bias": "classifier.bias"},
+            unused=unused,
+        ),
+        Architecture(
+            f"{name}ForQuestionAnswering", SpanHead, _span, table={"head.output": "qa_outputs"}, unused=unused
+        ),
+    )
+
+
+def _span(config: Config) -> Head:
+    # a first and a last token; more outputs are no answer
+    config.only("num_labels", 2)
+    return SpanHead()
 
 
 class Encoder(Format):
@@ -191,6 +215,7 @@ class Bert(Encoder, model_type="bert"):
             table={"head.hidden": "bert.pooler.dense", "head.output": "classifier"},
             unused=CLASS_UNUSED,
         ),
+        *over_tokens("Bert", ("bert.pooler.*", *CLASS_UNUSED)),
     )
 
 
@@ -247,6 +272,7 @@ class DistilBert(Encoder, model_type="distilbert"):
             table={"head.hidden": "pre_classifier", "head.output": "classifier"},
             unused=("vocab_*",),
         ),
+        *over_tokens("DistilBert", ("vocab_*",)),
     )
 
     def embedding(self, config: Config) -> Embedding:
@@ -293,6 +319,7 @@ class Roberta(Encoder, model_type="roberta"):
             table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
             unused=("lm_head.*", "roberta.pooler.*"),
         ),
+        *over_tokens("Roberta", ("lm_head.*", "roberta.pooler.*")),
     )
 
     def model(self, config: Config, head: Head) -> Model:

@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, layers, need
-from kinfolk.exchange.formats.bert import LAYER, Encoder, class_values, classes, masked_lm, paired
+from kinfolk.exchange.formats.bert import LAYER, Encoder, class_values, classes, masked_lm, over_tokens, paired
 from kinfolk.exchange.places import Table
 from kinfolk.family.assembly import shared
 from kinfolk.layers.class_head import ClassHead
@@ -103,6 +103,7 @@ class Albert(Narrow, model_type="albert"):
             table={"head.hidden": "albert.pooler", "head.output": "classifier"},
             unused=("predictions.*", "sop_classifier.*"),
         ),
+        *over_tokens("Albert", ("albert.pooler.*", "predictions.*", "sop_classifier.*")),
     )
 
     def depth(self, depth: Stack, config: Config) -> Depth:
@@ -164,6 +165,7 @@ class Electra(Narrow, model_type="electra"):
             table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
             unused=("discriminator_predictions.*",),
         ),
+        *over_tokens("Electra", ("discriminator_predictions.*",)),
     )
 
     def tied_to(self, model: Model) -> dict[str, str]:
