@@ -11,6 +11,7 @@ from kinfolk.family.transformer import vanilla
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.embedding import Sides
 from kinfolk.layers.head import LMHead
+from kinfolk.layers.logistic_head import LogisticMixture
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.pixels import GridPosition, Pixels
 from kinfolk.models.model import Model
@@ -85,6 +86,23 @@ def image_transformer_2d(
         beside=beside * grid.channels,
     )
     return _made(recipe, "image-transformer-2d", grid, near)
+
+
+@relative(
+    "image-transformer-logistic",
+    parent="image-transformer",
+    year=2018,
+    paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
+    topology="decoder",
+    causal=True,
+    input="image",
+    changes="a value is drawn from a mixture of logistics: neighbouring values are known to be neighbours",
+)
+def image_transformer_logistic(*, n_components: int = 10, **numbers: Any) -> Recipe:
+    """Section 3.3, DMOL, with its narrower numbers for CIFAR-10."""
+    recipe = image_transformer(**({"d_model": 256, "d_ff": 512, "n_heads": 8} | numbers))
+    model = recipe.model.replace(head=LogisticMixture(n_components=n_components))
+    return recipe.replace(name="image-transformer-logistic", model=model)
 
 
 @relative(
