@@ -6,6 +6,7 @@ The way of the data, file by file:
     tokenizer, words, learn, unigram, sampling                  text to ids and back, and learning how
     preparation, plan, job, worker, crew, gather, preparing     `prepare`: the work cut into jobs, done on all cores
     shards, manifest, split                                     what lies on disk, and how it is read
+    images, image_sets, image_files                             pictures, from files of their own or folders of them
     mixing, order, batches, loader                              batch number `step`, a pure function of (seed, step)
     generated, stdlib, names, opening                           `open_data`: tasks, embedded text, folders, raw files
 
