@@ -43,5 +43,6 @@ class _Features(EmbeddingModule):
         if features_BLF.ndim != 3 or features_BLF.shape[2] != self.map.in_features:
             wanted = f"[batch, length, {self.map.in_features}]"
             raise ShapeError(f"features should have axes {wanted}, got shape {tuple(features_BLF.shape)}")
-        x_BLD: Tensor = self.dropout(self.position.add(self.map(features_BLF), ctx))
-        return x_BLD
+        x_BLD = self.map(features_BLF.to(self.map.weight.dtype))
+        out: Tensor = self.dropout(self.position.add(x_BLD, ctx))
+        return out

@@ -10,7 +10,7 @@ from kinfolk.core.rng import Rng
 from kinfolk.layers.policy_head import PolicyHeadModule
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss
-from kinfolk.ops.surrogate import entropy, surrogate
+from kinfolk.ops.surrogate import surrogate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,11 @@ class Policy(Objective, kind="policy"):
         if not isinstance(batch, Rollout) or not isinstance(output.head, PolicyHeadModule):
             raise SpecError("objective 'policy' learns from rollouts with a policy head: kin train RELATIVE --env E")
         assert batch.targets is not None
-        logits_BLV = output.head.logits(output.hidden)
-        log_probs_BL = logits_BLV.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+        said_BLV = output.head.logits(output.hidden)
+        log_probs_BL = output.head.log_probs(said_BLV, batch.targets)
         actor_BL = surrogate(log_probs_BL, batch.log_probs, batch.advantages, self.clip)
         # returns of hundreds would leave the actor no room under a clipped gradient
         spread = batch.returns.var(correction=0).clamp(min=1.0)
         critic_BL = 0.5 * (output.head.value(output.hidden) - batch.returns).square() / spread
-        total = (actor_BL + self.value_weight * critic_BL - self.entropy_weight * entropy(logits_BLV)).sum()
-        return Loss(total, total.new_tensor(float(batch.targets.numel())), side_loss(output))
+        total = (actor_BL + self.value_weight * critic_BL - self.entropy_weight * output.head.entropy(said_BLV)).sum()
+        return Loss(total, total.new_tensor(float(batch.returns.numel())), side_loss(output))

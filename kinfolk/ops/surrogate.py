@@ -1,4 +1,6 @@
-"""What a policy is improved by: the clipped surrogate of proximal policy optimisation, and the entropy."""
+"""What a policy is improved by: the clipped surrogate of proximal policy optimisation, likelihoods and entropy."""
+
+import math
 
 import torch
 from torch import Tensor
@@ -23,3 +25,13 @@ def entropy(logits_BLV: Tensor) -> Tensor:
     r"""Return $-\sum_a \pi_a \log \pi_a$ in nats. Reference: `kinfolk.ops.naive.surrogate`."""
     log_probs_BLV = logits_BLV.log_softmax(-1)
     return -(log_probs_BLV.exp() * log_probs_BLV).sum(-1)
+
+
+@shaped(out="BL")
+def gaussian(actions_BLV: Tensor, means_BLV: Tensor, log_stds_V: Tensor) -> Tensor:
+    r"""Return $\sum_v \log N(a_v; \mu_v, \sigma_v)$ of actions that are vectors of independent numbers.
+
+    Reference: `kinfolk.ops.naive.surrogate`.
+    """
+    away_BLV = (actions_BLV - means_BLV) * (-log_stds_V).exp()
+    return (-0.5 * away_BLV.square() - log_stds_V - 0.5 * math.log(2 * math.pi)).sum(-1)

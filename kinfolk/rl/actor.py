@@ -13,7 +13,7 @@ from kinfolk.models.model import State, Transformer
 
 
 class Actor:
-    """Rows of observations in, logits of actions and values out. `length` is that of a training segment.
+    """Rows of observations in, what is said of actions and values out. `length` is that of a training segment.
 
     `memory` is where to begin; it is changed.
     """
@@ -24,7 +24,7 @@ class Actor:
         self.prefix: list[tuple[Tensor, Tensor]] = []
 
     def look(self, observations: Tensor, began_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of actions, [B, V], and the values, [B], and remember what was seen."""
+        """Return what the head says of actions, [B, V], and the values, [B], and remember what was seen."""
         hidden_BD = self._run(observations, began_B)
         if self.memory is not None:
             self.memory.settle()

@@ -30,7 +30,7 @@ class Environment(Protocol):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; everything random about it follows from the seed."""
 
-    def step(self, action: int) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Act, and return what is seen then, the reward, whether it is over, whether it was cut off, and more."""
 
 
@@ -39,6 +39,7 @@ class World:
     """How environments of one name are made, and what a model must know of them.
 
     n_tokens: kinds of observation, where they are numbered; n_features: numbers in one, where they are vectors.
+    n_actions: choices there are, or numbers in an action where `bounds` says that actions are vectors between these.
     threshold: mean return from which on the environment counts as solved, where it says so.
     """
 
@@ -49,6 +50,7 @@ class World:
     n_features: int = 0
     first_token: int = 0
     first_action: int = 0
+    bounds: tuple[Any, Any] | None = None
     threshold: float | None = None
     flatten: Callable[[Any], Any] = np.asarray
 
@@ -58,6 +60,18 @@ class World:
             return torch.tensor([int(x) - self.first_token for x in observations])
         rows = [np.asarray(self.flatten(x), dtype=np.float32).reshape(-1) for x in observations]
         return torch.from_numpy(np.stack(rows))
+
+    def decode(self, action: int | list[float]) -> Any:
+        """Return an action as the environment takes it; from -1 to 1 is stretched to where its bounds are finite."""
+        if self.bounds is None:
+            assert isinstance(action, int)
+            return action + self.first_action
+        low, high = self.bounds
+        found = np.asarray(action, dtype=np.float32).reshape(low.shape)
+        finite = np.isfinite(low) & np.isfinite(high)
+        with np.errstate(invalid="ignore"):
+            stretched = low + (found + 1) / 2 * (high - low)
+        return np.clip(np.where(finite, stretched, found), low, high).astype(low.dtype)
 
 
 def open_world(name: str) -> World:
@@ -73,10 +87,13 @@ def _described(name: str, make: Callable[[], Environment]) -> World:
     """Look at one environment and say what a model must know."""
     env = make()
     seen, acts = env.observation_space, env.action_space
-    if not hasattr(acts, "n") or isinstance(acts.n, np.ndarray):
-        raise SpecError(f"{name}: actions are {acts}; only a choice among n actions (Discrete) can be learnt so far")
-    rest: dict[str, Any] = {"n_actions": int(acts.n), "first_action": int(getattr(acts, "start", 0))}
-    rest["threshold"] = getattr(getattr(env, "spec", env), "reward_threshold", None)
+    rest: dict[str, Any] = {"threshold": getattr(getattr(env, "spec", env), "reward_threshold", None)}
+    if type(acts).__name__ == "Box" and np.issubdtype(acts.dtype, np.floating):
+        rest |= {"n_actions": int(np.prod(acts.shape)), "bounds": (acts.low, acts.high)}
+    elif hasattr(acts, "n") and not isinstance(acts.n, np.ndarray):
+        rest |= {"n_actions": int(acts.n), "first_action": int(getattr(acts, "start", 0))}
+    else:
+        raise SpecError(f"{name}: actions are {acts}; a choice (Discrete) or numbers (Box) can be learnt so far")
     if hasattr(seen, "n") and not isinstance(seen.n, np.ndarray) and hasattr(seen, "start"):
         return World(name, make, n_tokens=int(seen.n), first_token=int(seen.start), **rest)
     # boxes are flat vectors already; whatever else there is, Gymnasium makes one of it

@@ -1,6 +1,7 @@
 """Rows of environments that are played side by side, each beginning its next episode when one is over."""
 
 import dataclasses
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ class Players:
         self.world, self.seed, self.purpose = world, seed, purpose
         self.envs = [world.make() for _ in range(n_rows)]
         self.episodes = [0] * n_rows
-        self.actions: list[list[int]] = [[] for _ in range(n_rows)]
+        self.actions: list[list[Any]] = [[] for _ in range(n_rows)]
         self.seen = [self._begin(row) for row in range(n_rows)]
 
     @property
@@ -47,7 +48,7 @@ class Players:
         """Act in every row; where an episode is over the next one begins."""
         rewards, ends, cuts, final = [], [], [], []
         for row, action in enumerate(actions_B.tolist()):
-            seen, reward, terminated, truncated, _ = self.envs[row].step(action + self.world.first_action)
+            seen, reward, terminated, truncated, _ = self.envs[row].step(self.world.decode(action))
             self.actions[row].append(action)
             rewards.append(float(reward))
             ends.append(bool(terminated or truncated))
@@ -61,19 +62,20 @@ class Players:
         return Step(torch.tensor(rewards), torch.tensor(ends), torch.tensor(cuts), self.world.encode(final))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint has to hold: the number of each episode, and its actions, -1 behind the last."""
-        longest = max(map(len, self.actions))
-        rows = [actions + [-1] * (longest - len(actions)) for actions in self.actions]
-        return {"episodes": torch.tensor(self.episodes), "actions": torch.tensor(rows).reshape(len(rows), longest)}
+        """Return what a checkpoint has to hold: the number of each episode, and its actions, row after row."""
+        counts = [len(actions) for actions in self.actions]
+        every = [action for actions in self.actions for action in actions]
+        return {"episodes": torch.tensor(self.episodes), "counts": torch.tensor(counts), "actions": torch.tensor(every)}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Begin the same episodes and act as before."""
         self.episodes = tensors["episodes"].tolist()
-        self.actions = [[a for a in actions if a >= 0] for actions in tensors["actions"].tolist()]
+        every = iter(tensors["actions"].tolist())
+        self.actions = [[next(every) for _ in range(count)] for count in tensors["counts"].tolist()]
         for row, actions in enumerate(self.actions):
             self.seen[row] = self._begin(row)
             for action in actions:
-                self.seen[row] = self.envs[row].step(action + self.world.first_action)[0]
+                self.seen[row] = self.envs[row].step(self.world.decode(action))[0]
 
     def _begin(self, row: int) -> object:
         # environments pass seeds on to generators that want 32 bits

@@ -9,7 +9,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import entry
 from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.features import Features
-from kinfolk.layers.policy_head import PolicyHead
+from kinfolk.layers.policy_head import GaussianHead, PolicyHead
 from kinfolk.layers.position import NoPosition
 from kinfolk.objectives.policy import Policy
 from kinfolk.optim import Adam, Linear
@@ -39,10 +39,9 @@ def as_policy(recipe: Recipe, world: World) -> Recipe:
         raise SpecError(f"{recipe.name}: {model.topology}s do not act: an actor sees the past only; take a decoder")
     position = model.embedding.position if isinstance(model.embedding, Tokens) else NoPosition()
     embedding = model.embedding if world.n_tokens else Features(n_features=world.n_features, position=position)
+    head = (PolicyHead if world.bounds is None else GaussianHead)(n_actions=world.n_actions)
     model = with_mixer(model, lambda look: look.replace(dropout=0.0))
-    model = model.replace(
-        vocab_size=world.n_tokens or 1, dropout=0.0, embedding=embedding, head=PolicyHead(n_actions=world.n_actions)
-    )
+    model = model.replace(vocab_size=world.n_tokens or 1, dropout=0.0, embedding=embedding, head=head)
     training = recipe.training.replace(
         batch_size=32,
         length=32,

@@ -78,17 +78,17 @@ class Rollouts:
             actor = Actor(self.learner.model, self.training.length, self._memory())
             for _ in range(self.training.length):
                 seen, began_B = players.observations, players.began
-                logits_BV, values_B = (x.float().cpu() for x in actor.look(seen, began_B))
-                log_probs_BV = logits_BV.log_softmax(-1)
-                actions_B1 = torch.multinomial(log_probs_BV.exp(), 1, generator=draw)
-                step = players.step(actions_B1[:, 0])
+                said_BV, values_B = actor.look(seen, began_B)
+                actions = actor.head.draw_actions(said_BV, draw)
+                log_probs_B = actor.head.log_probs(said_BV[:, None], actions[:, None])[:, 0]
+                actions, log_probs_B, values_B = actions.cpu(), log_probs_B.float().cpu(), values_B.float().cpu()
+                step = players.step(actions)
                 rewards_B = step.rewards_B
                 if bool(step.cut_B.any()):
                     # an episode that was cut off would have gone on: the rest is what the critic makes of it
                     rest_B = actor.peek(step.final, torch.zeros_like(began_B)).float().cpu()
                     rewards_B = rewards_B + torch.where(step.cut_B, gamma * rest_B, 0.0)
-                noted_B = log_probs_BV.gather(1, actions_B1)[:, 0]
-                steps.append((seen, began_B, actions_B1[:, 0], noted_B, values_B, rewards_B, step.ends_B))
+                steps.append((seen, began_B, actions, log_probs_B, values_B, rewards_B, step.ends_B))
             last_B = actor.peek(players.observations, players.began).float().cpu()
         seen, began, actions, log_probs, values, rewards, ends = (torch.stack(x, 1) for x in zip(*steps, strict=True))
         found = advantages(rewards, values, last_B, ends, gamma, self.objective.decay)
@@ -130,9 +130,9 @@ class Episodes:
         with acting(self.learner):
             actor = Actor(self.learner.model, self.training.length, self.learner.model.new_memory())
             for _ in range(self.limit):
-                logits_BV, _ = actor.look(players.observations, players.began)
+                said_BV, _ = actor.look(players.observations, players.began)
                 # rows that are over play on unheard, so that all stay in step
-                done = players.step(logits_BV.argmax(-1).cpu())
+                done = players.step(actor.head.likeliest(said_BV).cpu())
                 returns_B += done.rewards_B * open_B
                 lengths_B += open_B
                 open_B &= ~done.ends_B

@@ -9,7 +9,7 @@ from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.features import Features
 from kinfolk.layers.init import Normal, seeded
 from kinfolk.layers.module import Dims
-from kinfolk.layers.policy_head import PolicyHead
+from kinfolk.layers.policy_head import GaussianHead, PolicyHead
 
 DIMS = Dims(16, 5, 32, 0.0, 1)
 
@@ -36,6 +36,34 @@ def test_it_begins_undecided():
     torch.testing.assert_close(module.critic.weight.norm(dim=1), torch.ones(1))
     probs = module.logits(torch.randn(8, 1, 16)).softmax(-1)
     assert bool(((probs - 1 / 3).abs() < 0.03).all())
+
+
+def test_actions_are_drawn_as_likely_as_it_says():
+    _, module = head()
+    said = torch.tensor([0.0, 1.0, -1.0]).repeat(20_000, 1)
+    drawn = module.draw_actions(said, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(drawn.bincount() / 20_000, said[0].softmax(-1), atol=0.01, rtol=0)
+    assert module.likeliest(said[:2]).tolist() == [1, 1]
+    assert module.log_probs(said[None, :3], drawn[None, :3]).exp()[0].tolist() == pytest.approx(
+        said[0].softmax(-1)[drawn[:3]].tolist()
+    )
+
+
+def test_numbers_are_drawn_around_means():
+    spec = GaussianHead(n_actions=2)
+    module = spec.build(DIMS, Tokens().build(DIMS))
+    seeded(Normal(), module, DIMS, 0)
+    assert spec.cost(DIMS).params == sum(p.numel() for p in module.parameters())
+    with torch.no_grad():
+        module.log_stds.copy_(torch.tensor([0.5, -1.0]))
+        said = torch.tensor([3.0, -2.0]).repeat(20_000, 1)
+        drawn = module.draw_actions(said, torch.Generator().manual_seed(0))
+        torch.testing.assert_close(drawn.mean(0), said[0], atol=0.05, rtol=0)
+        torch.testing.assert_close(drawn.std(0), module.log_stds.exp(), atol=0.02, rtol=0)
+        assert torch.equal(module.likeliest(said), said)
+        # the mean surprise is the entropy
+        surprise = -module.log_probs(said[None], drawn[None]).mean()
+        torch.testing.assert_close(module.entropy(said[None])[0, 0], surprise, atol=0.02, rtol=0)
 
 
 def test_its_cost_counts_its_parameters():

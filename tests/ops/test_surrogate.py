@@ -35,6 +35,19 @@ def test_what_went_far_enough_has_no_gradient(advantage, ratio, moves):
     assert bool(grad != 0) == moves
 
 
+@given(batch=st.integers(1, 3), length=st.sampled_from([1, 2, 7]), n=st.integers(1, 4), seed=st.integers(0, 99))
+def test_the_likelihood_of_numbers_and_its_gradients(batch, length, n, seed):
+    g = torch.Generator().manual_seed(seed)
+    actions, means = (torch.randn(batch, length, n, generator=g, dtype=torch.float64) for _ in range(2))
+    log_stds = 0.5 * torch.randn(n, generator=g, dtype=torch.float64)
+    wanted = [x.requires_grad_() for x in (actions, means, log_stds)]
+    got, want = (f.gaussian(*wanted) for f in (surrogate, naive))
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    scale = torch.randn(got.shape, generator=g, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((f.gaussian(*wanted) * scale).sum(), wanted) for f in (surrogate, naive))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
 def test_the_entropy():
     logits = torch.randn(2, 3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(surrogate.entropy(logits), naive.entropy(logits), rtol=1e-10, atol=1e-10)

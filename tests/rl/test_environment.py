@@ -108,8 +108,25 @@ def test_unknown_names_and_actions_are_refused():
         open_world("cue-recal")
     with pytest.raises(SpecError, match=r"unknown environment 'CartPole-v7'; did you mean 'CartPole-v"):
         open_world("CartPole-v7")
-    with pytest.raises(SpecError, match="Pendulum-v1: actions are Box"):
-        open_world("Pendulum-v1")
+
+
+def test_actions_that_are_neither_a_choice_nor_numbers_are_refused():
+    class Odd(Shifted):
+        def __init__(self):
+            super().__init__(action_space="MultiDiscrete([2 3])")
+
+    with pytest.raises(SpecError, match=r"odd: actions are MultiDiscrete\(\[2 3\]\); a choice \(Discrete\) or numbers"):
+        _described("odd", Odd)
+
+
+@needs_gymnasium
+def test_actions_may_be_numbers_between_bounds():
+    world = open_world("Pendulum-v1")
+    assert (world.n_actions, world.n_features) == (1, 3)
+    # from -1 to 1 is stretched to the bounds, -2 and 2; what lies beyond is cut
+    assert [world.decode([x]).tolist() for x in (-1.0, 0.25, 7.0)] == [[-2.0], [0.5], [2.0]]
+    free = dataclasses.replace(world, bounds=(np.float32([-np.inf, 0]), np.float32([np.inf, 4])), n_actions=2)
+    assert free.decode([7.0, -0.5]).tolist() == [7.0, 1.0]
 
 
 @dataclasses.dataclass
@@ -148,22 +165,29 @@ def test_a_cut_is_told_from_an_end():
     assert (step.ends_B.tolist(), step.cut_B.tolist()) == ([True], [False])
 
 
-@pytest.mark.parametrize("env", ["cue-recall:corridor=3", pytest.param("CartPole-v1", marks=needs_gymnasium)])
+GYMNASIUM = [pytest.param(name, marks=needs_gymnasium) for name in ("CartPole-v1", "Pendulum-v1")]
+
+
+@pytest.mark.parametrize("env", ["cue-recall:corridor=3", *GYMNASIUM])
 def test_players_are_taken_up_where_they_were(env):
     world, draw = open_world(env), torch.Generator().manual_seed(0)
     one, two = Players(world, 3, seed=4), Players(world, 3, seed=4)
+
+    def some():
+        return torch.randint(2, (3,), generator=draw) if world.bounds is None else torch.randn(3, 1, generator=draw)
+
     for _ in range(8):
-        one.step(torch.randint(2, (3,), generator=draw))
+        one.step(some())
     two.restore(one.tensors())
     for _ in range(30):
         assert torch.equal(one.observations, two.observations)
         assert torch.equal(one.began, two.began)
-        actions = torch.randint(2, (3,), generator=draw)
+        actions = some()
         a, b = one.step(actions), two.step(actions)
         assert torch.equal(a.rewards_B, b.rewards_B)
         assert torch.equal(a.ends_B, b.ends_B)
     assert one.episodes == two.episodes
-    assert max(one.episodes) > 0
+    assert (max(one.episodes) > 0) == (env != "Pendulum-v1")
 
 
 def test_rows_and_seeds_have_episodes_of_their_own():

@@ -36,8 +36,18 @@ def recomputed(job, memories, batch):
     """Return log-probabilities and values as a training pass sees them."""
     memory = memories.before(0, batch)
     out = job.learner.model.run(batch, *(m.state for m in memory))
-    logits = out.head.logits(out.hidden)
-    return logits.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0], out.head.value(out.hidden)
+    return out.head.log_probs(out.head.logits(out.hidden), batch.targets), out.head.value(out.hidden)
+
+
+def test_actions_that_are_numbers_are_as_likely_in_training():
+    pytest.importorskip("gymnasium")
+    job, memories = opened("gtrxl", env="Pendulum-v1", **{"objective.epochs": 1})
+    for number in range(3):
+        batch = job.batches.at(number)
+        assert batch.targets.shape == (5, 6, 1)
+        log_probs, _ = recomputed(job, memories, batch)
+        torch.testing.assert_close(log_probs, batch.log_probs.double(), rtol=1e-4, atol=1e-4)
+        memories.settle()
 
 
 @pytest.mark.parametrize("name", ACTORS)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from kinfolk.cli.main import main
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.layers.features import Features
 from kinfolk.rl import as_policy, open_world, resume, train
+from kinfolk.rl.environment import _described
 from kinfolk.rl.run import load_learner
 from kinfolk.train.loop import Session
 from kinfolk.train.metrics import read
@@ -102,6 +104,45 @@ def test_a_cue_is_recalled(tmp_path: Path, name: str) -> None:
     begun = train(*before, tmp_path / "begun", options=QUIET)
     assert 0.3 < begun.valid["return"] < 0.7
     assert train(recipe, world, tmp_path / "run", options=QUIET).valid["return"] > 0.95
+
+
+class Box:
+    """A space of vectors, as Gymnasium names it."""
+
+    def __init__(self, bound: float) -> None:
+        self.shape, self.dtype = (1,), np.dtype(np.float32)
+        self.low, self.high = np.float32([-bound]), np.float32([bound])
+
+
+class Aim:
+    """Say the number that is seen; the error, squared, is what it costs."""
+
+    observation_space, action_space = Box(1.0), Box(1.0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.random, self.left = np.random.default_rng(seed), 3
+        self.goal = self.random.uniform(-1, 1, 1)
+        return self.goal, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        reward, self.left = -float((action[0] - self.goal[0]) ** 2), self.left - 1
+        self.goal = self.random.uniform(-1, 1, 1)
+        return self.goal, reward, self.left == 0, False, {}
+
+
+def test_a_number_is_aimed_at(tmp_path: Path) -> None:
+    """Always saying 0 costs 1 in three steps."""
+    changes = {
+        "training.steps": 120,
+        "training.batch_size": 32,
+        "training.eval_every": 0,
+        "training.eval_batches": 2,
+        "training.save_every": 0,
+        "training.optimiser.lr": 1e-2,
+        "objective.epochs": 4,
+    }
+    recipe, world = toy("lstm", _described("aim", Aim), **changes)
+    assert train(recipe, world, tmp_path / "run", options=QUIET).valid["cost"] < 0.3
 
 
 def test_what_comes_in_decides_the_embedding() -> None:

@@ -30,3 +30,15 @@ def entropy(logits_BLV: Tensor) -> Tensor:
             total = sum(math.exp(x) for x in logits)
             out[b, t] = sum(-math.exp(x) / total * math.log(math.exp(x) / total) for x in logits)
     return out
+
+
+def gaussian(actions_BLV: Tensor, means_BLV: Tensor, log_stds_V: Tensor) -> Tensor:
+    """The logarithm of a product of bell curves."""
+    rows = []
+    for acts, means in zip(actions_BLV.flatten(0, 1), means_BLV.flatten(0, 1), strict=True):
+        density = torch.ones((), dtype=means.dtype)
+        for action, mean, log_std in zip(acts, means, log_stds_V, strict=True):
+            std = torch.exp(log_std)
+            density = density * torch.exp(-((action - mean) ** 2) / (2 * std**2)) / (std * math.sqrt(2 * math.pi))
+        rows.append(torch.log(density))
+    return torch.stack(rows).view(actions_BLV.shape[:2])
