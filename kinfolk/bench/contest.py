@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 OURS = "kinfolk"
-SUBJECTS = ("attention", "mixers", "train", "generate", "decoding", "memory", "startup")
+SUBJECTS = ("attention", "mixers", "train", "generate", "decoding", "memory", "experts", "halting", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 
 
@@ -45,7 +45,7 @@ class Contestant:
 class Contest:
     """Contestants that do the same work. `beside` is the one whose speed and memory are 1.
 
-    size: the name of the bytes that a step returns, where it returns any.
+    size: the name of the bytes that a step returns, where it returns any; number: that of another number.
     """
 
     subject: str
@@ -55,6 +55,7 @@ class Contest:
     beside: str
     unit: str = "tokens"
     size: str = ""
+    number: str = ""
 
     def only(self, words: Sequence[str]) -> "Contest":
         """Return the contest with those whose names contain one of the words, their rivals, and the one beside."""

@@ -1,10 +1,11 @@
-"""Peak memory of a training step as a model gets deeper: plain, and with blocks made again in the backward pass."""
+"""Peak memory of a training step as a model gets deeper: plain, with blocks made again, and reversible."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.bench import train
 from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.runner import Row, Standing
 
 ENGINE = True
 SIZES = {
@@ -13,13 +14,15 @@ SIZES = {
     "n_heads": 4,
     "d_ff": 1024,
     "vocab_size": 4096,
-    "max_len": 1024,
-    "length": 1024,
-    "batch_size": 4,
-    "steps": 3,
+    "max_len": 4096,
+    "length": 4096,
+    "batch_size": 1,
+    "steps": 2,
 }
-DEPTHS = (2, 4, 8)
-PLAIN, AGAIN = "kinfolk", "kinfolk, blocks recomputed"
+DEPTHS = (2, 4, 8, 16)
+PLAIN, AGAIN, UNDONE = "kinfolk", "kinfolk, blocks recomputed", "kinfolk, reversible"
+TRAINED = 12
+"""Bytes that a step makes for every parameter: its gradient, and the two means that AdamW remembers."""
 
 
 def contests(long: bool = False) -> list[Contest]:
@@ -27,6 +30,7 @@ def contests(long: bool = False) -> list[Contest]:
     who = (
         Contestant(PLAIN),
         Contestant(AGAIN, OURS, {"recompute": "blocks"}),
+        Contestant(UNDONE, OURS, {"relative": "reversible"}),
         Contestant(train.LEAN, "lean"),
         Contestant("Hugging Face GPT-2, checkpointed", "hugging-face", {"recompute": "blocks"}, "transformers"),
     )
@@ -39,7 +43,34 @@ def contests(long: bool = False) -> list[Contest]:
 
 def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
     """Return the training step."""
-    return train.prepare(contestant, sizes)
+    own = {key: value for key, value in contestant.settings.items() if key == "relative"}
+    return train.prepare(contestant, {**sizes, **own})
+
+
+def lines(standings: Sequence[Standing]) -> list[str]:
+    """Say for every contestant how much it takes at each depth, and what of that its parameters take."""
+    found: dict[str, dict[int, Row]] = {}
+    for standing in standings:
+        if standing.contest.subject == "memory":
+            for row in standing.rows:
+                if row.growth_bytes is not None:
+                    found.setdefault(row.name, {})[standing.contest.sizes["n_layers"]] = row
+    said = [line for name, rows in found.items() if len(rows) > 1 for line in _lines(name, rows)]
+    head = "memory by depth: what a step takes, and in brackets gradients and the optimiser's memory of parameters"
+    return [head, *said] if said else []
+
+
+def _lines(name: str, rows: Mapping[int, Row]) -> list[str]:
+    whole = {depth: row.growth_bytes or 0.0 for depth, row in sorted(rows.items())}
+    learnt = {depth: float(TRAINED * row.parameters) for depth, row in sorted(rows.items())}
+    by_depth = "  ".join(f"{depth}: {_mb(whole[depth])} ({_mb(learnt[depth])})" for depth in whole)
+    more, of_it = per_layer(whole), per_layer(learnt)
+    assert more is not None
+    assert of_it is not None
+    return [
+        f"  {name:34} {by_depth}",
+        f"  {'':34} {_mb(more)} for each further layer, of which {_mb(of_it)} parameters",
+    ]
 
 
 def per_layer(bytes_by_depth: Mapping[int, float]) -> float | None:
@@ -48,3 +79,7 @@ def per_layer(bytes_by_depth: Mapping[int, float]) -> float | None:
         return None
     low, high = min(bytes_by_depth), max(bytes_by_depth)
     return (bytes_by_depth[high] - bytes_by_depth[low]) / (high - low)
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB"

@@ -47,7 +47,7 @@ def text(standings: Sequence[Standing], where: dict[str, Any]) -> str:
 def notes(standings: Sequence[Standing], where: dict[str, Any]) -> list[str]:
     """Say what the figures mean together, and what may be wrong with them."""
     lines = growth.lines(standings)
-    lines += _per_layer([s for s in standings if s.contest.subject == "memory"])
+    lines += memory.lines(standings)
     if where["load_before"] > BUSY * (where["cores"] or 1):
         lines.append(
             f"the machine was busy (load {where['load_before']:g} on {where['cores']} cores): ratios are between "
@@ -72,6 +72,8 @@ def cells(row: Row, standing: Standing) -> dict[str, str]:
         found |= {"× peer": _number(row.rival_speed, ".2f"), "memory × peer": _number(row.rival_memory, ".2f")}
     if standing.contest.size:
         found |= {standing.contest.size: NONE if row.value is None else f"{row.value / 1e3:,.0f} kB"}
+    if standing.contest.number:
+        found |= {standing.contest.number: _number(row.value, ".2f")}
     return found | {
         f"{unit}/s": _number(row.units_per_second, ",.0f"),
         "MFU": NONE if row.mfu is None else f"{100 * row.mfu:.0f} %",
@@ -111,17 +113,6 @@ def _contest(standing: Standing) -> dict[str, Any]:
         "gemm_flops": standing.gemm,
         "rows": [dataclasses.asdict(row) for row in standing.rows],
     }
-
-
-def _per_layer(standings: Sequence[Standing]) -> list[str]:
-    """Say what a further layer costs each contestant."""
-    grown: dict[str, dict[int, float]] = {}
-    for standing in standings:
-        for row in standing.rows:
-            if row.growth_bytes is not None:
-                grown.setdefault(row.name, {})[standing.contest.sizes["n_layers"]] = row.growth_bytes
-    costs = {name: memory.per_layer(by_depth) for name, by_depth in grown.items()}
-    return [f"{name}: {_megabytes(cost)} for each further layer" for name, cost in costs.items() if cost is not None]
 
 
 def _aligned(column: str, value: str, widths: dict[str, int]) -> str:

@@ -17,7 +17,9 @@ subjects:
   train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
   generate    cached greedy generation beside Hugging Face
   decoding    every causal relative: time per token and size of its state at several positions
-  memory      peak memory of a step by depth, plain and recomputed
+  memory      peak memory of a step by depth: plain, recomputed and reversible, and what parameters take of it
+  experts     mixtures of 1 to 64 experts beside a dense feed-forward of as many active weights
+  halting     a model that halts, on inputs that are easy and hard for it: how many steps, and how long they take
   startup     how long the command line takes to answer
 
 examples:
@@ -34,9 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add(
-        "subjects", nargs="+", metavar="SUBJECT", help="attention, mixers, train, generate, decoding, memory or startup"
-    )
+    add("subjects", nargs="+", metavar="SUBJECT", help="one or more of those below")
     add("--peers", default="all", help="all or none (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
     add("--threads", type=int, metavar="N", help="of every process (default: one for each core)")

@@ -6,7 +6,9 @@ import torch
 from kinfolk.bench import attention, generate, peers, train
 from kinfolk.bench.contest import OURS, SUBJECTS, Contestant
 from kinfolk.bench.lean import LeanGPT
+from kinfolk.core.cost import Shape
 from kinfolk.family.building import build
+from kinfolk.layers.module import Dims
 
 TOY = {"d_model": 32, "n_layers": 2, "n_heads": 2, "d_ff": 64, "vocab_size": 50, "max_len": 12, "length": 12}
 TOY |= {"batch_size": 3, "prompt": 4, "new": 5, "steps": 1}
@@ -106,11 +108,48 @@ def test_attention_runs_forward_and_backward(who, backward):
 def test_memory_recomputes_what_it_says():
     from kinfolk.bench import memory
 
-    plain, again = (c for c in memory.contests()[0].contestants if not c.peer)
+    plain, again, undone = (c for c in memory.contests()[0].contestants if not c.peer)
     sizes = memory.contests()[0].sizes | TOY | {"n_layers": 2}
-    losses = [memory.prepare(who, sizes).step() for who in (plain, again)]
+    works = [memory.prepare(who, sizes) for who in (plain, again, undone)]
+    losses = [work.step() for work in works]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-    assert [c.sizes["n_layers"] for c in memory.contests()] == [2, 4, 8]
+    assert losses[0] != losses[2]
+    assert len({work.parameters for work in works}) == 1
+    assert [c.sizes["n_layers"] for c in memory.contests()] == [2, 4, 8, 16]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("contest", [0, 2], ids=["switch", "top-2"])
+def test_experts_have_more_weights_and_as_many_active_ones(contest, backward):
+    from kinfolk.bench import experts
+
+    sizes = {"d_model": 8, "d_ff": 16, "length": 6, "batch_size": 2, "backward": backward}
+    dense, *others = experts.contests()[contest].contestants
+    shape = Shape(6)
+    dims = Dims(8, 1, 6, 0.0, 2)
+    plain = experts.part_of(dense, sizes).cost(dims, shape)
+    for who in others:
+        work, n = experts.prepare(who, sizes), who.settings["n_experts"]
+        assert work.step() is None
+        assert work.units == 12
+        found = experts.part_of(who, sizes).cost(dims, shape)
+        assert found.params == work.parameters
+        # choosing is all that costs a token more
+        choosing = experts.ROUTERS[who.settings["router"]][0].cost(8, n).flops
+        assert found.flops - choosing == pytest.approx(plain.flops, rel=0.05)
+    assert [c.settings["n_experts"] for c in others][-3:] == [4, 16, 64]
+
+
+def test_hard_tokens_take_all_steps_and_easy_ones_the_fewest():
+    from kinfolk.bench import halting
+
+    sizes = halting.SIZES | {"d_model": 32, "d_ff": 64, "vocab_size": 40, "length": 50, "batch_size": 2}
+    fixed, *mixed = halting.contests()[0].contestants
+    steps = [halting.prepare(who, sizes).step() for who in mixed]
+    assert steps[0] == 1
+    assert steps[-1] == halting.prepare(fixed, sizes).step() == 6
+    for who, found in zip(mixed, steps, strict=True):
+        assert found == pytest.approx(1 + 5 * who.settings["hard"], abs=0.7)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)

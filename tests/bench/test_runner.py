@@ -168,3 +168,21 @@ def test_long_steps_are_repeated_less(monkeypatch):
 def test_the_cost_of_a_layer_is_a_slope():
     assert memory.per_layer({2: 100.0, 4: 140.0, 8: 220.0}) == 20.0
     assert memory.per_layer({2: 100.0}) is None
+
+
+def test_memory_is_said_by_depth_with_the_share_of_parameters():
+    def standing(depth):
+        row = runner.Row("ours", False, seconds=1.0, growth_bytes=depth * 30e6, parameters=depth * 10**6)
+        contest = Contest("memory", "memory", {"n_layers": depth}, (Contestant("ours"),), "ours")
+        return runner.Standing(contest, Settings(), 0.0, (row,))
+
+    said = "\n".join(memory.lines([standing(2), standing(8)]))
+    assert "2: 60 MB (24 MB)  8: 240 MB (96 MB)" in said
+    assert "30 MB for each further layer, of which 12 MB parameters" in said
+    assert memory.lines([standing(2)]) == []
+
+
+def test_a_number_of_a_step_is_a_column():
+    contest = Contest("halting", "halting", {}, (Contestant("ours"),), "ours", number="steps")
+    row = runner.Row("ours", False, seconds=1.0, value=2.5)
+    assert table.cells(row, runner.Standing(contest, Settings(), 0.0, (row,)))["steps"] == "2.50"
