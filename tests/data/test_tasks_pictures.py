@@ -67,8 +67,9 @@ def test_pictures_show_strokes_marks_and_other_contours() -> None:
     assert (alone.marks == found.marks).all()
     lit = [(images > 50).sum(axis=(1, 2)) for images in (alone.images, found.images)]
     assert (lit[1] - lit[0]).mean() > 25
-    # what was there without them is there with them
+    # what was there without them is there with them, and nothing crosses it
     assert (found.images >= alone.images).all()
+    assert (found.images == alone.images)[alone.images > 100].all()
 
 
 def test_classes_are_balanced_and_marks_tell_nothing() -> None:

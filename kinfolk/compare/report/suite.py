@@ -42,8 +42,8 @@ GUESS = (
     "names the most frequent class has the last row."
 )
 COST = (
-    "Steps a second, one process alone on the machine, and under it the most memory of a step on top of what the "
-    "program needs anyway."
+    "Steps a second, one process at a time; the mean ratio to the first contestant; and the most memory of a step, on "
+    "top of what the program needs anyway."
 )
 
 
@@ -111,7 +111,7 @@ def _picture(result: SuiteResult) -> Html:
     most = max(max(s.memory.values()) for s in shown)
     x = _axis([math.log2(s.relative_speed or 1) for s in shown], EDGE, WIDE - EDGE)
     y = _axis([s.average or 0.0 for s in shown], HIGH - EDGE, EDGE)
-    marks = [_across(x, value) for value in range(math.floor(x[0]), math.ceil(x[1]) + 1) if x[0] <= value <= x[1]]
+    marks = [_across(x, ratio) for ratio in _RATIOS if x[0] <= math.log2(ratio) <= x[1]]
     marks += [_up(y, value) for value in _ticks(y[0], y[1])]
     circles = []
     for i, s in enumerate(sorted(shown, key=lambda s: -max(s.memory.values()))):
@@ -137,6 +137,8 @@ def _picture(result: SuiteResult) -> Html:
 
 Axis = tuple[float, float, float, float]
 
+_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
+
 
 def _axis(values: Sequence[float], start: float, stop: float) -> Axis:
     """Return what is at both ends of an axis, with some air, and where they are."""
@@ -155,12 +157,10 @@ def _ticks(low: float, high: float) -> list[float]:
     return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _across(axis: Axis, power: int) -> Html:
-    at = f"{_place(axis, power):.1f}"
+def _across(axis: Axis, ratio: float) -> Html:
+    at = f"{_place(axis, math.log2(ratio)):.1f}"
     line = tag("line", x1=at, x2=at, y1=str(EDGE), y2=str(HIGH - EDGE), class_="grid")
-    return join(
-        line, tag("text", f"{2.0**power:g}x", x=at, y=str(HIGH - EDGE + 18), text_anchor="middle", class_="axis")
-    )
+    return join(line, tag("text", f"{ratio:g}x", x=at, y=str(HIGH - EDGE + 18), text_anchor="middle", class_="axis"))
 
 
 def _up(axis: Axis, value: float) -> Html:
