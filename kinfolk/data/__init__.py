@@ -8,6 +8,7 @@ The way of the data, file by file:
     shards, manifest, split                                     what lies on disk, and how it is read
     images, image_sets, image_files                             pictures, from files of their own or folders of them
     mixing, order, batches, loader                              batch number `step`, a pure function of (seed, step)
+    tasks/                                                      examples with labels, made on the fly
     generated, stdlib, names, opening                           `open_data`: tasks, embedded text, folders, raw files
 
 Names are imported when first used: preparing needs no torch, and help needs nothing.

@@ -31,7 +31,10 @@ def made(split: Any, numbers: list[int]) -> list[tuple[Any, ...]]:
 
 
 def test_every_task_is_tested() -> None:
-    assert SMALL.keys() == LABELLED.keys()
+    assert SMALL.keys() <= LABELLED.keys()
+    # those whose labels are no classes have tests of their own
+    for name in LABELLED.keys() - SMALL.keys():
+        assert getattr(open_data(name).split("train"), "asks", "")
 
 
 @pytest.mark.parametrize("name", SMALL.values())
