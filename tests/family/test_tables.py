@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,15 @@ def test_the_parameters_are_those_printed(key):
     found = cost(NARANG.recipe(ROWS[key]).model, 114, 512).params / 1e6
     # the table rounds to a million, up or down; experts have biases here, 0.7 million in all
     assert found == pytest.approx(ROWS[key].published.params, abs=1.0, rel=2e-3)
+
+
+def test_the_docs_list_every_row_with_its_parameters():
+    said = (Path(__file__).parents[2] / "docs" / "table.md").read_text(encoding="utf-8")
+    for row in NARANG.rows:
+        found = cost(NARANG.recipe(row).model, 114, 512).params / 1e6
+        assert f"| {row.name} | {found:.1f} | {row.published.params:g} |" in said
+        assert row.differs in said
+    assert f"## {52 - len(OTHERWISE)} rows are equal" in said
 
 
 def test_rows_with_other_parameters_say_why():
