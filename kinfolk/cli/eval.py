@@ -161,12 +161,12 @@ def _open(args: argparse.Namespace) -> "Data":
 
 
 def _perplexity(measure: str, mean: float) -> float | None:
-    """Return it for losses; an accuracy has none."""
+    """Return it for what is a probability; an accuracy has none."""
     import math
 
-    from kinfolk.compare.measures import higher_is_better
+    from kinfolk.compare.measures import in_nats
 
-    return None if higher_is_better(measure) else math.exp(min(mean, 700.0))
+    return math.exp(min(mean, 700.0)) if in_nats(measure) else None
 
 
 def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What is measured, which way is better, and what it means, for tables and reports."""
 
-HIGHER = ("accuracy", "exact-match")
+HIGHER = ("accuracy", "exact-match", "overlap")
 """Measures of which more is better; of all others, which are losses, less is. Where there is one, it decides."""
 
 MEANINGS = {
@@ -15,12 +15,24 @@ MEANINGS = {
     "bits-per-dimension": "every value of a picture that is not given, from what is given and all before it, in bits",
     "accuracy": "the share of examples whose class was the one with the highest score; more is better",
     "class": "the class of an example, in nats",
+    "tag": "the tag of a token, in nats",
+    "span": "the first and the last token of an answer, in nats, half of each",
+    "exact-match": "the share of examples of which all was right: every class that holds, or both ends of an answer",
+    "overlap": "the tokens that an answer shares with the right one, twice, over the tokens of both (F1); none found "
+    "where there is none is 1",
+    "squared-error": "the square of the difference of a number and its guess",
+    "absolute-error": "the difference of a number and its guess",
 }
 
 
 def higher_is_better(measure: str) -> bool:
     """Tell which way a measure points."""
     return measure in HIGHER
+
+
+def in_nats(measure: str) -> bool:
+    """Tell whether a measure is the logarithm of a probability, so that it has a perplexity."""
+    return measure not in (*HIGHER, "squared-error", "absolute-error", "bits-per-dimension")
 
 
 def of_tokens(measure: str) -> bool:

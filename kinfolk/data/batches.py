@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kinfolk.core.batch import Batch
+from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
@@ -297,7 +297,6 @@ class _Labelled(_Padded):
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         found = self.data.examples(rows.example[mine])
-        labels = torch.from_numpy(np.array([label for *_, label in found]))
         sequences = [self._sequences(found, at) for at in range(len(self.limits))]
         # the width is that of the whole batch, the same in every process
         lengths, pad = self._lengths(rows.example), self.data.tokenizer.pad
@@ -309,8 +308,15 @@ class _Labelled(_Padded):
             keep=keeps[0],
             source=padded[1] if len(padded) > 1 else None,
             source_keep=keeps[1] if len(padded) > 1 else None,
-            labels=labels.float() if labels.is_floating_point() else labels.long(),
+            **self._labels(found, int(lengths[0].max())),
         )
+
+    def _labels(self, found: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
+        """Return labels of examples, or tags of tokens as targets."""
+        if getattr(self.data, "asks", "") == "tags":
+            return {"targets": _padded([tags[: self.limits[0]] for _, tags in found], width, IGNORE)}
+        labels = torch.from_numpy(np.array([label for *_, label in found]))
+        return {"labels": labels.float() if labels.is_floating_point() else labels.long()}
 
     def _sequences(self, found: Sequence[Sequence[Any]], at: int) -> list[NDArray[Any]]:
         end = [self.data.tokenizer.eos] * self.n_ends

@@ -19,6 +19,7 @@ from kinfolk.data.preparing import prepare
 from kinfolk.data.sources import find_sources
 from kinfolk.data.split import Data
 from kinfolk.data.stdlib import stdlib_files
+from kinfolk.data.tagged import is_tagged, open_tagged
 from kinfolk.data.tasks import LABELLED
 from kinfolk.data.treebank import is_treebank, open_treebank
 
@@ -36,13 +37,13 @@ def open_data(
     """Open data by its name or path, preparing it first if need be.
 
     name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`), or one with
-        labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or
-        about so much of it as `stdlib:megabytes=4`; a folder made by `prepare`; or any file or folder that
-        `prepare` reads, which is then prepared once and kept in the cache. A treebank (`.conllu`, `.conllu.gz`) is
-        read as it is: sentences with their parses, as sources of pairs. Pictures are read from MNIST's and CIFAR's
-        own files and from folders of picture files, one sub-folder per class; `images:PATH` leaves out the classes,
-        and `images:side=32,channels=1:PATH` scales picture files. `labelled:PATH` reads the columns `text` and
-        `label` of a table or of JSON lines, `labelled:text=review,label=stars:PATH` others.
+        labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or about so much of it as `stdlib:megabytes=4`; a folder
+        made by `prepare`; or any file or folder that `prepare` reads, which is then prepared once and kept in the
+        cache. `labelled:PATH` reads the columns `text` and `label` of a table or of JSON lines,
+        `labelled:text=review,label=stars:PATH` others. A treebank (`.conllu`, `.conllu.gz`) is read as it is: sentences
+        with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word. Pictures are read
+        from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per class; `images:PATH`
+        leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
@@ -58,12 +59,18 @@ def open_data(
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
         return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
-    path = Path(name)
+    if is_tagged(text):
+        return open_tagged(text, choices)
     if is_labelled(text):
         path, choices = asked(text, choices)
         return _cached(text, [path], choices, _cache(cache), workers)
     if is_images(name):
         return open_images(name, _cache(cache), choices)
+    return _open_path(Path(name), choices, _cache(cache), workers)
+
+
+def _open_path(path: Path, choices: Preparation, cache: Path, workers: int | None) -> Data:
+    """Open what lies on disk: prepared, or to be prepared now."""
     if (path / MANIFEST).is_file():
         return open_prepared(path)
     if (path / WORK).is_dir():
@@ -71,10 +78,9 @@ def open_data(
     if path.is_file() and is_treebank(path):
         return open_treebank(path, choices)
     if path.exists():
-        return _cached(text, [path], choices, _cache(cache), workers)
-    raise DataError(
-        f"{text}: no such file or folder, and no data of that name{suggest(text, [*TASKS, *LABELLED, 'stdlib'])}"
-    )
+        return _cached(str(path), [path], choices, cache, workers)
+    nearest = suggest(str(path), [*TASKS, *LABELLED, "stdlib"])
+    raise DataError(f"{path}: no such file or folder, and no data of that name{nearest}")
 
 
 def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Data:

@@ -54,7 +54,8 @@ class Labelled(Split, Protocol):
 
     A label is the number of a class, a float for regression, or a row of floats, 1 where a class holds. `n_tokens`
     counts what is read, ends included: what is scored is one label of each sequence. A split whose `ends` is False
-    (images) has sequences without an end, and they get none.
+    (images) has sequences without an end, and they get none. One whose `asks` is "tags" has as many labels as tokens,
+    IGNORE where a token has none; if it is "span", a label is the first and the last token of an answer, -1 for none.
     """
 
     classes: tuple[str, ...]

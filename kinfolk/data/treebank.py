@@ -63,7 +63,7 @@ def open_treebank(path: Path, choices: Preparation) -> Data:
     targets = [s.translation if translated else " ".join(s.tags) for s in sentences]
     sample = (text for s, target in zip(sentences, targets, strict=True) for text in (" ".join(s.words), target))
     tokenizer = make_tokenizer(choices, sample if needs_sample(choices) else ())
-    valid = _held_out(len(sentences), choices)
+    valid = held_out(len(sentences), choices)
     splits: dict[str, Split] = {}
     for name in ("train", "valid"):
         mine = [i for i in range(len(sentences)) if (i in valid) == (name == "valid")]
@@ -111,7 +111,7 @@ class TreebankSplit:
         return [(self._heads[i], self._words[i]) for i in indices]
 
 
-def _held_out(n: int, choices: Preparation) -> set[int]:
+def held_out(n: int, choices: Preparation) -> set[int]:
     """Return the sentences of the validation part: at least one of several, if any are wanted."""
     lots = mix(derive(choices.seed, "valid"), np.arange(n)) % np.uint64(_SHARES)
     count = min(n - 1, max(1, round(choices.valid * n))) if choices.valid else 0

@@ -3,21 +3,29 @@
 import dataclasses
 from typing import Any
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead, RegressionHead
+from kinfolk.layers.head import Head
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.span import Unlimited
+from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.layers.towers import PairHead
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
 from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.image import Pictures
-from kinfolk.objectives.supervised import Classify, ClassifyMany, Labels, Regress
+from kinfolk.objectives.supervised import Classify, ClassifyMany, Labels, Regress, SpanAnswer, Tag
 from kinfolk.ops.pattern import Causal, Full
 
-KINDS: dict[str, type[Labels]] = {"class": Classify, "classes": ClassifyMany, "number": Regress}
+KINDS: dict[str, type[Labels]] = {
+    "class": Classify,
+    "classes": ClassifyMany,
+    "number": Regress,
+    "tags": Tag,
+    "span": SpanAnswer,
+}
 """What learns from each kind of labels."""
 
 
@@ -26,7 +34,7 @@ class Labelling:
     """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each.
 
     apart: two sequences are read by one model each for itself. labels: one "class" of each example, the "classes" that
-    hold, or a "number".
+    hold, a "number", "tags" of tokens, or the "span" that answers a question.
     """
 
     n_classes: int
@@ -58,13 +66,9 @@ def as_classifier(
     model, head = recipe.model, recipe.model.head
     if isinstance(recipe.objective, Labels) and isinstance(head, ClassHead):
         return recipe.replace(model=model.replace(head=head.replace(n_classes=n_classes)))
-    pooling, reading = _asked_at(model)
-    objective: Labels = KINDS[labels](**reading)
-    head = RegressionHead(**pooling) if labels == "number" else ClassHead(n_classes=n_classes, **pooling)
-    if apart:
-        if labels != "class":
-            raise SpecError(f"labels: {labels!r} of two sequences that are read apart are not scored; use 'class'")
-        objective, head = ClassifyApart(**reading), PairHead(n_classes=n_classes, pool=pooling["pool"])
+    if labels not in KINDS:
+        raise SpecError(f"labels: unknown {labels!r}{suggest(labels, KINDS)}")
+    head, objective = _asking(model, n_classes, labels, apart)
     training = recipe.training
     if length is not None:
         training = training.replace(length=length)
@@ -79,6 +83,23 @@ def judging(recipe: Recipe, labelling: Labelling | None) -> Recipe:
         return recipe
     asked = dataclasses.asdict(labelling)
     return as_classifier(recipe, asked.pop("n_classes"), **asked)
+
+
+def _asking(model: Model, n_classes: int, labels: str, apart: bool) -> tuple[Head, Labels]:
+    """Return the head that answers, and the objective that asks."""
+    pooling, reading = _asked_at(model)
+    if apart:
+        if labels != "class":
+            raise SpecError(f"labels: {labels!r} of two sequences that are read apart are not scored; use 'class'")
+        return PairHead(n_classes=n_classes, pool=pooling["pool"]), ClassifyApart(**reading)
+    if labels in ("tags", "span"):
+        # every token is asked, so each needs a state that has seen all
+        reads = "both" if model.topology == "encoder-decoder" else "tokens"
+        if labels == "tags":
+            return TagHead(n_tags=n_classes), Tag(reads=reads)
+        return SpanHead(), SpanAnswer(reads=reads)
+    head = RegressionHead(**pooling) if labels == "number" else ClassHead(n_classes=n_classes, **pooling)
+    return head, KINDS[labels](**reading)
 
 
 def _asked_at(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,7 +12,7 @@ from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss,
 from kinfolk.ops.best_span import best_span
 
 OPENINGS = ("none", "cls")
-READERS = ("tokens", "source")
+READERS = ("tokens", "source", "both")
 
 
 class Labels(Objective):
@@ -21,7 +21,7 @@ class Labels(Objective):
     `opening` "cls" puts a token before everything, whose state stands for all of it (Devlin et al. 2019). Of two
     sequences one row is made, with a separator between them, and `segments` say which token is whose. `reads` says
     where it goes: to the "tokens" of an encoder or a decoder, or to the "source" of an encoder-decoder, whose decoder
-    then reads an opening token alone.
+    then reads an opening token alone, or to "both", so that every token has a state that knows all (Lewis et al. 2020).
     """
 
     opening: str = "none"
@@ -39,8 +39,14 @@ class Labels(Objective):
         batch = batch if batch.source is None else side_by_side(batch, vocabulary)
         if self.opening == "cls":
             batch = opened(batch, vocabulary.cls)
+        return self.given(batch, vocabulary)
+
+    def given(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
+        """Give the row to the side of the model that reads it."""
         if self.reads == "tokens":
             return batch
+        if self.reads == "both":
+            return batch.replace(source=batch.tokens, source_keep=batch.keep)
         start = torch.full_like(batch.tokens[:, :1], vocabulary.bos)
         return Batch(index=batch.index, tokens=start, source=batch.tokens, source_keep=batch.keep, labels=batch.labels)
 
@@ -106,13 +112,13 @@ class Tag(Labels, kind="tag"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reads != "tokens":
-            raise SpecError("tag: every token that is read gets a tag, which a source does not; use an encoder")
+        if self.reads == "source":
+            raise SpecError("tag: every token needs a state of its own, which a source has not; use reads = 'both'")
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.targets is None:
             raise SpecError(f"objective: {self.kind!r} scores tags of tokens, and this data has none")
-        return opened(batch, vocabulary.cls) if self.opening == "cls" else batch
+        return self.given(opened(batch, vocabulary.cls) if self.opening == "cls" else batch, vocabulary)
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         return Objective.loss(self, output, batch)
@@ -138,7 +144,7 @@ class SpanAnswer(Labels, kind="span-answer"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.opening != "cls" or self.reads != "tokens":
+        if self.opening != "cls" or self.reads == "source":
             raise SpecError("span-answer: position 0 of what is read stands for no answer; use opening = 'cls'")
         if self.longest < 1:
             raise SpecError(f"longest: {self.longest} is not allowed; an answer has at least one token")

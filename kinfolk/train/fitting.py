@@ -30,10 +30,15 @@ def labelling_of(data: Data) -> Labelling | None:
         ends, sides = int(getattr(split, "ends", True)), len(both)
         longest = max(longest, *((known or int(side.max())) + ends for side in both))
     split = cast(Any, data.split("train"))
+    asked = getattr(split, "asks", "") or _kind(split)
+    return Labelling(len(split.classes), min(longest, LONGEST), sides, getattr(split, "apart", False), asked)
+
+
+def _kind(split: Any) -> str:
+    """Tell by the first example what labels are."""
     *_, label = split.examples(np.zeros(1, np.int64))[0]
-    many, whole = np.ndim(label) > 0, np.issubdtype(np.asarray(label).dtype, np.integer)
-    labels = "classes" if many else "class" if whole else "number"
-    return Labelling(len(split.classes), min(longest, LONGEST), sides, getattr(split, "apart", False), labels)
+    whole = np.issubdtype(np.asarray(label).dtype, np.integer)
+    return "classes" if np.ndim(label) else "class" if whole else "number"
 
 
 def picture_of(data: Data) -> Picture | None:

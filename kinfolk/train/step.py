@@ -182,13 +182,14 @@ class Stepper:
 def tokens_of(batch: Batch) -> int:
     """Count the real tokens of a batch that is not prepared yet.
 
-    The last of a row is only predicted, never read, but where the row has a label it is read too.
+    The last of a row is only predicted, never read, but where the row or its tokens have labels it is read too.
     """
 
     def real(ids: Tensor, keep: Tensor | None) -> int:
         return ids.numel() if keep is None else int(keep.sum())
 
-    read = real(batch.tokens, batch.keep) - (len(batch) if batch.labels is None else 0)
+    judged = batch.labels is not None or batch.targets is not None
+    read = real(batch.tokens, batch.keep) - (0 if judged else len(batch))
     return read + (real(batch.source, batch.source_keep) if batch.source is not None else 0)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -240,3 +241,62 @@ def test_parity_is_right_balanced_and_apart() -> None:
         open_data("parity:length=0")
     with pytest.raises(DataError, match=r"unknown setting 'lenght'.*length"):
         open_data("parity:lenght=3")
+
+
+def test_the_answer_stands_in_the_text() -> None:
+    data = open_data("seek:length=20,letters=6")
+    found, seen = 0, []
+    for name in ("train", "valid"):
+        split: Any = data.split(name)
+        examples = split.examples(np.arange(400))
+        texts = [tuple(data.tokenizer.decode(ids.tolist()) for ids in row[:2]) for row in examples]
+        for (letter, text), (_, _, span) in zip(texts, examples, strict=True):
+            match = re.search(f"{letter}([0-9]+)", text[text.find(letter) :]) if letter in text else None
+            if match is None or text[text.find(letter) + 1 : text.find(letter) + 2] not in set("0123456789"):
+                assert span.tolist() == [-1, -1]
+            else:
+                assert text[span[0] : span[1] + 1] == match[1]
+                found += 1
+        seen.append(set(texts))
+        lengths = split.lengths(np.arange(400))
+        assert [side.tolist() for side in lengths] == [[1] * 400, [len(text) for _, text in texts]]
+    assert seen[0].isdisjoint(seen[1])
+    assert 0.4 < found / 800 < 0.75
+    batch = Batches(data.split("train"), batch_size=4, length=21).at(0)
+    assert batch.labels is not None
+    assert batch.labels.shape == (4, 2)
+
+
+CONLLU = """\
+1\tThe\t_\tDET\t_\t_\t2\t_\t_\t_
+2\tcats\t_\tNOUN\t_\t_\t3\t_\t_\t_
+3\tsat\t_\tVERB\t_\t_\t0\t_\t_\t_
+
+1\tGo\t_\tVERB\t_\t_\t0\t_\t_\t_
+2\t!\t_\tPUNCT\t_\t_\t1\t_\t_\t_
+"""
+
+
+def test_a_word_has_its_tag_at_its_first_token(tmp_path: Path) -> None:
+    path = tmp_path / "t.conllu"
+    path.write_text(CONLLU)
+    data = open_data(f"tags:{path}", seed=1)
+    assert data.kind == "labelled"
+    read = {}
+    for name in ("train", "valid"):
+        split: Any = data.split(name)
+        assert split.classes == ("DET", "NOUN", "PUNCT", "VERB")
+        ((ids, tags),) = split.examples(np.arange(1))
+        marked = [(data.tokenizer.decode([int(i)]), split.classes[t]) for i, t in zip(ids, tags, strict=True) if t >= 0]
+        read[data.tokenizer.decode(ids.tolist())] = marked
+    assert read == {
+        "The cats sat": [("T", "DET"), (" ", "NOUN"), (" ", "VERB")],
+        "Go !": [("G", "VERB"), (" ", "PUNCT")],
+    }
+    batch = Batches(data.split("train"), batch_size=1, length=10, shuffle=False).at(0)
+    assert batch.targets is not None
+    assert batch.targets.shape == batch.tokens.shape
+    assert batch.labels is None
+    assert (batch.targets >= 0).sum() == batch.n_scored
+    with pytest.raises(DataError, match="tags are read from a treebank"):
+        open_data(f"tags:{tmp_path / 'none.conllu'}")

@@ -241,7 +241,7 @@ def test_what_is_refused():
         SpanAnswer(opening="none")
     with pytest.raises(SpecError, match="longest: 0"):
         SpanAnswer(longest=0)
-    with pytest.raises(SpecError, match="every token that is read"):
+    with pytest.raises(SpecError, match="every token needs a state of its own"):
         Tag(reads="source")
     with pytest.raises(SpecError, match="read apart"):
         as_classifier(kf.relative("bert", size="tiny"), 2, apart=True, labels="number")

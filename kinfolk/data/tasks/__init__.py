@@ -11,11 +11,13 @@ from kinfolk.data.tasks.logic import open_logic
 from kinfolk.data.tasks.parity import open_parity
 from kinfolk.data.tasks.pathfinder import open_pathfinder
 from kinfolk.data.tasks.recall import open_needle, open_recall
+from kinfolk.data.tasks.seek import open_seek
 from kinfolk.data.tasks.shapes import open_shapes
 from kinfolk.data.tasks.text import open_prose, open_retrieval, open_text
 
 LABELLED: dict[str, Callable[[str, int], Data]] = {
     "parity": open_parity,
+    "seek": open_seek,
     "recall": open_recall,
     "needle": open_needle,
     "listops": open_listops,

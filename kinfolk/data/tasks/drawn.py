@@ -64,18 +64,18 @@ class DrawnSplit:
     def n_bytes(self) -> int:
         """Bytes of all sequences: counted for the first 65,536, the rest in proportion."""
         counted = min(self.n, _COUNTED)
-        return int(self.lengths(np.arange(counted)).sum()) * self.n // counted
+        return int(np.sum(self.lengths(np.arange(counted)))) * self.n // counted
 
     @property
     def n_tokens(self) -> int:
         """Tokens of all sequences, each with its end."""
         return self.n_bytes + self.n
 
-    def lengths(self, indices: Indices) -> Indices:
+    def lengths(self, indices: Indices) -> Any:
         """Return the lengths of the sequences."""
         return self._questions(indices).lengths
 
-    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], int]]:
+    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
         """Return the token ids of sequences and their classes."""
         question = self._questions(indices)
         labels = self.task.label(question)
@@ -99,7 +99,7 @@ class DrawnSplit:
         return strange
 
 
-def open_drawn(name: str, seed: int, task: Any) -> Data:
+def open_drawn(name: str, seed: int, task: Any, make: type[DrawnSplit] = DrawnSplit) -> Data:
     """Return a labelled task, its numbers set as the name says."""
     fields = {field.name for field in dataclasses.fields(task)}
     base, given = split_name(name, fields | SIZES.keys())
@@ -110,6 +110,6 @@ def open_drawn(name: str, seed: int, task: Any) -> Data:
     splits: dict[str, Split] = {}
     for split, (key, size) in zip(("train", "valid"), sizes.items(), strict=True):
         within(key, size, 1, 1 << 60)
-        splits[split] = DrawnSplit(split, task, tokenizer, size, seed)
+        splits[split] = make(split, task, tokenizer, size, seed)
     described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
