@@ -37,6 +37,7 @@ class Config:
     def __init__(self, values: Mapping[str, Any], where: str = "config.json", ignore: Iterable[str] = ()) -> None:
         self.values, self.where = dict(values), where
         self._read: set[str] = set(ignore)
+        self.beside: dict[str, Any] = {}  # other JSON files of the folder, by name
         self.tensors: frozenset[str] = frozenset()  # names, where what there is decides
 
     def has(self, pattern: str) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from kinfolk.core.errors import CheckpointError, suggest
 from kinfolk.data.atomic import write_atomic
 from kinfolk.exchange import sentence
-from kinfolk.exchange.config import Config
+from kinfolk.exchange.config import Config, read_json
 from kinfolk.exchange.differences import differences
 from kinfolk.exchange.format import FORMATS, Architecture, Format, Misfit
 from kinfolk.exchange.opening import fill, undrawn
@@ -22,7 +22,7 @@ from kinfolk.exchange.places import rows
 from kinfolk.exchange.tensors import WEIGHTS, Tensors
 from kinfolk.models.model import Model, Transformer
 
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG, TOKENIZER, PICTURES = "config.json", "tokenizer.json", "preprocessor_config.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +58,8 @@ def open_folder(folder: str | Path, *, ignore: Iterable[str] = ()) -> Imported:
     form = _format(config)
     tensors = Tensors(folder)
     config.tensors = frozenset(map(form.rename, tensors.shapes))
+    if (folder / PICTURES).is_file():
+        config.beside[PICTURES] = read_json(folder / PICTURES)
     architecture, spec = _spec(form, config)
     unused: tuple[str, ...] = ()
     head = sentence.read(folder)
@@ -94,6 +96,8 @@ def to_hf(
     besides = Config(also or {}).besides()
     text = json.dumps(besides | values | {"dtype": dtype}, indent=2, sort_keys=True)
     write_atomic(folder / CONFIG, (text + "\n").encode())
+    for name, what in form.beside(model.spec).items():
+        write_atomic(folder / name, (json.dumps(what, indent=2) + "\n").encode())
     sentence.write(model.spec.head, model.spec.d_model, folder)
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / TOKENIZER)
@@ -138,6 +142,7 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
             values = {"model_type": name, "architectures": [architecture.name], **form.values(spec)}
             values |= architecture.write(spec.head)
             config = Config(values, f"config.json of {name}")
+            config.beside = dict(form.beside(spec))
             config.tensors = frozenset(_names(spec, form, architecture))
             again = _spec(form, config)[1]
         except Misfit as error:
@@ -147,7 +152,7 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
             against[name] = 500, [str(error)]
             continue
         # how vectors are pooled without weights is said outside of the body's configuration
-        found = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec)
+        found = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec, free=form.free)
         if not found:
             return form, architecture, values
         against[name] = len(found), found
@@ -174,6 +179,9 @@ def _tensors(model: Transformer, form: Format, architecture: Architecture) -> di
             out |= row.place.write(own[row.ours].detach().contiguous(), names)
         except CheckpointError as error:
             raise CheckpointError(f"{row.ours}: {error}") from None
+    like = next(iter(own.values()))
+    for name, shape in form.always(model.spec).items():
+        out[prefix + name.removeprefix(form.prefix) if architecture.bare else name] = like.new_zeros(shape)
     return out
 
 

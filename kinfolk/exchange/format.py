@@ -78,6 +78,8 @@ class Format:
     unused: ClassVar[tuple[str, ...]] = ()
     buffers: ClassVar[tuple[str, ...]] = ("*position_ids",)  # what is made again and need not be mentioned
     architectures: ClassVar[tuple[Architecture, ...]] = ()
+    zeros: ClassVar[tuple[str, ...]] = ()  # tensors without a place here, which must be zero
+    free: ClassVar[tuple[str, ...]] = ()  # fields of a model that a configuration does not say
     refuses: ClassVar[str] = ""  # for people: what of the kind cannot be expressed
 
     def __init_subclass__(cls, model_type: str = "") -> None:
@@ -100,6 +102,14 @@ class Format:
 
     def tied_to(self, model: Model) -> Mapping[str, str]:
         """Return the tensors that repeat a parameter of ours, besides those of an architecture."""
+        return {}
+
+    def always(self, model: Model) -> Mapping[str, tuple[int, ...]]:
+        """Return the tensors of zeros that such a file has, and their shapes."""
+        return {}
+
+    def beside(self, model: Model) -> Mapping[str, Any]:
+        """Return what is written in other JSON files beside config.json."""
         return {}
 
     def body(self, model: Model) -> Table:

@@ -55,7 +55,13 @@ def fill(
     unused = [here(p) for p in (*form.unused, *architecture.unused, *form.buffers)] + list(ignore)
     used = {name for row in plan for name in row.theirs}
     spare = sorted(name for name in at if name not in used and any(fnmatch.fnmatchcase(name, p) for p in unused))
-    problems = _missing(plan, at.keys()) + _unknown(at.keys() - used - set(spare) - ties.keys(), used)
+    zero = [name for name in at if name not in used and any(fnmatch.fnmatchcase(name, here(p)) for p in form.zeros)]
+    for name in zero:
+        if bool(tensors.read(at[name]).any()):
+            raise CheckpointError(
+                f"{tensors.where[at[name]].path}: {name} is not zero, and what it does cannot be expressed"
+            )
+    problems = _missing(plan, at.keys()) + _unknown(at.keys() - used - {*spare, *zero} - ties.keys(), used)
     dtype = _dtype(tensors, [at[name] for name in used if name in at])
     found: dict[str, Tensor] = {}
     for row in plan:

@@ -1,5 +1,6 @@
 """Every kind of checkpoint against the class that writes it: the same numbers from a folder, and back."""
 
+import json
 import warnings
 
 import pytest
@@ -86,6 +87,21 @@ CASES |= {
     "marian": ("MarianMTModel", SIDES | {"pad_token_id": 1, "eos_token_id": 0, "scale_embedding": True}),
     "marian-plain": ("MarianMTModel", SIDES | {"pad_token_id": 1, "eos_token_id": 0, "activation_function": "swish"}),
 }
+XLNET = {"d_model": 24, "n_layer": 2, "n_head": 3, "d_inner": 40, "vocab_size": V, "mem_len": None}
+FUNNEL = {"d_model": 24, "n_head": 3, "d_head": 8, "d_inner": 40, "vocab_size": V, "truncate_seq": False}
+SWITCH = T5 | {"num_experts": 3, "num_layers": 3, "num_sparse_encoder_layers": 1}
+SWITCH |= {"num_decoder_layers": 2, "num_sparse_decoder_layers": 2}
+CASES |= {
+    "xlnet": ("XLNetModel", XLNET),
+    "xlnet-lm": ("XLNetLMHeadModel", XLNET | {"ff_activation": "relu", "layer_norm_eps": 1e-3}),
+    "funnel": ("FunnelModel", FUNNEL | {"block_sizes": [1, 2], "num_decoder_layers": 1}),
+    "funnel-mlm": ("FunnelForMaskedLM", FUNNEL | {"block_sizes": [2, 1, 1], "d_head": 5}),
+    "switch": ("SwitchTransformersForConditionalGeneration", SWITCH),
+}
+ROUNDED = {"funnel": 1e-5, "funnel-mlm": 1e-5, "switch": 1e-6}
+"""Kinds whose class goes through single precision at some place, and how far that takes them."""
+UNPADDED = {"funnel", "funnel-mlm", "xlnet"}
+"""Theirs hides a slot that holds any padding, or takes a vector from where padding stands."""
 
 
 def their_model(name, numbers):
@@ -98,6 +114,9 @@ def their_model(name, numbers):
     trained = [(key, b) for key, b in model.named_buffers() if key == "final_logits_bias"]
     for key, p in [*model.named_parameters(), *trained]:
         if key.endswith("embed_positions.weight") and not p.requires_grad:
+            continue
+        if name.startswith("Funnel") and key.endswith(("seg_embed", "r_s_bias")):
+            nn.init.zeros_(p)
             continue
         nn.init.normal_(
             p, mean=1.0 if "norm" in key.lower() and key.endswith("weight") else 0.0, std=0.2, generator=generator
@@ -129,7 +148,9 @@ def theirs(model, tokens, keep):
     if "prediction_logits" in out:
         pair = next(out[key] for key in ("seq_relationship_logits", "sop_logits") if key in out)
         return out.prediction_logits + pair.sum(-1)[:, None, None]
-    return out.pooler_output if "pooler_output" in out else out.last_hidden_state[:, 0]
+    if "pooler_output" in out:
+        return out.pooler_output
+    return out.last_hidden_state[:, -1 if isinstance(model, transformers.XLNetModel) else 0]
 
 
 @torch.no_grad()
@@ -153,7 +174,7 @@ def same(found, wanted, keep, atol=1e-9):
 
 @pytest.fixture
 def in_double(monkeypatch):
-    """Let those compute in double precision that have a norm in single precision written down."""
+    """Let those compute in double precision that have a norm or a table in single precision written down."""
 
     def forward(self, x):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
@@ -161,6 +182,13 @@ def in_double(monkeypatch):
     for module, name in (("t5", "T5LayerNorm"), ("switch_transformers", "SwitchTransformersLayerNorm")):
         modeling = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
         monkeypatch.setattr(getattr(modeling, name), "forward", forward)
+    table = transformers.XLNetModel.positional_embedding
+
+    def in_order(places, rates, batch=None):
+        rates = 1 / 10000 ** (torch.arange(0, 2 * len(rates), 2).double() / (2 * len(rates)))
+        return table(places.double(), rates, batch)
+
+    monkeypatch.setattr(transformers.XLNetModel, "positional_embedding", staticmethod(in_order))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -168,10 +196,11 @@ def test_a_folder_is_read_and_written_to_the_same_numbers(case, tmp_path, in_dou
     original = their_model(*CASES[case])
     original.save_pretrained(tmp_path / "theirs")
     tokens, keep = batch()
+    keep = torch.ones_like(keep) if case in UNPADDED else keep
     wanted = theirs(original, tokens, keep)
     assert wanted.std() > 1e-3
     imported = open_folder(tmp_path / "theirs")
-    same(ours(imported.model, tokens, keep), wanted, keep)
+    same(ours(imported.model, tokens, keep), wanted, keep, ROUNDED.get(case, 1e-9))
     # an ordinary model: saved and loaded as any other
     kf.save(imported.model, tmp_path / "saved")
     assert kf.load(tmp_path / "saved").spec == imported.model.spec
@@ -180,6 +209,51 @@ def test_a_folder_is_read_and_written_to_the_same_numbers(case, tmp_path, in_dou
         again, report = type(original).from_pretrained(
             tmp_path / "again", dtype=torch.float64, output_loading_info=True
         )
+    # what asks about hidden tokens is a token here
+    report["missing_keys"] = set(report["missing_keys"]) - {"mask_emb", "transformer.mask_emb"}
     assert not any(report.values()), report
-    same(theirs(again.eval(), tokens, keep), wanted, keep, atol=1e-12)
+    # theirs makes some parameters of XLNet anew in single precision
+    same(theirs(again.double().eval(), tokens, keep), wanted, keep, 1e-6 if case.startswith("xlnet") else 1e-12)
     assert open_folder(tmp_path / "again").model.spec == imported.model.spec
+
+
+@pytest.mark.parametrize("size", [8, [12, 8]])
+@pytest.mark.parametrize("name", ["ViTModel", "ViTForImageClassification"])
+def test_pictures_are_read_and_written_to_the_same_numbers(name, size, tmp_path):
+    numbers = {key: BERT[key] for key in BERT if key not in ("vocab_size", "max_position_embeddings")}
+    original = their_model(name, numbers | {"image_size": size, "patch_size": 4, "num_labels": 5})
+    original.save_pretrained(tmp_path / "theirs")
+    rows, columns = size if isinstance(size, list) else (size, size)
+    values = torch.randint(256, (2, rows, columns, 3), generator=torch.Generator().manual_seed(0))
+
+    def answer(model, mean=0.5, std=0.5):
+        with torch.no_grad():
+            out = model(pixel_values=((values.double() / 255 - mean) / std).permute(0, 3, 1, 2))
+        return out.logits if "logits" in out else out.pooler_output
+
+    imported = open_folder(tmp_path / "theirs")
+    tokens = values.flatten(1) + 7
+    found = imported.model.eval()(tokens).logits
+    torch.testing.assert_close(found, answer(original), rtol=0, atol=1e-9)
+    # how values enter is said beside the configuration
+    other = {"image_mean": [0.3] * 3, "image_std": [0.2] * 3}
+    (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps(other))
+    imported = open_folder(tmp_path / "theirs")
+    wanted = answer(original, 0.3, 0.2)
+    torch.testing.assert_close(imported.model.eval()(tokens).logits, wanted, rtol=0, atol=1e-9)
+    kf.to_hf(imported.model, tmp_path / "again", also=imported.also)
+    with warnings.catch_warnings(action="ignore"):
+        again = type(original).from_pretrained(tmp_path / "again", dtype=torch.float64).eval()
+    torch.testing.assert_close(answer(again, 0.3, 0.2), wanted, rtol=0, atol=1e-12)
+    assert kf.from_hf(tmp_path / "again").spec == imported.model.spec
+    (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.3, 0.4, 0.3]}))
+    with pytest.raises(kf.KinfolkError, match=r"image_mean = \[0\.3, 0\.4, 0\.3\]"):
+        kf.from_hf(tmp_path / "theirs")
+
+
+def test_what_a_funnel_cannot_express_is_refused(tmp_path):
+    original = their_model("FunnelModel", FUNNEL)
+    original.encoder.blocks[0][0].attention.seg_embed.data[0, 0, 0] = 1
+    original.save_pretrained(tmp_path)
+    with pytest.raises(kf.KinfolkError, match=r"blocks\.0\.0\.attention\.seg_embed is not zero"):
+        kf.from_hf(tmp_path)

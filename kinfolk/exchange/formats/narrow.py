@@ -27,12 +27,12 @@ WORDS = {
 class Narrow(Encoder):
     """What the two share: an embedding of `embedding_size`, and a map to the width of the model."""
 
-    always: ClassVar[bool] = True  # whether there is a map between equal widths
+    mapped: ClassVar[bool] = True  # whether there is a map between equal widths
 
     def embedding(self, config: Config) -> Embedding:
         narrow, wide = config.number("embedding_size", 128), config.number("hidden_size")
         inner = super().embedding(config)
-        return Projected(of=inner, d_inner=narrow) if self.always or narrow != wide else inner
+        return Projected(of=inner, d_inner=narrow) if self.mapped or narrow != wide else inner
 
     def values(self, model: Model) -> dict[str, Any]:
         outer = model.embedding
@@ -122,7 +122,7 @@ class Electra(Narrow, model_type="electra"):
     """Clark et al. 2020: the generator is a masked language model, the discriminator detects its tokens."""
 
     prefix = "electra."
-    always = False
+    mapped = False
     table: ClassVar[Table] = {
         **{f"embedding.inner.{name}": place for name, place in WORDS.items()},
         **{f"embedding.{name}": place for name, place in WORDS.items()},
