@@ -1,4 +1,4 @@
-"""Tasks made on the fly: copy, reverse, sort, duplication and addition, as pairs of a source and a target.
+"""Tasks made on the fly: copy, reverse, sort, duplication, addition and a made-up language, as pairs.
 
 An example is a pure function of (seed, split, its number), so there is nothing to store and no end. Which split a
 question may appear in is decided by a hash of the question itself, so train and valid are disjoint by
@@ -125,7 +125,65 @@ class Addition:
         return _value(question.symbols, np.zeros_like(plus), plus), _value(question.symbols, plus + 1, question.lengths)
 
 
-Task = Sequences | Addition
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """Translate sentences of a made-up language, of up to `clauses` clauses, into another.
+
+    A clause is subject, verb, object, an adjective before its noun; the other language says subject, object, verb, with
+    adjectives behind, and has a word of its own for each. Words are letters: small ones are translated into capitals.
+    """
+
+    clauses: int = 3
+
+    alphabet = LETTERS[:25] + LETTERS[26:51]
+
+    def check(self) -> None:
+        """Refuse numbers that make no task."""
+        within("clauses", self.clauses, 1, 64)
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw one sentence for each number."""
+        n_clauses = 1 + (mix(seed, numbers, tries, 0) % np.uint64(self.clauses)).astype(np.int64)
+        parts = []
+        for clause in range(self.clauses):
+            there = clause < n_clauses
+            for place, (first, stop) in enumerate((_AND, _ADJECTIVES, _NOUNS, _VERBS, _ADJECTIVES, _NOUNS)):
+                lot = mix(seed, numbers, tries, 1 + 6 * clause + place)
+                word = first + (lot % np.uint64(stop - first)).astype(np.int64)
+                # every other noun has an adjective; the first clause follows on nothing
+                said = {_ADJECTIVES: (lot >> np.uint64(32)) % np.uint64(2) == 0, _AND: np.full(len(lot), clause > 0)}
+                spoken = there & said.get((first, stop), np.full(len(lot), True))
+                parts.append(Symbols(word[:, None], spoken.astype(np.int64)))
+        return _concatenate(*parts)
+
+    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+        """Return a hash of what is asked."""
+        return content(question.symbols, question.lengths)
+
+    def answer(self, question: Symbols) -> Symbols:
+        """Return the translation: each word goes to its place in the clause and is looked up."""
+        words, lengths = question.symbols, question.lengths
+        at = np.broadcast_to(np.arange(words.shape[1]), words.shape)
+        joins = (words == _AND[0]) | (at >= lengths[:, None])
+        verbs, adjectives = ((words >= first) & (words < stop) for first, stop in (_VERBS, _ADJECTIVES))
+        start = np.maximum.accumulate(np.where(joins, at + 1, 0), axis=1)
+        verb = np.maximum.accumulate(np.where(verbs, at, -1), axis=1)
+        after = np.minimum.accumulate(np.where(joins, at, words.shape[1])[:, ::-1], axis=1)[:, ::-1]
+        # the subject keeps its place, the object begins where the verb stood, the verb ends the clause
+        place = np.where(verb >= start, verb, start) + adjectives
+        place = np.where(joins, at, np.where(verbs, after - 1, place))
+        out = np.empty_like(words)
+        np.put_along_axis(out, place, _DICTIONARY[words], axis=1)
+        return Symbols(out, lengths)
+
+
+_NOUNS, _ADJECTIVES, _VERBS, _AND = (0, 12), (12, 18), (18, 24), (24, 25)
+# a word of the same kind, five further on
+_DICTIONARY = np.concatenate(
+    [25 + first + (np.arange(stop - first) + 5) % (stop - first) for first, stop in (_NOUNS, _ADJECTIVES, _VERBS, _AND)]
+)
+
+Task = Sequences | Addition | Language
 
 TASKS: dict[str, Task] = {
     "copy": Sequences("copy"),
@@ -133,6 +191,7 @@ TASKS: dict[str, Task] = {
     "sort": Sequences("sort"),
     "duplication": Sequences("duplication"),
     "addition": Addition(),
+    "language": Language(),
 }
 SIZES = {"examples": 100_000, "valid": 1_000}
 

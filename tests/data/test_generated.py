@@ -114,3 +114,31 @@ def test_a_task_too_small_to_hold_anything_out() -> None:
     assert isinstance(split, GeneratedSplit)
     with pytest.raises(DataError, match="too few questions"):
         split.pairs(np.arange(2))
+
+
+NOUNS, ADJECTIVES, VERBS = "abcdefghijkl", "mnopqr", "stuvwx"
+
+
+def translated(source: str) -> str:
+    """Translate a sentence of the made-up language by its rules."""
+    dictionary = {"y": "Y"}
+    for kind in (NOUNS, ADJECTIVES, VERBS):
+        dictionary |= {word: kind[(i + 5) % len(kind)].upper() for i, word in enumerate(kind)}
+    clauses = []
+    for clause in source.split("y"):
+        verb = next(i for i, word in enumerate(clause) if word in VERBS)
+        # reversed, a noun and its adjective have changed places
+        clauses.append(clause[:verb][::-1] + clause[verb + 1 :][::-1] + clause[verb])
+    return "".join(dictionary[word] for word in "y".join(clauses))
+
+
+@pytest.mark.parametrize("name", ["language", "language:clauses=1", "language:clauses=5"])
+def test_a_made_up_language_is_translated_by_its_rules(name: str) -> None:
+    examples = texts(open_data(name), "train", 2000)
+    assert all(translated(source) == target for source, target in examples)
+    lengths = {len(source) for source, _ in examples}
+    clauses = {source.count("y") + 1 for source, _ in examples}
+    most = int(name.partition("=")[2] or 3)
+    assert clauses == set(range(1, most + 1))
+    assert min(lengths) == 3
+    assert len({source for source, _ in examples}) > 1500
