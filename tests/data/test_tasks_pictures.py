@@ -52,6 +52,8 @@ def test_contours_are_what_was_asked_for(numbers: dict[str, int]) -> None:
     for one, other in found.contours:
         apart = np.hypot(*np.moveaxis(one[:, None] - other, 2, 0))
         assert apart.min() >= 2.49
+        itself = np.hypot(*np.moveaxis(one[:, None] - one, 2, 0))
+        assert itself[np.triu_indices(len(one), 2)].min() >= 2.4
 
 
 def test_pictures_show_strokes_marks_and_other_contours() -> None:

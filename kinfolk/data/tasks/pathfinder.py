@@ -118,7 +118,7 @@ class Pathfinder:
                 raise DataError(
                     f"{self}: hardly any two such contours fit the picture; make it larger, or them shorter"
                 )
-            step = max(1, min(64, _TRIES_AT_ONCE // len(left)))
+            step = max(1, min(64 if valid else 32, _TRIES_AT_ONCE // len(left)))
             tries = mix(seed, numbers[left][:, None], np.arange(tried, tried + step)).reshape(-1)
             where, found, places = self._contours(tries, valid)
             # the first try of each number that came to something
@@ -172,7 +172,7 @@ class Pathfinder:
         low, high = (np.searchsorted(reaches, distance + side * _STRETCH * self.length) for side in (-1, 1))
         drawn = mix(4, words[:, None], np.arange(_CANDIDATES))
         picked = low[:, None] + (drawn % np.maximum(high - low, 1).astype(np.uint64)[:, None]).astype(np.int64)
-        picked = np.minimum(picked, _BANK - 1)
+        picked = np.minimum(picked, len(chains) - 1)
         # a chain ends on the x axis: turn that towards the stop, mirror half of them, and make up what is missing
         x, y = chains[picked, :, 0], chains[picked, :, 1]
         y = np.where((drawn >> np.uint64(63) == 0)[..., None], y, -y)
@@ -184,7 +184,7 @@ class Pathfinder:
         fits = _every((turned >= 1) & (turned <= self.size - 2), 2, 3) & (high > low)[:, None]
         order = np.argsort(~fits, axis=1, kind="stable")[:, :_CHOICES]
         chosen = np.take_along_axis(turned, order[:, :, None, None], axis=1)
-        return chosen, np.take_along_axis(fits, order, axis=1) & _clear(chosen, _APART * self.pixels)
+        return chosen, np.take_along_axis(fits, order, axis=1)
 
     def _paint(self, words: Words, contours: Points, marks: Indices) -> NDArray[np.uint8]:
         """Add the contours that mean nothing where there is room, and paint everything."""
@@ -221,6 +221,7 @@ def _chains(length: int, turn: int) -> tuple[Points, Points]:
     headings = np.cumsum(drift + _turns(uniform) * (turn / 90 - np.abs(drift) / (np.pi / 2)), axis=1)
     points = np.zeros((_BANK, length + 1, 2))
     points[:, 1:] = np.cumsum(np.stack([np.cos(headings), np.sin(headings)], axis=-1), axis=1)
+    points = points[_clear(points.astype(np.float32), 1.08 * _APART / _STEP)]
     reach = np.hypot(points[:, -1, 0], points[:, -1, 1])
     cos, sin = points[:, -1:, 0] / reach[:, None], points[:, -1:, 1] / reach[:, None]
     x, y = points[..., 0], points[..., 1]
@@ -260,10 +261,11 @@ def _squared(a: Points, b: Points) -> Points:
 
 
 def _clear(contours: Points, gap: float) -> Mask:
-    """Tell which contours keep away from themselves."""
-    n = contours.shape[2]
+    """Tell which contours [N, P, 2] keep away from themselves."""
+    n = contours.shape[1]
     near = np.abs(np.arange(n)[:, None] - np.arange(n)) <= 1
-    return _every((_squared(contours, contours) >= gap * gap) | near, 2, 3)
+    pieces = np.array_split(contours, max(1, len(contours) * n * n >> 22))
+    return np.concatenate([_every((_squared(piece, piece) >= gap * gap) | near, 1, 2) for piece in pieces])
 
 
 def _far(contours: Points, taken: Points, gap: float) -> Mask:
