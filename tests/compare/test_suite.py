@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from kinfolk.cli.main import main
 from kinfolk.compare import arena, run, suite_table
 from kinfolk.compare.outcome import CRASHED, DONE, Outcome, Point
 from kinfolk.compare.schedule import Job
@@ -163,3 +164,24 @@ def test_what_cannot_be_run_is_refused(machine: Machine, tmp_path: Path, asked: 
 def test_an_unknown_suite_is_refused() -> None:
     with pytest.raises(SpecError, match="unknown 'lar'; did you mean 'lra'"):
         run_suite("lar", Settings())
+
+
+def test_the_command(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [
+        "compare",
+        "bert",
+        "--relatives",
+        "linear",
+        "--budget",
+        "10k-tokens",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    assert main([*asked, "--suite", "tiny", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert [s["name"] for s in plain["standings"]] == ["bert", "linear"]
+    assert plain["standings"][0]["average"] == pytest.approx(50.0)
+    assert main([*asked, "--suite", "lar"]) != 0
+    assert "did you mean 'lra'" in capsys.readouterr().err
