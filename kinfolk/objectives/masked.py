@@ -77,23 +77,25 @@ class MaskedLM(Objective, kind="masked"):
         if not len(begins):
             return begins
         odds = 1.0 / np.arange(1, self.longest + 1)
-        lengths = 1 + draw.choice(self.longest, len(begins), p=odds / odds.sum())
-        free, left, ends = np.ones(len(begins), dtype=np.bool_), n, begins + sizes
-        for unit in draw.permutation(len(begins)):
+        lengths = (1 + draw.choice(self.longest, len(begins), p=odds / odds.sum())).tolist()
+        # plain numbers: this loop runs for every word of every row
+        free, left, size_of = [True] * len(begins), n, sizes.tolist()
+        first, end = begins.tolist(), (begins + sizes).tolist()
+        for unit in draw.permutation(len(begins)).tolist():
             # a run that does not fit is tried shorter, as the released code does
-            for length in range(min(lengths[unit], len(begins) - unit), 0, -1):
-                run = slice(unit, unit + length)
-                size = int(sizes[run].sum())
+            for length in range(min(lengths[unit], len(first) - unit), 0, -1):
+                stop, size = unit + length, sum(size_of[unit : unit + length])
                 # a run does not reach across a special
-                if size == ends[run][-1] - begins[unit] and size <= left and free[run].all():
-                    free[run], left = False, left - size
+                if size <= left and size == end[stop - 1] - first[unit] and all(free[unit:stop]):
+                    free[unit:stop], left = [False] * length, left - size
                     break
             if not left:
                 break
-        if free.all():
+        taken = ~np.array(free)
+        if not taken.any():
             # every word is longer than the number asks for; nothing to predict would be worse
-            free[sizes.argmin()] = False
-        return np.concatenate([np.arange(b, b + s) for b, s in zip(begins[~free], sizes[~free], strict=True)])
+            taken[sizes.argmin()] = True
+        return np.concatenate([np.arange(b, b + s) for b, s in zip(begins[taken], sizes[taken], strict=True)])
 
     def _corrupt(self, row: Ids, target: Ids, draw: np.random.Generator, vocabulary: Vocabulary) -> None:
         """Hide tokens of one row in place and write down what they were."""
