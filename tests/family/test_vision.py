@@ -8,15 +8,20 @@ import torch
 from torch import nn
 
 import kinfolk as kf
+from kinfolk.compare.contestants import Contestant
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.rng import Rng
+from kinfolk.data import Batches, open_data
+from kinfolk.family.pictures import Picture
 from kinfolk.layers.position import NoPosition
 from kinfolk.models.cost import cost
 from kinfolk.models.resolution import at_resolution, stretched
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.pattern import Causal
+from kinfolk.train.evaluate import Score, bits_per_byte
+from kinfolk.train.fitting import labelling_of, picture_of
 from tests.exact import assert_exact
 
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "dropout": 0.0}
@@ -355,3 +360,28 @@ def test_vit_sees_shapes_anywhere():
     right, n = learn.eval().measure(Batch(index=torch.arange(500), tokens=tokens, labels=labels))["accuracy"]
     assert n == 500
     assert right / n > 0.95
+
+
+@pytest.mark.parametrize("name", ["vit", "image-transformer-2d", "image-completion", "gpt2", "bert"])
+def test_data_says_how_large_pictures_are(name):
+    """Whoever is compared on pictures reads them whole; who judges gets their classes, who makes them none."""
+    data = open_data("shapes:size=12,kinds=4")
+    picture = picture_of(data)
+    assert picture == Picture(12, 12, 1)
+    asked = {"labelling": labelling_of(data), "picture": picture, "reads": data.kind}
+    recipe = Contestant(name, relative=name, **asked).recipe(263)
+    assert recipe.training.length == 144
+    assert recipe.model.max_len >= 144
+    learn = Learner(kf.build(recipe), recipe.objective, Vocabulary(263))
+    batch = Batches(data.split("train"), batch_size=2, length=recipe.training.length).at(0)
+    with torch.no_grad():
+        measures = learn.eval().measure(learn.prepare(batch, Rng(0)))
+    assert ("accuracy" in measures) == (not name.startswith("image"))
+    if "accuracy" in measures:
+        assert recipe.model.head.n_classes == 4
+    scores = {kind: Score(float(total), float(count)) for kind, (total, count) in measures.items()}
+    bits = bits_per_byte(scores, data.split("valid"))
+    if name == "image-transformer-2d":
+        assert bits == pytest.approx(scores["bits-per-dimension"].mean)
+    else:
+        assert bits is None
