@@ -1,6 +1,7 @@
 """Do the encoders' objectives learn? Three small studies, each with a threshold that it can miss.
 
-    python docs/studies/pretraining.py masked --out runs/pretraining     masked bytes against counting bytes
+    python docs/studies/pretraining.py masked --out runs/pretraining     hidden bytes against counting bytes; also with
+                                                                         --relative bert, albert, xlnet
     python docs/studies/pretraining.py electra --out runs/pretraining    how well replaced bytes are told apart
     python docs/studies/pretraining.py word2vec --out runs/pretraining   analogies that were planted in a corpus
     python docs/studies/pretraining.py waiting --out runs/pretraining    how long a step waits for its data
@@ -25,6 +26,8 @@ from kinfolk.train import RunOptions
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import load_learner, reading_of, resume, train
 
+SMALL = {"d_model": 64, "n_layers": 2, "n_heads": 4, "d_ff": 256}
+TINY = {"d_model": 128, "d_ff": 512, "training.length": 128, "objective.unit": "word"}
 MARGIN = 0.75  # of the nats of a unigram
 AREA = 0.75
 SOLVED = 0.9
@@ -36,44 +39,48 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=["masked", "electra", "word2vec", "waiting"])
     parser.add_argument("--out", type=Path, default=Path("runs/pretraining"))
+    parser.add_argument("--relative", default="roberta", help="who fills in hidden bytes")
     parser.add_argument("--steps", type=int, default=0, help="others than the study's own")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found, wanted = {"masked": masked, "electra": electra, "word2vec": word2vec, "waiting": waiting}[args.study](
-        args.out / args.study, args.steps
-    )
+    if args.study == "masked":
+        found, wanted = masked(args.out / args.relative, args.steps, args.relative)
+    else:
+        study = {"electra": electra, "word2vec": word2vec, "waiting": waiting}[args.study]
+        found, wanted = study(args.out / args.study, args.steps)
     sys.stdout.write(json.dumps(found | {"met": wanted}, indent=1) + "\n")
     return 0 if wanted else 1
 
 
 def trained(name: str, data: Data, out: Path, steps: int, **numbers: object) -> Path:
-    """Train a tiny relative, or go on with a run that was stopped."""
+    """Train a relative of half the tiny width on rows of 64, or go on with a run that was stopped."""
     options = RunOptions(quiet=True, tensorboard=False, threads=1)
     if (out / "run.toml").exists():
         resume(out, data=data, options=options)
         return out
-    fixed = {"steps": steps, "compile": "off", "precision": "fp32", "eval_every": 200, "save_every": 100}
+    fixed = {"steps": steps, "length": 64, "compile": "off", "precision": "fp32", "eval_every": 0, "save_every": 200}
     changes = {f"training.{key}": value for key, value in fixed.items()}
-    recipe = kf.relative(name, size="tiny", **{"vocab_size": data.tokenizer.vocab_size} | numbers, **changes)
+    own = SMALL | {"vocab_size": data.tokenizer.vocab_size} | numbers
+    recipe = kf.relative(name, size="tiny", **changes | own)
     train(recipe, data, out, options=options)
     return out
 
 
-def masked(out: Path, steps: int) -> tuple[dict[str, float], bool]:
-    """RoBERTa's objective on bytes of the standard library, against the frequency of each byte."""
+def masked(out: Path, steps: int, name: str) -> tuple[dict[str, float], bool]:
+    """Hidden bytes of the standard library, against the frequency of each byte."""
     data = open_data("stdlib:megabytes=4")
-    recipe, learner = load_learner(trained("roberta", data, out, steps or 1000))
+    recipe, learner = load_learner(trained(name, data, out, steps or 2000))
     score = evaluate(learner, Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training)), 32)
-    nats = score["masked-token"].mean
+    measure, nats = next((kind, found.mean) for kind, found in score.items())
     seen, met = (data.split(part).counts()[7:].astype(float) for part in ("train", "valid"))
     unigram = float(-(met * np.log((seen + 1) / (seen + 1).sum())).sum() / met.sum())
-    return {"masked-token": nats, "unigram": unigram, "ratio": nats / unigram}, nats < MARGIN * unigram
+    return {measure: nats, "unigram": unigram, "ratio": nats / unigram}, nats < MARGIN * unigram
 
 
 def electra(out: Path, steps: int) -> tuple[dict[str, float], bool]:
     """The area under the curve of ELECTRA's discriminator, on text it has not seen."""
     data = open_data("stdlib:megabytes=4")
-    recipe, learner = load_learner(trained("electra", data, out, steps or 800))
+    recipe, learner = load_learner(trained("electra", data, out, steps or 1500))
     learner.eval()
     batches = Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training))
     scores, labels = [], []
@@ -141,7 +148,8 @@ def analogies(vectors: torch.Tensor, data: Data, n_things: int) -> float:
 def waiting(out: Path, steps: int) -> tuple[dict[str, float], bool]:
     """The share of a step that waits for data, with passages of documents, whole words and pairs of sentences."""
     data = open_data("stdlib:megabytes=4")
-    run = trained("bert", data, out, steps or 100, **{"objective.unit": "word"})
+    # as large as `tiny` is: a smaller model would wait longer for the same data
+    run = trained("bert", data, out, steps or 200, **TINY)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [row for row in rows if "waiting" in row][1:]
     seconds = np.diff([row["seconds"] for row in rows])
