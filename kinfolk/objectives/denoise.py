@@ -37,6 +37,8 @@ class DropTokens(Corruption, kind="drop-tokens"):
 
     share: float = 0.15
 
+    measured: ClassVar[str] = "lost-token"
+
     def __post_init__(self) -> None:
         known_share("share", self.share)
 
@@ -48,6 +50,7 @@ class DropTokens(Corruption, kind="drop-tokens"):
 class PrefixLM(Corruption, kind="prefix-lm"):
     """The rest of a text from its beginning, cut anywhere (Raffel et al. 2020; Liu et al. 2018)."""
 
+    measured: ClassVar[str] = "suffix-token"
     whole: ClassVar[bool] = False
 
     def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
