@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kinfolk.models.model import Transformer
     from kinfolk.train.sliding import Timing
 
-SPLITS = ("valid", "train", "all")
+SPLITS = ("valid", "train", "all", "test", "longer")
 
 EPILOG = """\
 examples:
@@ -30,7 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
-    parser.add_argument("--split", default="valid", help="which part of the data: valid, train or all (default: valid)")
+    parser.add_argument(
+        "--split",
+        default="valid",
+        help="valid, train or all; test or longer where the data has such a part (default: valid)",
+    )
     parser.add_argument("--batches", type=int, default=0, metavar="N", help="only the first N batches of each part")
     parser.add_argument(
         "--sliding",
