@@ -179,10 +179,7 @@ def _tensors(model: Transformer, form: Format, architecture: Architecture) -> di
             out |= row.place.write(own[row.ours].detach().contiguous(), names)
         except CheckpointError as error:
             raise CheckpointError(f"{row.ours}: {error}") from None
-    like = next(iter(own.values()))
-    for name, shape in form.always(model.spec).items():
-        out[prefix + name.removeprefix(form.prefix) if architecture.bare else name] = like.new_zeros(shape)
-    return out
+    return {**out, **form.always(model.spec, out)}
 
 
 def load_formats() -> None:

@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from torch import Tensor
+
 from kinfolk.core.errors import CheckpointError, suggest
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.places import Place, Table, place_of
@@ -43,7 +45,7 @@ class Misfit(Exception):  # noqa: N818
 def need(kind: type[T], value: object, where: str) -> T:
     """Return a value that has to be of a kind for a format to fit."""
     if type(value) is not kind:
-        raise Misfit(f"{where} is a {type(value).__name__}, not a {kind.__name__}", where.count("."))
+        raise Misfit(f"{where} is {type(value).__name__}, not {kind.__name__}", where.count("."))
     return value
 
 
@@ -104,8 +106,8 @@ class Format:
         """Return the tensors that repeat a parameter of ours, besides those of an architecture."""
         return {}
 
-    def always(self, model: Model) -> Mapping[str, tuple[int, ...]]:
-        """Return the tensors of zeros that such a file has, and their shapes."""
+    def always(self, model: Model, written: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the tensors that such a file has besides those of the table, which are written."""
         return {}
 
     def beside(self, model: Model) -> Mapping[str, Any]:
@@ -133,7 +135,7 @@ class Format:
         for one in self.architectures:
             if type(head) is one.head:
                 return one
-        raise Misfit(f"head is a {type(head).__name__}, for which {self.model_type} has no name")
+        raise Misfit(f"head is {type(head).__name__}, for which {self.model_type} has no name")
 
 
 FORMATS: dict[str, Format] = {}

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import kinfolk as kf
@@ -98,7 +99,14 @@ CASES |= {
     "funnel-mlm": ("FunnelForMaskedLM", FUNNEL | {"block_sizes": [2, 1, 1], "d_head": 5}),
     "switch": ("SwitchTransformersForConditionalGeneration", SWITCH),
 }
-ROUNDED = {"funnel": 1e-5, "funnel-mlm": 1e-5, "switch": 1e-6}
+WINDOWS = ODD | {"type_vocab_size": 2, "attention_window": [4, 8, 4], "max_position_embeddings": 26}
+CASES |= {
+    "bigbird": ("BigBirdModel", BERT | {"attention_type": "original_full", "rescale_embeddings": True}),
+    "bigbird-mlm": ("BigBirdForMaskedLM", BERT | {"attention_type": "original_full"}),
+    "longformer": ("LongformerModel", WINDOWS | {"num_hidden_layers": 3}),
+    "longformer-mlm": ("LongformerForMaskedLM", WINDOWS),
+}
+ROUNDED = {"longformer": 3e-6, "longformer-mlm": 3e-6, "funnel": 1e-5, "funnel-mlm": 1e-5, "switch": 1e-6}
 """Kinds whose class goes through single precision at some place, and how far that takes them."""
 UNPADDED = {"funnel", "funnel-mlm", "xlnet"}
 """Theirs hides a slot that holds any padding, or takes a vector from where padding stands."""
@@ -209,8 +217,9 @@ def test_a_folder_is_read_and_written_to_the_same_numbers(case, tmp_path, in_dou
         again, report = type(original).from_pretrained(
             tmp_path / "again", dtype=torch.float64, output_loading_info=True
         )
-    # what asks about hidden tokens is a token here
-    report["missing_keys"] = set(report["missing_keys"]) - {"mask_emb", "transformer.mask_emb"}
+    # what asks about hidden tokens is a token here, and a pooler that nobody asks is not there
+    idle = {"mask_emb", "transformer.mask_emb", "bert.pooler.weight", "bert.pooler.bias"}
+    report["missing_keys"] = set(report["missing_keys"]) - idle
     assert not any(report.values()), report
     # theirs makes some parameters of XLNet anew in single precision
     same(theirs(again.double().eval(), tokens, keep), wanted, keep, 1e-6 if case.startswith("xlnet") else 1e-12)
@@ -257,3 +266,39 @@ def test_what_a_funnel_cannot_express_is_refused(tmp_path):
     original.save_pretrained(tmp_path)
     with pytest.raises(kf.KinfolkError, match=r"blocks\.0\.0\.attention\.seg_embed is not zero"):
         kf.from_hf(tmp_path)
+
+
+def test_blocks_of_a_big_bird_are_those_of_the_relative(tmp_path):
+    original = their_model("BigBirdForMaskedLM", BERT | {"block_size": 4, "num_random_blocks": 1})
+    original.save_pretrained(tmp_path)
+    look = kf.from_hf(tmp_path).spec.encoder.blocks[0].parts[0]
+    relative = kf.relative("bigbird", d_model=24, n_layers=1, n_heads=3, d_ff=40, max_len=24, block=4, n_random=1)
+    assert look.pattern == relative.model.encoder.blocks[0].parts[0].pattern
+    kf.to_hf(kf.from_hf(tmp_path), tmp_path / "again")
+    assert kf.from_hf(tmp_path / "again").spec == kf.from_hf(tmp_path).spec
+
+
+@pytest.mark.parametrize("case", ["bert-mlm", "gpt2", "t5-v1-1", "bart"])
+def test_gradients_are_theirs(case, tmp_path, in_double):
+    """Each parameter's gradient, brought to their names by the tables that bring the parameters."""
+    original = their_model(*CASES[case])
+    original.save_pretrained(tmp_path / "theirs")
+    # no padding: theirs has no gradient for its vector
+    tokens = batch()[0].clamp(min=3)
+    pairs = original.config.is_encoder_decoder
+    imported = open_folder(tmp_path / "theirs")
+    more = (target(tokens),) if pairs else ()
+    weights = torch.randn(V, generator=torch.Generator().manual_seed(0)).double()
+    (imported.model.eval()(tokens, *more).logits * weights).square().mean().backward()
+    named = {"decoder_input_ids": target(tokens)} if pairs else {}
+    (original(input_ids=tokens, **named).logits * weights).square().mean().backward()
+    for p in imported.model.parameters():
+        p.data = p.grad
+    kf.to_hf(imported.model, tmp_path / "gradients", model_type=imported.model_type)
+    found = load_file(tmp_path / "gradients" / "model.safetensors")
+    wanted = {name: p.grad for name, p in original.named_parameters() if name in found}
+    assert len(wanted) >= len(found) - 1
+    for name, gradient in wanted.items():
+        rows = slice(2, None) if "embed_positions" in name else slice(None)
+        torch.testing.assert_close(found[name][rows], gradient[rows], rtol=1e-8, atol=1e-9, msg=name)
+    assert sum(float(g.abs().sum()) for g in wanted.values()) > 1

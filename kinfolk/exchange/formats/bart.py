@@ -183,7 +183,7 @@ class Marian(Pairs, model_type="marian"):
     def tokens(self, model: Model) -> Tokens:
         tokens = need(Tokens, model.embedding, "embedding")
         if not isinstance(tokens.position, Sinusoid):
-            raise Misfit(f"embedding.position is a {type(tokens.position).__name__}")
+            raise Misfit(f"embedding.position is {type(tokens.position).__name__}")
         return tokens
 
     def values(self, model: Model) -> dict[str, Any]:

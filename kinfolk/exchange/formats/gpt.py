@@ -96,7 +96,7 @@ class Decoder(Format):
         depth = need(Stack, model.decoder, "decoder")
         residual = depth.blocks[0].residual
         if not isinstance(residual, PreNorm if self.pre_norm else PostNorm):
-            raise Misfit(f"decoder.blocks[0].residual is a {type(residual).__name__}")
+            raise Misfit(f"decoder.blocks[0].residual is {type(residual).__name__}")
         look = need(Attention, depth.blocks[0].parts[0], "decoder.blocks[0].parts[0]")
         think = need(Dense, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
         norm = need(LayerNorm, residual.norm, "decoder.blocks[0].residual.norm")

@@ -165,7 +165,7 @@ class T5(TextToText, model_type="t5"):
     def values(self, model: Model) -> dict[str, Any]:
         think = need(Stack, model.encoder, "encoder").blocks[0].parts[-1]
         if not isinstance(think, Dense | Gated):
-            raise Misfit(f"encoder.blocks[0].parts[-1] is a {type(think).__name__}")
+            raise Misfit(f"encoder.blocks[0].parts[-1] is {type(think).__name__}")
         name = their_activation(think.activation)
         if isinstance(think, Gated):
             name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"

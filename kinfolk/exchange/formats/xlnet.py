@@ -1,6 +1,10 @@
 """XLNet and the Funnel-Transformer: distances of Transformer-XL, maps stored by head."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
@@ -205,11 +209,11 @@ class FunnelTransformer(Format, model_type="funnel"):
             **layers("encoder.top.blocks.*", "decoder.layers.*", layer),
         }
 
-    def always(self, model: Model) -> dict[str, tuple[int, ...]]:
-        depth = need(Funnel, model.encoder, "encoder")
-        look = need(Attention, depth.levels[0].blocks[0].parts[0], "encoder.levels[0].blocks[0].parts[0]")
-        shape = (look.n_heads, look.d_head or model.d_model // look.n_heads)
-        places = [f"encoder.blocks.{i}.{j}" for i, level in enumerate(depth.levels) for j in range(level.n_layers)]
-        places += [f"decoder.layers.{i}" for i in range(depth.top.n_layers if depth.top else 0)]
-        named = {f"{self.prefix}{place}.attention.r_s_bias": shape for place in places}
-        return named | {f"{self.prefix}{place}.attention.seg_embed": (2, *shape) for place in places}
+    def always(self, model: Model, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, x in written.items():
+            if name.endswith("attention.r_w_bias"):
+                layer = name.removesuffix("r_w_bias")
+                found[f"{layer}r_s_bias"] = torch.zeros_like(x)
+                found[f"{layer}seg_embed"] = x.new_zeros(2, *x.shape)
+        return found
