@@ -64,8 +64,6 @@ def open_data(
     if is_labelled(text):
         path, choices = asked(text, choices)
         return _cached(text, [path], choices, _cache(cache), workers)
-    if is_images(name):
-        return open_images(name, _cache(cache), choices)
     return _open_path(Path(name), choices, _cache(cache), workers)
 
 
@@ -75,6 +73,8 @@ def _open_path(path: Path, choices: Preparation, cache: Path, workers: int | Non
         return open_prepared(path)
     if (path / WORK).is_dir():
         raise DataError(f"{path}: not finished being prepared; run the same `kin prepare` again to go on")
+    if is_images(path):
+        return open_images(path, cache, choices)
     if path.is_file() and is_treebank(path):
         return open_treebank(path, choices)
     if path.exists():
