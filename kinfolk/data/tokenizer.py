@@ -22,14 +22,15 @@ from kinfolk.data.words import WordMemory, splits_into_words
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>", "<cls>", "<mask>")
 N_SPECIALS = len(SPECIALS)
 
-# the names other people's files use, in the order of SPECIALS
+# the names other people's files use, in the order of SPECIALS; BERT's begin and end a text with [CLS] and [SEP], and
+# RoBERTa's have <s> and </s> for all four, so that no ids are added which a model of theirs has no row for
 _ALIASES = (
     ("<pad>", "[PAD]", "<|pad|>"),
-    ("<bos>", "<s>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>"),
-    ("<eos>", "</s>", "[EOS]", "<|endoftext|>", "<|end_of_text|>"),
+    ("<bos>", "<s>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>", "[CLS]"),
+    ("<eos>", "</s>", "[EOS]", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
     ("<unk>", "[UNK]", "<|unk|>"),
-    ("<sep>", "[SEP]"),
-    ("<cls>", "[CLS]"),
+    ("<sep>", "[SEP]", "</s>"),
+    ("<cls>", "[CLS]", "<s>"),
     ("<mask>", "[MASK]"),
 )
 

@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 
 from kinfolk.core.errors import DataError
+from kinfolk.data import Tokenizer
 from kinfolk.exchange.tokenizing import read_tokenizer
 
 TEXTS = ["Hello, World!  naïve café", "an unbelievable story", "", "don't  stop…", "日本 ok"]
@@ -104,3 +105,17 @@ def test_a_whole_file_goes_before_older_ones(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError, match=r"tokenizer\.json"):
         read_tokenizer(tmp_path, "bert")
+
+
+def test_a_foreign_model_has_a_row_for_every_special(tmp_path):
+    word_file(tmp_path)
+    bert = Tokenizer(read_tokenizer(tmp_path, "bert"))
+    assert bert.vocab_size == 25
+    assert (bert.bos, bert.eos, bert.cls, bert.sep) == (2, 3, 2, 3)
+    vocab = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "a": 5}
+    (tmp_path / "vocab.txt").unlink()
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    roberta = Tokenizer(read_tokenizer(tmp_path, "roberta"))
+    assert roberta.vocab_size == 6
+    assert (roberta.bos, roberta.eos, roberta.cls, roberta.sep, roberta.mask) == (0, 2, 0, 2, 4)
