@@ -92,7 +92,7 @@ def test_a_loss_that_is_not_finite_is_a_divergence(order: Trial, tmp_path: Path)
 
 def test_far_worse_than_guessing_is_a_divergence() -> None:
     def ends(loss: float, step: int = 9) -> Outcome:
-        point = Point(step=step, tokens=1, seconds=1.0, flops=1.0, valid={"m": loss})
+        point = Point(step=step, tokens=1, seconds=1.0, flops=1.0, valid={"next-token": loss})
         return trial._judged(Outcome(name="a", seed=0, status=DONE, steps=9, curve=(point,)), vocab_size=100)
 
     assert ends(4.7).status == DONE
