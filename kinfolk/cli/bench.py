@@ -27,6 +27,7 @@ examples:
   kin bench train --peers none --rounds 3   ours alone
   kin bench attention --long --out runs/bench
   kin bench mixers --only bigbird --lengths 4096,16384 --rounds 3
+  kin bench memory --allocator memory       what a step needs, without what the allocator keeps for later
 
 Every contestant runs in fresh processes, in turn, round after round. Ratios are taken within a round. `memory` is the
 peak while stepping over what was held just before the first step."""
