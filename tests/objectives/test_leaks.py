@@ -45,6 +45,8 @@ INPUTS = ("source", "source_keep", "tokens", "keep", "positions", "segments", "v
 
 # what they ask for is no token of the text: labels that somebody gave, actions, what a teacher says
 NO_TOKENS = ("classify", "classify-apart", "classify-many", "regress", "tag", "span-answer", "policy", "distil")
+# no part of the model mixes positions, each sees its own token alone
+ITSELF = ("skip-gram",)
 BY_HAND = {
     "bart-delete": Denoising(noise=(Deletion(share=0.4),)),
     "bart-rotate": Denoising(noise=(Rotation(),)),
@@ -63,7 +65,8 @@ def cases():
         about = kf.about(name)
         recipe = kf.relative(name, size="tiny")
         if about.input == "tokens" and recipe.objective.kind not in NO_TOKENS:
-            found.setdefault((recipe.objective, about.topology), name)
+            sight = "itself" if recipe.objective.kind in ITSELF else about.topology
+            found.setdefault((recipe.objective, sight), name)
     found = {name: case for case, name in found.items()}
     found |= {f"t5-{name}": (objective, "encoder-decoder") for name, objective in T5_TABLE.items()}
     return found | {name: (objective, "encoder-decoder") for name, objective in BY_HAND.items()}
@@ -100,7 +103,7 @@ def seen(batch, row, at, topology):
     """Return everything that a position sees, as plain lists."""
     fields = {name: getattr(batch, name) for name in INPUTS if getattr(batch, name) is not None}
     out = {name: x[row] for name, x in fields.items() if name.startswith("source")}
-    own = slice(None) if topology == "encoder" else slice(0, at + 1)
+    own = {"encoder": slice(None), "itself": slice(at, at + 1)}.get(topology, slice(0, at + 1))
     for name in set(fields) - set(out) - {"visible"}:
         out[name] = fields[name][row, own]
     if "visible" in fields:
