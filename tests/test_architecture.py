@@ -34,6 +34,7 @@ MAY_IMPORT["rl"] = {*MAY_IMPORT["train"], "train"}
 MAY_IMPORT["inspect"] = {*MAY_IMPORT["compare"], "compare"}
 MAY_IMPORT["compress"] = {*MAY_IMPORT["inspect"], "inspect"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "rl", "bench", "compare", "scaling", "inspect", "compress", "kinfolk"}
+MAY_IMPORT["cli"] |= {"exchange"}
 
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {
