@@ -134,7 +134,7 @@ def _gymnasium(name: str) -> World:
 def _nearest(name: str, known: list[str]) -> str:
     """Suggest as everywhere, but do not list the hundreds of names that Gymnasium has."""
     hint = suggest(name, known).partition(" (known:")[0]
-    return f"{hint} (Kinfolk's own: {', '.join(OWN)}; Gymnasium's: `python -m gymnasium.envs.registration` lists them)"
+    return f"{hint} (Kinfolk's own: {', '.join(OWN)}; Gymnasium's: `gymnasium.pprint_registry()` lists them)"
 
 
 @contextlib.contextmanager
