@@ -59,6 +59,7 @@ def trained(name: str, data: Data, out: Path, steps: int, **numbers: object) -> 
         resume(out, data=data, options=options)
         return out
     fixed = {"steps": steps, "length": 64, "compile": "off", "precision": "fp32", "eval_every": 0, "save_every": 200}
+    fixed["optimiser.lr"] = 3e-3
     changes = {f"training.{key}": value for key, value in fixed.items()}
     own = SMALL | {"vocab_size": data.tokenizer.vocab_size} | numbers
     recipe = kf.relative(name, size="tiny", **changes | own)

@@ -347,7 +347,7 @@ def test_learns_its_toy_task(name):
     text = line.repeat(8, 8)[:, :49]
     text = torch.stack([row.roll(-4 * (i % 2)) for i, row in enumerate(text)])
     optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3)
-    for step in range(600):
+    for step in range(1000):
         batch = learn.prepare(read(name, text, 8 * step), Rng(0))
         if batch.segments is not None:
             pytest.skip("passages cut at random places take longer; docs/studies/pretraining.py has them")
@@ -365,7 +365,7 @@ def test_learns_its_toy_task(name):
             limit = 0.5 if batch.candidates is None else 0.5 * (1 + batch.candidates.shape[-1])
             if all(total / count < limit for kind, (total, count) in measures.items() if kind not in HIGHER):
                 return
-    pytest.fail(f"after 600 steps: {measures}")
+    pytest.fail(f"after 1000 steps: {measures}")
 
 
 @pytest.mark.parametrize("name", NAMES)

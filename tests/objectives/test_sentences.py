@@ -177,6 +177,37 @@ class One:
         return 1
 
 
+class Two(One):
+    """A split of two documents: ten tokens below 20, then thirty above."""
+
+    tokenizer = Vocabulary(100)
+    stream = np.concatenate([[1], np.arange(10, 18), [2], [1], np.arange(30, 58), [2]])
+
+    def __len__(self):
+        return 2
+
+    def document_at(self, place):
+        return int(place >= 10)
+
+    def bounds(self, index):
+        return ((0, 10), (10, 40))[index]
+
+    def window(self, start, width):
+        return self.stream[start : start + width]
+
+
+@pytest.mark.parametrize("place", [0, 9, 10, 39])
+def test_another_document_is_never_the_own(place):
+    starts = set()
+    for i in range(60):
+        found = elsewhere(Two(), place, 5, Rng(0).example(i))
+        assert ((found >= 30) == (place < 10)).all()
+        assert 4 <= len(found) <= 5
+        starts.add(int(found[0]))
+    # it begins anywhere in it
+    assert len(starts) >= 5
+
+
 def test_one_document_is_not_enough():
     with pytest.raises(DataError, match="takes two or more"):
         elsewhere(One(), 0, 8, Rng(0).example(0))
