@@ -44,7 +44,8 @@ class Labels(Objective):
     def given(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
         """Give the row to the side of the model that reads it."""
         if self.reads == "tokens":
-            return batch
+            # one sequence is one segment; a model whose layers ask for segments is to learn what that means
+            return batch if batch.segments is not None else batch.replace(segments=torch.zeros_like(batch.tokens))
         if self.reads == "both":
             return batch.replace(source=batch.tokens, source_keep=batch.keep)
         start = torch.full_like(batch.tokens[:, :1], vocabulary.bos)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.core.batch import Batch
+from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.plain import dumps, loads
 from kinfolk.core.rng import Rng
 from kinfolk.family.recipe import Recipe
@@ -110,3 +110,52 @@ def test_is_saved_counted_and_written_down(name, tmp_path):
     assert cost(r.model, 16).params == learn.model.n_params
     again = Learner(kf.load(kf.save(learn.model, tmp_path / "m")), r.objective, Vocabulary(V))
     assert torch.equal(logits(again, examples(9, 12)), logits(learn, examples(9, 12)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("labels", ["tags", "span"])
+def test_judges_every_token(name, labels):
+    base = kf.relative(name, size="tiny", **TOY)
+    r = as_classifier(base, CLASSES, length=LENGTH, n_sequences=2, labels=labels)
+    learn = Learner(kf.build(r, seed=1).double().eval(), r.objective, Vocabulary(V))
+    found = []
+    for extra in (0, 3):
+        read = examples(9, 5, extra=extra, filler=11, second=labels == "span")
+        spans = torch.tensor([[2, 4], [-1, -1]])
+        tags = torch.where(read.keep, read.tokens % CLASSES, IGNORE)
+        read = read.replace(labels=spans) if labels == "span" else read.replace(labels=None, targets=tags)
+        torch.manual_seed(0)
+        found.append(learn(learn.prepare(read, Rng(0))).total.detach())
+    loss = learn.train()(learn.prepare(read, Rng(0)))
+    assert loss.count == (2 if labels == "span" else 14)
+    (loss.total + loss.side).backward()
+    for path, p in learn.named_parameters():
+        assert p.grad is not None, path
+        assert p.grad.isfinite().all(), path
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-9)
+    assert cost(r.model, 16).params == learn.model.n_params
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "gpt2", "vanilla", "transformer-xl", "performer"])
+def test_learns_which_of_two_tokens_is_there(name):
+    """One token of a row tells the class, wherever it stands; who does not look for it stays at a half."""
+    r = recipe(name)
+    learn = Learner(kf.build(r, seed=1), r.objective, Vocabulary(V))
+    optimiser = torch.optim.AdamW(learn.parameters(), lr=2e-3)
+    g = torch.Generator().manual_seed(0)
+
+    def rows(n):
+        tokens = torch.randint(10, V, (n, LENGTH), generator=g)
+        labels = torch.randint(2, (n,), generator=g)
+        tokens[torch.arange(n), torch.randint(LENGTH - 1, (n,), generator=g)] = 8 + labels
+        tokens[:, -1] = 2
+        return learn.prepare(Batch(index=torch.arange(n), tokens=tokens, labels=labels), Rng(0))
+
+    for _ in range(300):
+        loss = learn.train()(rows(32))
+        optimiser.zero_grad()
+        (loss.total / loss.count + loss.side).backward()
+        optimiser.step()
+    right, n = learn.eval().measure(rows(256))["accuracy"]
+    assert right / n > 0.9

@@ -54,7 +54,10 @@ def output(logits):
 
 def test_one_sequence_is_read_as_it_is_or_opened():
     read = batch([[10, 11, EOS], [12, EOS]], labels=labels(0, 1))
-    assert Classify().prepare(read, Rng(0), W) is read
+    plain = Classify().prepare(read, Rng(0), W)
+    assert plain.tokens is read.tokens
+    assert plain.keep is read.keep
+    assert plain.segments.tolist() == [[0, 0, 0], [0, 0, 0]]
     got = Classify(opening="cls").prepare(read, Rng(0), W)
     assert got.tokens.tolist() == [[CLS, 10, 11, EOS], [CLS, 12, EOS, PAD]]
     assert got.keep.tolist() == [[True] * 4, [True, True, True, False]]
