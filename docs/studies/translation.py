@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="of the model; feed-forwards are four times as wide")
     parser.add_argument("--lr", type=float, default=0.2, help="factor of the inverse square root")
     parser.add_argument("--pairs", type=int, default=400, help="of the test, for BLEU")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="ours or theirs")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -137,9 +138,9 @@ def main() -> None:
     recipe = kf.relative("vanilla", size="tiny", vocab_size=data.tokenizer.vocab_size, **widths)
     training = recipe.training.replace(steps=args.steps, batch_size=64, length=64, eval_every=0, save_every=200)
     recipe = recipe.replace(training=training.replace(eval_batches=4, optimiser=training.optimiser.replace(lr=args.lr)))
-    ours = make_job(recipe, data, 0)
+    ours = make_job(recipe, data, args.seed)
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(args.seed)
         peer = Peer(recipe)
     theirs = ours.replace(learner=Learner(peer, recipe.objective, ours.learner.vocabulary))  # type: ignore[arg-type]
     batches = Batches(split=test.split("train"), batch_size=50, shuffle=False, length=64)
