@@ -1,7 +1,7 @@
 """Do the encoders' objectives learn? Three small studies, each with a threshold that it can miss.
 
     python docs/studies/pretraining.py masked --out runs/pretraining     hidden bytes against counting bytes; also with
-                                                                         --relative bert, albert, xlnet
+                                                                         --relative bert, albert, xlnet, roberta
     python docs/studies/pretraining.py electra --out runs/pretraining    how well replaced bytes are told apart
     python docs/studies/pretraining.py word2vec --out runs/pretraining   analogies that were planted in a corpus
     python docs/studies/pretraining.py waiting --out runs/pretraining    how long a step waits for its data
@@ -39,7 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=["masked", "electra", "word2vec", "waiting"])
     parser.add_argument("--out", type=Path, default=Path("runs/pretraining"))
-    parser.add_argument("--relative", default="roberta", help="who fills in hidden bytes")
+    parser.add_argument("--relative", default="roformer", help="who fills in hidden bytes")
     parser.add_argument("--steps", type=int, default=0, help="others than the study's own")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -70,7 +70,7 @@ def trained(name: str, data: Data, out: Path, steps: int, **numbers: object) -> 
 def masked(out: Path, steps: int, name: str) -> tuple[dict[str, float], bool]:
     """Hidden bytes of the standard library, against the frequency of each byte."""
     data = open_data("stdlib:megabytes=4")
-    recipe, learner = load_learner(trained(name, data, out, steps or 2000))
+    recipe, learner = load_learner(trained(name, data, out, steps or 600))
     score = evaluate(learner, Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training)), 32)
     measure, nats = next((kind, found.mean) for kind, found in score.items())
     seen, met = (data.split(part).counts()[7:].astype(float) for part in ("train", "valid"))
