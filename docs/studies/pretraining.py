@@ -81,7 +81,10 @@ def masked(out: Path, steps: int, name: str) -> tuple[dict[str, float], bool]:
 def electra(out: Path, steps: int) -> tuple[dict[str, float], bool]:
     """The area under the curve of ELECTRA's discriminator, on text it has not seen."""
     data = open_data("stdlib:megabytes=4")
-    recipe, learner = load_learner(trained("electra", data, out, steps or 1500))
+    # a table of positions takes thousands of steps to find neighbours, rotation hundreds; for both networks
+    place = "encoder.blocks[*].parts[0].position"
+    turned = {f"{network}.{place}": {"kind": "rotary"} for network in ("model", "objective.generator")}
+    recipe, learner = load_learner(trained("electra", data, out, steps or 1500, **turned))
     learner.eval()
     batches = Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training))
     scores, labels = [], []
