@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -23,6 +24,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep cached data out of the user's own cache; the workers of one run share what the first of them made."""
+    # a shell starts what runs in its background deaf to Ctrl-C, and children would be born so
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "PYTEST_XDIST_WORKER" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="kinfolk-tests-")
         os.environ["KINFOLK_CACHE"] = folder.name

@@ -22,7 +22,7 @@ DENSE_PAIRS = 1 << 20
 """Below this many pairs a mask is cheaper than a plan."""
 DENSE_SHARE = 0.4
 """Above this share of touched tiles one masked product is cheaper than gathering."""
-KEPT_PAIRS = 1 << 27
+KEPT_PAIRS = 1 << 26
 """Explicit scores of more pairs, over heads and examples, are made again by the backward pass instead of kept."""
 BIAS_PAIRS = 1 << 18
 """Without gradients, the bias of so many pairs of each head is made at once: no more than stays in the cache."""
@@ -190,7 +190,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
         sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
         if sees_all or (view.start == 0 and n_q == n_k):
             return _fused(q, k, v, None, not sees_all, scoring.scale)
-    most = torch.inf if keeps_too_much(q, k, scoring) else DENSE_SHARE
+    most = torch.inf if keeps_too_much(q, n_q * n_k, scoring) else DENSE_SHARE
     if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k, most):
         from kinfolk.ops.blocks import attend_blocks
 
@@ -233,10 +233,10 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     return torch.cat(out, 2)
 
 
-def keeps_too_much(q: Tensor, k: Tensor, scoring: Scoring) -> bool:
-    """Tell whether remembering explicit scores of all these pairs for the backward pass is out of the question."""
-    n_pairs = q[..., 0].numel() * k.shape[2]
-    return n_pairs > KEPT_PAIRS and torch.is_grad_enabled() and not scoring.plain
+def keeps_too_much(q_BHLK: Tensor, n_pairs: int, scoring: Scoring) -> bool:
+    """Tell whether explicit scores of so many pairs of each head are too many to be kept for the backward pass."""
+    n_scores = n_pairs * q_BHLK.shape[0] * q_BHLK.shape[1]
+    return n_scores > KEPT_PAIRS and torch.is_grad_enabled() and not scoring.plain
 
 
 def _worth_gathering(pattern: Pattern, view: View, n_q: int, n_k: int, most: float = DENSE_SHARE) -> bool:

@@ -146,7 +146,7 @@ def _explicit_sheet(
     what = sheet.extent
     q_BHnqK = _fold_q(q, what).unflatten(2, (-1, what.q_block))
     k_BHnkK, v_BHnkK = (_fold_k(x, what).unflatten(2, (-1, what.k_block)) for x in (k, v))
-    again = executor.keeps_too_much(q, k, scoring)
+    again = executor.keeps_too_much(q, sheet.scores, scoring)
     rows, outs, norms = [], [], []
     for tile in _chunks(sheet, q):
         given = q_BHnqK, k_BHnkK, v_BHnkK, tile, sheet.pattern, view, scoring, normaliser
@@ -154,11 +154,12 @@ def _explicit_sheet(
         rows.append(tile.group.rows_r[tile.rows])
         outs.append(out_t)
         norms += [] if norm_t is None else [norm_t]
-    rows_r = torch.cat(rows).to(q.device)
     # blocks that see nothing are in no tile
-    out_BHnqK = torch.zeros_like(q_BHnqK).index_copy(2, rows_r, torch.cat(outs, 2))
-    norm_BHnq = torch.full_like(q_BHnqK[..., 0], -torch.inf)
-    if normaliser:
+    out_BHnqK, norm_BHnq = torch.zeros_like(q_BHnqK), torch.full_like(q_BHnqK[..., 0], -torch.inf)
+    if rows:
+        rows_r = torch.cat(rows).to(q.device)
+        out_BHnqK = out_BHnqK.index_copy(2, rows_r, torch.cat(outs, 2))
+    if norms:
         norm_BHnq = norm_BHnq.index_copy(2, rows_r, torch.cat(norms, 2))
     return _unfold(out_BHnqK.flatten(2, 3), 2, what), _unfold(norm_BHnq.flatten(2, 3).transpose(1, 2), 1, what)
 
