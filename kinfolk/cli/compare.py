@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinfolk.compare.settings import Settings
@@ -54,6 +54,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="change every recipe: n_layers=4, training.clip=0",
     )
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")
+    machine = shared_arguments(parser)
+    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
+    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
+
+
+def shared_arguments(parser: argparse.ArgumentParser) -> Any:
+    """Add the options of whatever runs trials; return the group of those about the machine."""
     files = parser.add_argument_group("raw files")
     files.add_argument("--tokenizer", default="byte", help="byte, char, word, bpe, unigram or a file (default: byte)")
     files.add_argument("--vocab", type=int, metavar="N", help="size of a vocabulary that is learnt")
@@ -61,8 +68,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("the machine")
     machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
     machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
-    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
-    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
+    return machine
 
 
 def run(args: argparse.Namespace) -> int:

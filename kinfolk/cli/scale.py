@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kinfolk.cli.compare import shared_arguments
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -40,13 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--flops", type=float, metavar="C", help="also say the best size and data for so many operations")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change every recipe: training.clip=0")
     add("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/scale-…)")
-    files = parser.add_argument_group("raw files")
-    files.add_argument("--tokenizer", default="byte", help="byte, char, word, bpe, unigram or a file (default: byte)")
-    files.add_argument("--vocab", type=int, metavar="N", help="size of a vocabulary that is learnt")
-    files.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
-    machine = parser.add_argument_group("the machine")
-    machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
-    machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
+    shared_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -196,7 +196,32 @@ TASKS: dict[str, Task] = {
 SIZES = {"examples": 100_000, "valid": 1_000}
 
 
-class GeneratedSplit:
+class Drawn:
+    """One part of what is drawn: a hash of each question decides whether it may appear in training or in validation."""
+
+    name: str
+    seed: int
+    task: Any
+
+    def _questions(self, indices: Indices) -> Symbols:
+        """Draw until the hash of every question says that it belongs to this split."""
+        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
+        left = np.flatnonzero(self._strange(question))
+        for tries in range(1, MOST_TRIES):
+            if not len(left):
+                return question
+            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
+            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
+            left = left[self._strange(drawn)]
+        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
+
+    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
+        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
+        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
+        return strange
+
+
+class GeneratedSplit(Drawn):
     """One part of a generated task."""
 
     kind = "pairs"
@@ -229,23 +254,6 @@ class GeneratedSplit:
         question = self._questions(indices)
         answer = self.task.answer(question)
         return [(question.row(i) + N_SPECIALS, answer.row(i) + N_SPECIALS) for i in range(len(indices))]
-
-    def _questions(self, indices: Indices) -> Symbols:
-        """Draw until the hash of every question says that it belongs to this split."""
-        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
-        left = np.flatnonzero(self._strange(question))
-        for tries in range(1, MOST_TRIES):
-            if not len(left):
-                return question
-            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
-            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
-            left = left[self._strange(drawn)]
-        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
-
-    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
-        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
-        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
-        return strange
 
 
 def is_task(name: str) -> bool:

@@ -13,9 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
-from kinfolk.data.generated import HELD_OUT, MOST_TRIES, SIZES, Symbols, within
+from kinfolk.data.generated import SIZES, Drawn, Symbols, within
 from kinfolk.data.names import split_name
 from kinfolk.data.split import Data, Indices, Split
 from kinfolk.data.tokenizer import N_SPECIALS, Tokenizer
@@ -47,7 +46,7 @@ class Question(Protocol):
         """Return the class of each question."""
 
 
-class DrawnSplit:
+class DrawnSplit(Drawn):
     """One part of a labelled task."""
 
     kind = "labelled"
@@ -80,23 +79,6 @@ class DrawnSplit:
         question = self._questions(indices)
         labels = self.task.label(question)
         return [(question.row(i) + N_SPECIALS, int(labels[i])) for i in range(len(indices))]
-
-    def _questions(self, indices: Indices) -> Symbols:
-        """Draw until the hash of every question says that it belongs to this split."""
-        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
-        left = np.flatnonzero(self._strange(question))
-        for tries in range(1, MOST_TRIES):
-            if not len(left):
-                return question
-            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
-            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
-            left = left[self._strange(drawn)]
-        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
-
-    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
-        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
-        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
-        return strange
 
 
 def open_drawn(name: str, seed: int, task: Any, make: type[DrawnSplit] = DrawnSplit) -> Data:

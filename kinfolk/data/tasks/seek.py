@@ -77,7 +77,7 @@ class SeekSplit(DrawnSplit):
     @property
     def longest(self) -> int:
         """Symbols of the longest text."""
-        length: int = self.task.length  # type: ignore[attr-defined]
+        length: int = self.task.length
         return length
 
     def lengths(self, indices: Indices) -> Any:
