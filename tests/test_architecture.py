@@ -73,7 +73,16 @@ EXTRAS = {
     "gymnasium",
     "sacrebleu",
 }
-CHECKS = {"assert_exact", "raises", "warns", "assert_close", "assert_array_equal", "assert_allclose", "fail"}
+CHECKS = {
+    "assert_exact",
+    "assert_same_with_gradients",
+    "raises",
+    "warns",
+    "assert_close",
+    "assert_array_equal",
+    "assert_allclose",
+    "fail",
+}
 
 
 def name_of(path: Path) -> str:

@@ -4,9 +4,7 @@ A rollout depends on the weights, the memory and the environments, which are all
 follow from (seed, number of the rollout); so a run that was killed goes on as if it had not been.
 """
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from kinfolk.rl.actor import Actor, segment
 from kinfolk.rl.environment import World
 from kinfolk.rl.learner import Played, PolicyLearner, Standing
 from kinfolk.rl.players import Players
+from kinfolk.train.evaluate import scoring
 
 _ROLLOUT = "rollout."
 _NUMBER = "number"
@@ -74,7 +73,7 @@ class Rollouts:
         gamma, players = self.objective.gamma, self.players
         draw = torch.Generator().manual_seed(derive(self.seed, "act", number))
         steps: list[tuple[Tensor, ...]] = []
-        with acting(self.learner):
+        with scoring(self.learner):
             actor = Actor(self.learner.model, self.training.length, self._memory())
             for _ in range(self.training.length):
                 seen, began_B = players.observations, players.began
@@ -127,7 +126,7 @@ class Episodes:
         n = self.training.batch_size
         players = Players(self.world, n, step, "valid-episode")
         returns_B, lengths_B, open_B = torch.zeros(n), torch.zeros(n), torch.ones(n, dtype=torch.bool)
-        with acting(self.learner):
+        with scoring(self.learner):
             actor = Actor(self.learner.model, self.training.length, self.learner.model.new_memory())
             for _ in range(self.limit):
                 said_BV, _ = actor.look(players.observations, players.began)
@@ -140,15 +139,3 @@ class Episodes:
                     break
         place = torch.arange(n) + step * n
         return Played(index=place, tokens=place[:, None], returns=returns_B, lengths=lengths_B)
-
-
-@contextlib.contextmanager
-def acting(learner: PolicyLearner) -> Iterator[None]:
-    """Switch dropout and gradients off, and leave the learner as it was."""
-    training = learner.training
-    learner.train(False)
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        learner.train(training)

@@ -75,7 +75,7 @@ def evaluate(
     memories = Memories(learner)
     names: list[str] = []
     sums = torch.zeros(0, 2, dtype=torch.float64)
-    with _scoring(learner), autocast():
+    with scoring(learner), autocast():
         for i in range(count):
             # whatever an objective draws at random is the same at every validation and in every run
             torch.manual_seed(derive(0, "valid", i, team.rank))
@@ -104,7 +104,7 @@ def bits_per_byte(scores: dict[str, Score], split: object) -> float | None:
 
 
 @contextlib.contextmanager
-def _scoring(learner: Learner) -> Iterator[None]:
+def scoring(learner: Learner) -> Iterator[None]:
     """Switch dropout and gradients off, and leave the learner as it was."""
     training = learner.training
     learner.train(False)

@@ -90,7 +90,7 @@ def across(mine, other):
     copy((other.o,), mine.out)
 
 
-def same_loss(learner, theirs, batch):
+def assert_same_loss(learner, theirs, batch):
     """Compare logits, the mean loss, and the gradient of the table that both sides and, where tied, the head share."""
     ours = learner(batch)
     (ours.total / ours.count).backward()
@@ -124,7 +124,7 @@ def test_the_loss_of_t5(name, monkeypatch):
     # sentinels are among what is read and predicted
     assert (batch.source >= V).any()
     assert (batch.targets >= V).any()
-    same_loss(learner, t5(learner.model, gated=name != "t5"), batch)
+    assert_same_loss(learner, t5(learner.model, gated=name != "t5"), batch)
 
 
 def bart(model):
@@ -177,7 +177,7 @@ def bart(model):
 
 def test_the_loss_of_bart():
     learner = built("bart")
-    same_loss(learner, bart(learner.model), prepared(learner))
+    assert_same_loss(learner, bart(learner.model), prepared(learner))
 
 
 def test_a_fragment_stands_where_it_stood():

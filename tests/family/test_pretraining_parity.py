@@ -102,7 +102,7 @@ def asked(batch, **more):
     }
 
 
-def same_loss(learn, batch, want):
+def assert_same_loss(learn, batch, want):
     loss = learn(batch)
     torch.testing.assert_close(loss.total / loss.count + loss.side, want, rtol=1e-9, atol=1e-9)
 
@@ -126,7 +126,7 @@ def test_bert_is_bert_for_pre_training():
     output = learn.model.run(batch)
     torch.testing.assert_close(output.logits[batch.keep], want.prediction_logits[batch.keep], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(head.pair(output.hidden), want.seq_relationship_logits, rtol=1e-9, atol=1e-9)
-    same_loss(learn, batch, want.loss)
+    assert_same_loss(learn, batch, want.loss)
 
 
 def test_albert_is_albert_for_pre_training():
@@ -150,7 +150,7 @@ def test_albert_is_albert_for_pre_training():
     want = theirs(**asked(batch, sentence_order_label=batch.labels))
     output = learn.model.run(batch)
     torch.testing.assert_close(output.logits[batch.keep], want.prediction_logits[batch.keep], rtol=1e-9, atol=1e-9)
-    same_loss(learn, batch, want.loss)
+    assert_same_loss(learn, batch, want.loss)
 
 
 @pytest.mark.parametrize("d_inner", [0, 10])
@@ -185,7 +185,7 @@ def test_electra_is_the_pair_of_masked_lm_and_pre_training(d_inner):
     fills = nn.functional.cross_entropy(generated.logits[chosen], batch.targets[chosen])
     detects = nn.functional.binary_cross_entropy_with_logits(judged.logits[real], labels[real].double())
     torch.testing.assert_close(fills + 50 * detects, generated.loss + 50 * judged.loss, rtol=1e-6, atol=0)
-    same_loss(learn, batch, fills + 50 * detects)
+    assert_same_loss(learn, batch, fills + 50 * detects)
 
 
 def test_distilbert_has_the_shape_of_theirs():
@@ -222,4 +222,4 @@ def test_gpt_is_open_ai_gpt():
     tokens = torch.randint(7, V, (3, L + 1), generator=draw)
     batch = learn.prepare(Batch(index=torch.arange(3), tokens=tokens), Rng(0))
     want = nn.functional.cross_entropy(theirs(input_ids=tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten())
-    same_loss(learn, batch, want)
+    assert_same_loss(learn, batch, want)

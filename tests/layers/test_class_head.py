@@ -43,7 +43,7 @@ def pooled(x, keep, pool):
     return torch.stack(real).mean(0) if pool == "mean" else torch.stack(real).max(0).values
 
 
-def same_with_gradients(head, x, got, want):
+def assert_same_with_gradients(head, x, got, want):
     """Compare outputs, and the gradients of states and of every weight."""
     assert_exact(got, want)
     upstream = torch.randn(got.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -67,7 +67,7 @@ def test_the_class_head(keep, pool, activation, d_hidden):
         if activation != "none":
             one = ACTIVATIONS[activation](line(one, head.hidden))
         rows.append(line(one, head.output))
-    same_with_gradients(head, x, head.answer(x, keep), torch.stack(rows))
+    assert_same_with_gradients(head, x, head.answer(x, keep), torch.stack(rows))
 
 
 def test_the_regression_head():
@@ -77,16 +77,16 @@ def test_the_regression_head():
     ]
     got = head.answer(x, KEEP)
     assert got.shape == (B,)
-    same_with_gradients(head, x, got, torch.stack(want))
+    assert_same_with_gradients(head, x, got, torch.stack(want))
 
 
 def test_the_tag_head_and_its_loss():
     head, x = built(TagHead(n_tags=3)), states()
     want = torch.stack([torch.stack([head.weight @ x[b, i] + head.bias for i in range(L)]) for b in range(B)])
-    same_with_gradients(head, x, head.answer(x, KEEP), want)
+    assert_same_with_gradients(head, x, head.answer(x, KEEP), want)
     targets = torch.where(KEEP, torch.arange(L) % 3, -100)
     loss = -sum(want[b, i].log_softmax(0)[targets[b, i]] for b in range(B) for i in range(L) if KEEP[b, i])
-    same_with_gradients(head, x, head.loss(x, targets), loss)
+    assert_same_with_gradients(head, x, head.loss(x, targets), loss)
 
 
 def test_the_span_head():
@@ -96,7 +96,7 @@ def test_the_span_head():
         for b in range(B)
     ]
     want = torch.stack([torch.stack(row) for row in rows])
-    same_with_gradients(head, x, head.answer(x, KEEP), want)
+    assert_same_with_gradients(head, x, head.answer(x, KEEP), want)
     assert head.answer(x, None).isfinite().all()
 
 
@@ -112,7 +112,7 @@ def test_two_towers(features, pool):
             found = line(found, layer).relu()
         rows.append(line(found, head.layers[-1]))
     assert [layer.out_features for layer in head.layers] == [8, 4, 3]
-    same_with_gradients(head, x, head.answer(x, KEEP), torch.stack(rows))
+    assert_same_with_gradients(head, x, head.answer(x, KEEP), torch.stack(rows))
 
 
 EVERY = [

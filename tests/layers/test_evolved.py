@@ -16,6 +16,7 @@ from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
 from kinfolk.ops.pattern import Causal
+from tests.exact import assert_same_with_gradients
 
 D = 12
 BASE = {"d_model": 768, "n_layers": 6, "n_decoder_layers": 6, "n_heads": 12, "d_ff": 3072, "vocab_size": 32128}
@@ -33,14 +34,6 @@ def randomised(module):
 def inputs(length, batch=2):
     g = torch.Generator().manual_seed(length)
     return torch.randn(batch, length, D, generator=g, dtype=torch.float64).requires_grad_()
-
-
-def same_with_gradients(got, want, *weights):
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-    scale = torch.randn_like(got)
-    pairs = [torch.autograd.grad((y * scale).sum(), weights, allow_unused=True) for y in (got, want)]
-    for ours, theirs in zip(*pairs, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
 def conv(x, weight, bias, left, groups=1):
@@ -65,7 +58,7 @@ def test_a_full_convolution_is_pytorchs(kernel, direction, length):
     module, x = randomised(Conv(kernel=kernel, direction=direction, d_out=5).build(DIMS)), inputs(length)
     left = kernel - 1 if direction == "past" else kernel // 2
     got = module(x, Context(), None)[0]
-    same_with_gradients(got, full(module, x, left), x, *module.parameters())
+    assert_same_with_gradients(got, full(module, x, left), x, *module.parameters())
 
 
 def test_a_full_convolution_stays_in_its_document_and_ignores_padding():
@@ -84,7 +77,7 @@ def test_the_gated_unit_gates_one_map_by_another(length):
     module, x = randomised(GatedUnit().build(DIMS)), inputs(length)
     (a, b), (c, d) = module.both.weight.chunk(2), module.both.bias.chunk(2)
     want = (x @ a.T + c) * torch.sigmoid(x @ b.T + d)
-    same_with_gradients(module(x, Context(), None)[0], want, x, *module.parameters())
+    assert_same_with_gradients(module(x, Context(), None)[0], want, x, *module.parameters())
 
 
 def evolved():
@@ -124,7 +117,7 @@ def test_the_encoders_cell(length, n_real):
     y = y + look(layer_norm(norms[2], y), ctx, None)[0]
     h = torch.relu(layer_norm(norms[3], y) @ think.widen.weight.T + think.widen.bias)
     want = (y + h @ think.narrow.weight.T + think.narrow.bias)[:, :n_real]
-    same_with_gradients(got, want, x, *block.parameters())
+    assert_same_with_gradients(got, want, x, *block.parameters())
 
 
 @pytest.mark.parametrize("length", [1, 5, 13])
@@ -147,7 +140,7 @@ def test_the_decoders_cell(length):
     y = y + across(layer_norm(norms[3], y), ctx, None)[0]
     h = layer_norm(norms[4], y) @ think.widen.weight.T + think.widen.bias
     want = y + (h * torch.sigmoid(h)) @ think.narrow.weight.T + think.narrow.bias
-    same_with_gradients(got, want, x, *block.parameters())
+    assert_same_with_gradients(got, want, x, *block.parameters())
 
 
 def test_a_silent_branch_leaves_the_other():

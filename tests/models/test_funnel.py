@@ -15,6 +15,7 @@ from kinfolk.models.cost import cost
 from kinfolk.models.funnel import Funnel, Narrowest
 from kinfolk.models.stack import Stack
 from kinfolk.ops.pattern import Window
+from tests.exact import assert_same_with_gradients
 
 D, H = 16, 2
 NUMBERS = {"d_model": D, "n_layers": 6, "n_heads": H, "d_ff": 24, "vocab_size": 31, "max_len": 64}
@@ -34,16 +35,6 @@ def built(model_spec):
 def inputs(length):
     g = torch.Generator().manual_seed(length)
     return torch.randn(2, length, D, generator=g, dtype=torch.float64).requires_grad_()
-
-
-def same_with_gradients(got, want, *weights):
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
-    scale = torch.randn_like(got)
-    pairs = [torch.autograd.grad((y * scale).sum(), weights, allow_unused=True) for y in (got, want)]
-    for ours, theirs, weight in zip(*pairs, weights, strict=True):
-        # one token has no distance from any other
-        theirs = torch.zeros_like(weight) if theirs is None else theirs
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
 def plain(depth):
@@ -66,7 +57,7 @@ def test_without_pooling_it_is_a_stack_of_all_layers(residual, n_real):
     keep = torch.arange(11).expand(2, 11) < n_real
     ctx = Context(padding=Padding.of(keep))
     got, want = depth(x, ctx, None), plain(depth)(x, ctx, None)
-    same_with_gradients(got[:, :n_real], want[:, :n_real], x, *depth.parameters())
+    assert_same_with_gradients(got[:, :n_real], want[:, :n_real], x, *depth.parameters())
 
 
 def test_one_level_is_a_stack():
@@ -133,7 +124,7 @@ def test_it_is_what_the_paper_says(length):
     depth, x = built(spec()).encoder, inputs(length)
     assert len(depth.levels) == 3
     weights = [p for p in depth.parameters() if p.requires_grad]
-    same_with_gradients(depth(x, Context(), None), by_hand(depth, x), x, *weights)
+    assert_same_with_gradients(depth(x, Context(), None), by_hand(depth, x), x, *weights)
 
 
 @pytest.mark.parametrize("n_real", [1, 2, 5, 8])

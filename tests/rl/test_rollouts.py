@@ -12,8 +12,9 @@ from kinfolk.rl.actor import Actor
 from kinfolk.rl.environment import _described
 from kinfolk.rl.players import Players
 from kinfolk.rl.recall import Discrete
-from kinfolk.rl.rollouts import Rollouts, acting
+from kinfolk.rl.rollouts import Rollouts
 from kinfolk.rl.run import make_job
+from kinfolk.train.evaluate import scoring
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 from tests.rl.toy import toy
@@ -204,7 +205,7 @@ def test_rollouts_come_in_order():
 def test_acting_leaves_the_learner_as_it_was():
     job, _ = opened()
     job.learner.train()
-    with acting(job.learner):
+    with scoring(job.learner):
         assert not job.learner.training
         assert not torch.is_grad_enabled()
     assert job.learner.training

@@ -49,6 +49,26 @@ class Task(Protocol):
         """Return the questions of these numbers, all of one split, and their answers."""
 
 
+class Square:
+    """What tasks with square pictures in shades of grey have in common."""
+
+    size: int
+
+    @property
+    def picture(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self.size, self.size, 1
+
+    @property
+    def longest(self) -> int:
+        """Pixels of a picture."""
+        return self.size * self.size
+
+    def tokenizer(self) -> Tokenizer:
+        """Return what turns values of pixels into ids."""
+        return Tokenizer.byte()
+
+
 class MadeSplit:
     """One part of a task. Pictures have `height`, `width` and `channels`, and no end; two texts are read apart."""
 

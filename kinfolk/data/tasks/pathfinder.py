@@ -19,9 +19,8 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.generated import within
 from kinfolk.data.mixing import Words, fraction, mix
 from kinfolk.data.split import Data, Indices
-from kinfolk.data.tasks.made import open_made
+from kinfolk.data.tasks.made import Square, open_made
 from kinfolk.data.tasks.rows import Made, held_out, pictures
-from kinfolk.data.tokenizer import Tokenizer
 
 Points = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -55,7 +54,7 @@ class Drawing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pathfinder:
+class Pathfinder(Square):
     """Pictures of `size` by `size`: contours of `length` strokes, each of `stroke` pixels, that turn by up to `turn`.
 
     The published lengths are 6, 9 and 14. Not told, `stroke` is a sixteenth of the size, and there are as many
@@ -69,20 +68,6 @@ class Pathfinder:
     distractors: int | None = None
 
     classes = ("apart", "joined")
-
-    @property
-    def picture(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        return self.size, self.size, 1
-
-    @property
-    def longest(self) -> int:
-        """Pixels of a picture."""
-        return self.size * self.size
-
-    def tokenizer(self) -> Tokenizer:
-        """Return what turns values of pixels into ids."""
-        return Tokenizer.byte()
 
     def check(self) -> None:
         """Refuse numbers that make no task."""

@@ -13,9 +13,8 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.generated import MOST_TRIES, within
 from kinfolk.data.mixing import fraction, mix
 from kinfolk.data.split import Data, Indices
-from kinfolk.data.tasks.made import open_made
+from kinfolk.data.tasks.made import Square, open_made
 from kinfolk.data.tasks.rows import Made, held_out, pictures
-from kinfolk.data.tokenizer import Tokenizer
 
 Plane = NDArray[np.floating]
 
@@ -26,7 +25,7 @@ _POINTS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Shapes:
+class Shapes(Square):
     """Pictures of `size` by `size` of `classes` kinds of figure, with noise of `noise` shades of grey."""
 
     size: int = 32
@@ -37,20 +36,6 @@ class Shapes:
     def classes(self) -> tuple[str, ...]:
         """The names of the figures."""
         return CLASSES[: self.kinds]
-
-    @property
-    def picture(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
-        return self.size, self.size, 1
-
-    @property
-    def longest(self) -> int:
-        """Pixels of a picture."""
-        return self.size * self.size
-
-    def tokenizer(self) -> Tokenizer:
-        """Return what turns values of pixels into ids."""
-        return Tokenizer.byte()
 
     def check(self) -> None:
         """Refuse numbers that make no task."""
