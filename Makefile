@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # for each of ten trials, two at a time: about three minutes on two cores. Tokens and not seconds, because on a busy
 # machine equal seconds are not equal work
 DEMO_BUDGET := 250k-tokens
-EXTRAS := data,log,rl,translate,bench,dev
+EXTRAS := data,log,rl,translate,onnx,serve,harness,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
