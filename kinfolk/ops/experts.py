@@ -92,7 +92,11 @@ class _MixExperts(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, gate, u, order, *weights = ctx.saved_tensors
         w, pieces = Weights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
-        grads: list[Any] = [None if p is None else torch.zeros_like(p) for p in w]
+        # every expert that has tokens writes its own piece: filling all with zeros first would write them twice
+        grads: list[Any] = [None if p is None else torch.empty_like(p) for p in w]
+        for grad in (g for g in grads if g is not None):
+            for e in (e for e, n in enumerate(pieces.counts) if not n):
+                grad[e].zero_()
         d_gate, dx = torch.zeros_like(gate), x.new_zeros(len(order), x.shape[1])
         for e, where in pieces.slices:
             slots = order[where]
