@@ -6,6 +6,7 @@ The Long Range Arena's five are `listops`, `text`, `retrieval`, `shapes` (or any
 from collections.abc import Callable
 
 from kinfolk.data.split import Data
+from kinfolk.data.tasks.chase import open_chase
 from kinfolk.data.tasks.listops import open_listops
 from kinfolk.data.tasks.logic import open_logic
 from kinfolk.data.tasks.parity import open_parity
@@ -18,6 +19,7 @@ from kinfolk.data.tasks.text import open_prose, open_retrieval, open_text
 LABELLED: dict[str, Callable[[str, int], Data]] = {
     "parity": open_parity,
     "seek": open_seek,
+    "chase": open_chase,
     "recall": open_recall,
     "needle": open_needle,
     "listops": open_listops,
