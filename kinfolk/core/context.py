@@ -39,6 +39,24 @@ class Memory:
         by_layer = (None if x is None else x[:, rows_B] for x in (self.layers_NBMD, self.ends_NBS))
         return Memory(self.states_BMD[rows_B], keep_BM, *by_layer)
 
+    def join(self, other: "Memory") -> "Memory":
+        """Return one with the examples of another behind its own; the shorter states are padded."""
+        size = max(self.states_BMD.shape[1], other.states_BMD.shape[1])
+        both = (self, other)
+        states_BMD = torch.cat([_longer(m.states_BMD, 1, size) for m in both])
+        alike = all(m.keep_BM is None and m.states_BMD.shape[1] == size for m in both)
+        keep_BM = None if alike else torch.cat([_longer(m.kept, 1, size) for m in both])
+        layers = [_longer(m.layers_NBMD, 2, size) for m in both if m.layers_NBMD is not None]
+        ends = [m.ends_NBS for m in both if m.ends_NBS is not None]
+        return Memory(
+            states_BMD, keep_BM, torch.cat(layers, 1) if layers else None, torch.cat(ends, 1) if ends else None
+        )
+
+    @property
+    def kept(self) -> Tensor:
+        """Which states are real, as a mask: [B, M]."""
+        return torch.ones_like(self.states_BMD[..., 0], dtype=torch.bool) if self.keep_BM is None else self.keep_BM
+
     def layer(self, n: int) -> "Memory":
         """Return that of the n-th run of a block."""
         states_BMD = self.states_BMD if self.layers_NBMD is None else self.layers_NBMD[n]
@@ -83,6 +101,10 @@ class Taps:
             yield
         finally:
             self._path.pop()
+
+
+def _longer(x: Tensor, axis: int, size: int) -> Tensor:
+    return torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1 - axis) + (0, size - x.shape[axis]))
 
 
 _NOWHERE = contextlib.nullcontext()

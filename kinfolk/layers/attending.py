@@ -3,7 +3,7 @@
 Where a state depends on what was looked at for the token before, tokens can only be read one after the other.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from kinfolk.layers.module import Dims, Dropout, Linear
 from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.recurrent import GRU, LSTM, Recurrent, draw_cell
+from kinfolk.layers.rows import Axes, Rows
 from kinfolk.layers.score import Additive, General, Score
 from kinfolk.ops.cell import step
 
@@ -89,17 +90,14 @@ class Attentional(Mixer, kind="attentional"):
         return linear(2 * d, d, False) + self.score.cost(dims, shape) + Cost(flops=d, kept=kept)
 
 
-class Begun:
+class Begun(Rows):
     """States of each example, [B, ...], and what is looked at; nothing before the first token."""
+
+    held: ClassVar = {"values": Axes(), "keys_BMD": Axes(room=1)}
 
     def __init__(self) -> None:
         self.values: tuple[Tensor, ...] = ()
         self.keys_BMD: Tensor | None = None
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        self.values = tuple(value[rows_B] for value in self.values)
-        self.keys_BMD = None if self.keys_BMD is None else self.keys_BMD[rows_B]
 
 
 class _Looking(PartModule):

@@ -5,19 +5,22 @@ padding leaves behind lies in the future of every real query until a real token 
 back no further than `span`, the slots are a ring and a token costs the same at any position.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
+from kinfolk.layers.rows import Axes, Rows, chosen
 from kinfolk.ops.attend import View
 from kinfolk.ops.pattern import Pattern
 
 
-class Slots:
+class Slots(Rows):
     """Keys and values of every position up to `size`."""
+
+    held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}
 
     def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor) -> None:
         self.k_BGMK, self.v_BGMK = k_BGMK, v_BGMK
@@ -38,13 +41,12 @@ class Slots:
             view = View(q_pos_BL=ctx.pos_BL)
         return self.k_BGMK.narrow(2, 0, stop), self.v_BGMK.narrow(2, 0, stop), view
 
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`: what beam search needs."""
-        self.k_BGMK, self.v_BGMK = self.k_BGMK[rows_B], self.v_BGMK[rows_B]
-
 
 class Ring(Slots):
     """Keys and values of the last `span` positions: position p stands in slot p mod span."""
+
+    # rings of different sizes have their positions in different slots
+    held: ClassVar = {"k_BGMK": Axes(), "v_BGMK": Axes(), "pos_BM": Axes()}
 
     def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor) -> None:
         super().__init__(k_BGMK, v_BGMK)
@@ -66,10 +68,6 @@ class Ring(Slots):
         view = View(q_pos_BL=pos_BL, k_pos_BM=torch.cat([self.pos_BM, pos_BL], dim=1))
         self._store(k_BGLK, v_BGLK, pos_BL, ctx)
         return k, v, view
-
-    def select(self, rows_B: Tensor) -> None:
-        super().select(rows_B)
-        self.pos_BM = self.pos_BM[rows_B]
 
     def _store(self, k_BGLK: Tensor, v_BGLK: Tensor, pos_BL: Tensor, ctx: Context) -> None:
         size, first_B1 = self.k_BGMK.shape[2], pos_BL[:, :1]
@@ -110,12 +108,8 @@ class Rolling:
 
     def fits(self, ctx: Context) -> bool:
         """Tell whether rows are in step; the first time that they are not, hand over to the ring."""
-        if self._in_step and (ctx.pos_BL is not None or ctx.padding is not None):
-            self._in_step = False
-            if self._both is not None:
-                old = self._both.narrow(3, self._at, self._high - self._low)
-                self.ring.extend(old[0], old[1], Context(start=self._low))
-                self._both = None
+        if ctx.pos_BL is not None or ctx.padding is not None:
+            self._hand_over()
         return self._in_step
 
     def append(self, k_BGLK: Tensor, v_BGLK: Tensor, start: int) -> tuple[Tensor, Tensor]:
@@ -141,18 +135,26 @@ class Rolling:
     def select(self, rows_B: Tensor) -> None:
         """Make example i a copy of example `rows[i]`."""
         self.ring.select(rows_B)
-        if self._both is not None:
-            self._both = self._both[:, rows_B]
+        self._both = chosen(self._both, rows_B, 1)
+
+    def join(self, other: "Rolling") -> None:
+        """Append the examples of another one; from then on the ring of both holds them."""
+        self._hand_over()
+        other._hand_over()
+        self.ring.join(other.ring)
+
+    def _hand_over(self) -> None:
+        self._in_step, both = False, self._both
+        if both is not None:
+            old, self._both = both.narrow(3, self._at, self._high - self._low), None
+            self.ring.extend(old[0], old[1], Context(start=self._low))
 
 
-class MemorySlots:
+class MemorySlots(Rows):
     """Keys and values of the encoder's memory: projected once, looked at by every step."""
+
+    held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}
 
     def __init__(self) -> None:
         self.k_BGMK: Tensor | None = None
         self.v_BGMK: Tensor | None = None
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        if self.k_BGMK is not None and self.v_BGMK is not None:
-            self.k_BGMK, self.v_BGMK = self.k_BGMK[rows_B], self.v_BGMK[rows_B]

@@ -1,7 +1,7 @@
 """Mixers that look at fewer keys and values than there are positions."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,7 @@ from kinfolk.core.errors import ShapeError, SpecError, suggest
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.packing import by_document, refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.rows import Axes, Rows
 from kinfolk.ops.attend import Scoring, View, attend
 from kinfolk.ops.compress import compress_positions, compress_windows
 from kinfolk.ops.pattern import Causal, Full
@@ -176,12 +177,14 @@ class MemoryCompressed(Mixer, kind="memory-compressed"):
         return linear(d, 3 * d, self.bias) + squeeze + scores + linear(d, d, self.bias)
 
 
-class Windows:
+class Windows(Rows):
     """Keys and values of full windows, and those that wait for their window to fill. Slot 0 is empty and always seen.
 
     As long as a window is not full its slot lies in the future of every query. The last slot is never looked at: what
     is not yet to be written goes there.
     """
+
+    held: ClassVar = {"slots_BGMK": Axes(room=2), "tail_BGtK": Axes()}
 
     def __init__(self, slots_BGMK: Tensor, tail_BGtK: Tensor) -> None:
         self.slots_BGMK, self.tail_BGtK = slots_BGMK, tail_BGtK
@@ -205,10 +208,6 @@ class Windows:
         self.slots_BGMK[rows_B1, :, slot_Bn] = squeeze(_pick(all_BGMK, at_Bm)).transpose(1, 2)
         self.tail_BGtK = _pick(all_BGMK, (n_real + torch.arange(stride - 1, device=device)).expand(n_examples, -1))
         return self.slots_BGMK[:, :, :n_slots]
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        self.slots_BGMK, self.tail_BGtK = self.slots_BGMK[rows_B], self.tail_BGtK[rows_B]
 
 
 class _MemoryCompressed(PartModule):

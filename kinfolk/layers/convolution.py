@@ -5,6 +5,8 @@ as nothing and so does what belongs to another packed document. While decoding t
 inputs, so a token costs the same at any position.
 """
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.rows import Axes, Rows
 from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
 
 DIRECTIONS = ("past", "both")
@@ -97,8 +100,10 @@ class Conv(Convolution, kind="conv"):
         return linear(dims.d_model, self.kernel * d_out, False) + Cost(params=d_out if self.bias else 0)
 
 
-class Recent:
+class Recent(Rows):
     """The last `kernel` - 1 inputs of each example; zeros before its first."""
+
+    held: ClassVar = {"x_BmD": Axes()}
 
     def __init__(self, x_BmD: Tensor) -> None:
         self.x_BmD = x_BmD
@@ -112,10 +117,6 @@ class Recent:
             at_Bm = ctx.padding.keep_BL.sum(1, keepdim=True) + torch.arange(n_old, device=x_BLD.device)
             self.x_BmD = x_BMD.gather(1, at_Bm[..., None].expand(-1, -1, x_BLD.shape[2]))
         return x_BMD
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        self.x_BmD = self.x_BmD[rows_B]
 
 
 class _Convolution(PartModule):

@@ -96,6 +96,11 @@ class States:
         for state in self._kept:
             state.select(rows_B)
 
+    def join(self, other: "States") -> None:
+        """Append the examples of other states."""
+        for state, another in zip(self._kept, other._kept, strict=True):
+            state.join(another)
+
     def forget(self, rows_B: Tensor) -> None:
         """Let these examples begin anew."""
         for state in self._kept:

@@ -6,6 +6,7 @@ token looks only at those of its own.
 """
 
 import math
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.rows import Axes, Rows
 from kinfolk.ops import hashing, lsh
 from kinfolk.ops.lsh import Looking, Recent, Sight
 
@@ -119,17 +121,26 @@ class _HashedAttention(PartModule):
         return BucketState(k_BHMK, v_BHMK, (self.spec.hashing.n_rounds, n_buckets), self.looking)
 
 
-class BucketState:
+class BucketState(Rows):
     """Keys and values of every position, and of every bucket which positions entered it last.
 
     A step looks at rounds x size keys, however far decoding has come. A position's place is its bucket and how many of
     the bucket came before: a query sees places 1 to size below its own.
     """
 
+    # more than any bucket will ever hold, whatever the room: rows made for different lengths can stand together
+    stride: ClassVar = 1 << 40
+    held: ClassVar = {
+        "k_BHMK": Axes(room=2),
+        "v_BHMK": Axes(room=2),
+        "place_BHrM": Axes(room=3, empty=-2 * stride),
+        "count_BHrb": Axes(),
+        "last_BHrs": Axes(),
+    }
+
     def __init__(self, k_BHMK: Tensor, v_BHMK: Tensor, buckets: tuple[int, int], looking: Looking) -> None:
         self.k_BHMK, self.v_BHMK, self.looking = k_BHMK, v_BHMK, looking
         (n_rounds, n_buckets), size = buckets, looking.sight.size
-        self.stride = k_BHMK.shape[2] + size + 1
 
         def new(n: int, value: int) -> Tensor:
             return torch.full((*k_BHMK.shape[:2], n_rounds, n), value, device=k_BHMK.device)
@@ -158,11 +169,6 @@ class BucketState:
         some = max(1, (1 << 22) // (self.k_BHMK[:, :, :, 0].numel()))
         parts = zip(q_BHLK.split(some, 2), pos_BL.split(some, 1), strict=True)
         return torch.cat([self._look_back(q, pos, ctx.start + n_new) for q, pos in parts], dim=2)
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        for name in ("k_BHMK", "v_BHMK", "place_BHrM", "count_BHrb", "last_BHrs"):
-            setattr(self, name, getattr(self, name)[rows_B])
 
     def _enter(
         self, q_BHLK: Tensor, v_BHLK: Tensor, buckets_BHrL: Tensor, pos_BL: Tensor, keep_BL: Tensor | None

@@ -16,6 +16,7 @@ from kinfolk.core.errors import ShapeError, SpecError, suggest
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import Heads, NoPosition, Position
+from kinfolk.layers.rows import Rows
 from kinfolk.ops.attend import View, attend
 from kinfolk.ops.features import ROWS, Elu, Exponential, FeatureMap, Rectified, draw
 from kinfolk.ops.kernel import DIRECTIONS, Sums, kernel_attend, kernel_continue, work
@@ -112,15 +113,18 @@ class Performer(Kernelised, kind="performer"):
         return self.n_directions(d_head) * (2 if self.kernel == "hyperbolic" else 1)
 
 
-class Remembered:
+class Remembered(Rows):
     """What kernel attention remembers while decoding: sums over everything so far, of constant size."""
 
     def __init__(self, sums: Sums) -> None:
         self.sums = sums
 
     def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
         self.sums = Sums(self.sums.sums_BHRK[rows_B], self.sums.peak_BH[rows_B])
+
+    def join(self, other: "Remembered") -> None:
+        a, b = self.sums, other.sums
+        self.sums = Sums(torch.cat([a.sums_BHRK, b.sums_BHRK]), torch.cat([a.peak_BH, b.peak_BH]))
 
 
 class _Kernelised(PartModule):

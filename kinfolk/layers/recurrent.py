@@ -18,6 +18,7 @@ from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.packing import by_document, refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.residual import Residual
+from kinfolk.layers.rows import Axes, Rows
 
 DIRECTIONS = ("past", "both", "future")
 
@@ -90,8 +91,10 @@ class GRU(Recurrent, kind="gru"):
         return nn.GRU(d_in, d_out, batch_first=True, bidirectional=both)
 
 
-class Carried:
+class Carried(Rows):
     """The state of each example: one tensor, or two (output and cell), [1, B, D]."""
+
+    held: ClassVar = {"values": Axes(rows=1)}
 
     def __init__(self, values: tuple[Tensor, ...]) -> None:
         self.values, self.begun = values, False
@@ -106,10 +109,6 @@ class Carried:
         if fresh_B is not None:
             new = tuple(torch.where(fresh_B[:, None], n, o) for n, o in zip(new, self.values, strict=True))
         self.values = new
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        self.values = tuple(value[:, rows_B] for value in self.values)
 
 
 class RecurrentModule(PartModule):

@@ -12,6 +12,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.convolution import Recent, SeparableConv
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward, PartModule
+from kinfolk.layers.rows import Rows
 
 
 class ConvTransition(FeedForward, kind="conv-transition"):
@@ -64,13 +65,16 @@ class _ConvTransition(PartModule):
         return Both(self.widen.new_state(batch_size, max_len), self.narrow.new_state(batch_size, max_len))
 
 
-class Both:
+class Both(Rows):
     """What the two convolutions remember."""
 
     def __init__(self, first: Recent, second: Recent) -> None:
         self.first, self.second = first, second
 
     def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
         self.first.select(rows_B)
         self.second.select(rows_B)
+
+    def join(self, other: "Both") -> None:
+        self.first.join(other.first)
+        self.second.join(other.second)

@@ -1,0 +1,59 @@
+"""Rows that come and go while others go on: states of decoding put together and taken apart.
+
+Every part of a state holds its examples in rows (`kinfolk.layers.rows`), and examples may stand at positions of their
+own, as after prompts of unequal lengths. So a state that has read a prompt joins one that is many tokens further, and
+each row goes on exactly as it would alone.
+"""
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.errors import ShapeError
+from kinfolk.layers.cache import Ring, Rolling
+from kinfolk.layers.evolved import States
+from kinfolk.models.model import State, Transformer
+
+
+def join(state: State, n: int, other: State, n_other: int) -> None:
+    """Append the `n_other` examples of a state that has read something to the `n` of another of the same model."""
+    own, others = state.parts, other.parts
+    if own.keys() != others.keys():
+        raise ShapeError("states of different models cannot be joined")
+    for name, part in own.items():
+        part.join(others[name])
+    state.next_pos_B = torch.cat([positions(state, n), positions(other, n_other)])
+    state.next_pos = max(state.next_pos, other.next_pos)
+    if state.memory is not None and other.memory is not None:
+        state.memory = state.memory.join(other.memory)
+
+
+def leave(state: State, staying_B: Tensor) -> None:
+    """Keep the examples of these numbers, in this order; the work of a step follows the furthest of them."""
+    state.select(staying_B)
+    if state.next_pos_B is not None and len(staying_B):
+        state.next_pos = int(state.next_pos_B.max())
+
+
+def positions(state: State, n: int) -> Tensor:
+    """Return where the next token of each of `n` examples stands."""
+    if state.next_pos_B is not None:
+        return state.next_pos_B
+    return torch.full((n,), state.next_pos)
+
+
+def least_room(model: Transformer, max_len: int) -> int:
+    """Return how many positions a state must be made for to be of the same kind as one made for `max_len`.
+
+    Attention with a bounded span keeps a ring of it, or everything if a text is not longer than that. Rows of both
+    kinds cannot stand together, so those of short texts are given the ring as well.
+    """
+    parts = model.new_state(1, max_len).parts.values()
+    return min(max_len, 1 + max((_ring(part) for part in parts), default=0))
+
+
+def _ring(part: object) -> int:
+    """Return the size of the largest ring in a part; 0 if there is none."""
+    if isinstance(part, States):
+        return max((_ring(one) for one in part.each), default=0)
+    ring = part.ring if isinstance(part, Rolling) else part
+    return ring.k_BGMK.shape[2] if isinstance(ring, Ring) else 0
