@@ -5,7 +5,6 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,6 @@ from kinfolk.data.shards import Shard
 from kinfolk.data.split import Data, Indices, Shards, Split
 from kinfolk.data.tokenizer import Tokenizer
 
-PREFIX = "labelled:"
-SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "labels": "labels"}
 BETWEEN = "|"
 """Stands between the names of classes that hold together, where a column is text."""
 
@@ -161,30 +158,14 @@ def with_classes(data: Data, classes: Sequence[str]) -> Data:
         raise DataError(
             f"{data.name}: has the class {strange[0]!r}, which the model does not know{suggest(strange[0], classes)}"
         )
-    renamed: dict[str, Split] = {}
-    for name, split in data.splits.items():
-        if not isinstance(split, LabelledSplit):
-            raise DataError(f"{data.name}: its classes are {', '.join(own)}, those of the model {', '.join(classes)}")
-        renamed[name] = split.renamed(classes)
-    return dataclasses.replace(data, splits=renamed)
+    return dataclasses.replace(data, splits={name: known_as(split, classes) for name, split in data.splits.items()})
 
 
-def is_labelled(name: str) -> bool:
-    """Tell whether a name asks for the labels of a file."""
-    return name.startswith(PREFIX)
-
-
-def asked(name: str, choices: Preparation) -> tuple[Path, Preparation]:
-    """Read `labelled:PATH`, or with settings, `labelled:text=review,label=stars:PATH`."""
-    rest = name.removeprefix(PREFIX)
-    given: dict[str, Any] = {"label": choices.label_column or "label"}
-    if not Path(rest).exists() and ":" in rest:
-        settings, _, rest = rest.partition(":")
-        for item in filter(None, settings.split(",")):
-            key, _, value = item.partition("=")
-            if key not in SETTINGS or not value:
-                raise DataError(f"{name}: unknown setting {item!r}{suggest(key, SETTINGS)}")
-            given[key] = value
-    if not Path(rest).exists():
-        raise DataError(f"{name}: no such file or folder: {rest}")
-    return Path(rest), dataclasses.replace(choices, **{SETTINGS[key]: value for key, value in given.items()})
+def known_as(split: Split, classes: Sequence[str]) -> Split:
+    """Number the classes of a split otherwise, where it can."""
+    renamed = getattr(split, "renamed", None)
+    if renamed is None:
+        own = ", ".join(getattr(split, "classes", ()))
+        raise DataError(f"{split.name}: its classes are {own}, and they cannot become {', '.join(classes)}")
+    other: Split = renamed(classes)
+    return other

@@ -1,5 +1,6 @@
 """`open_data`: one door to generated tasks, embedded text, prepared folders and raw files."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -8,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.answering import STRIDE, WINDOW, Reading, open_answering
+from kinfolk.data.asking import asked, is_labelled, labels_of
+from kinfolk.data.beside import open_beside
 from kinfolk.data.generated import TASKS, is_task, open_task
 from kinfolk.data.images import is_images, open_images
 from kinfolk.data.job import WORK
-from kinfolk.data.labels import asked, is_labelled
 from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.names import split_name
 from kinfolk.data.preparation import Preparation
@@ -33,6 +36,7 @@ def open_data(
     vocab: int | None = None,
     choices: Preparation | None = None,
     workers: int | None = None,
+    valid: str | Path | None = None,
 ) -> Data:
     """Open data by its name or path, preparing it first if need be.
 
@@ -40,15 +44,21 @@ def open_data(
         labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or about so much of it as `stdlib:megabytes=4`; a folder
         made by `prepare`; or any file or folder that `prepare` reads, which is then prepared once and kept in the
         cache. `labelled:PATH` reads the columns `text` and `label` of a table or of JSON lines,
-        `labelled:text=review,label=stars:PATH` others. A treebank (`.conllu`, `.conllu.gz`) is read as it is: sentences
+        `labelled:text=review,label=stars:PATH` others; of a CoNLL file, or of JSON lines with `tokens` and `tags`, it
+        reads a tag of each word, and of SQuAD's JSON, questions with their answers, through windows of
+        `labelled:window=384,stride=128:PATH` tokens. A treebank (`.conllu`, `.conllu.gz`) is read as it is: sentences
         with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word. Pictures are read
         from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per class; `images:PATH`
         leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
+    valid: another file, of the same form, to validate on; without it a share of the one file is held out. A name may
+        say so too: `labelled:valid=dev.csv:train.csv`.
     """
     text = str(name)
+    if valid is not None and (is_task(text) or text.partition(":")[0] in (*LABELLED, "stdlib")):
+        raise DataError(f"valid: {text!r} has its own validation part")
     if is_task(text):
         return open_task(text, seed)
     if text.partition(":")[0] in LABELLED:
@@ -59,16 +69,48 @@ def open_data(
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
         return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
-    if is_tagged(text):
-        return open_tagged(text, choices)
-    if is_labelled(text):
-        path, choices = asked(text, choices)
-        return _cached(text, [path], choices, _cache(cache), workers)
-    return _open_path(Path(name), choices, _cache(cache), workers)
+    door = _Door(choices, _cache(cache), workers)
+    if is_tagged(text) or is_labelled(text):
+        return _open_labelled(text, door, valid)
+    if valid is not None:
+        return open_beside(text, Path(name), Path(valid), choices, door.prepared)
+    return _open_path(Path(name), door)
 
 
-def _open_path(path: Path, choices: Preparation, cache: Path, workers: int | None) -> Data:
+@dataclasses.dataclass(frozen=True)
+class _Door:
+    """What everything that is opened shares."""
+
+    choices: Preparation
+    cache: Path
+    workers: int | None
+
+    def prepared(self, path: Path, choices: Preparation) -> Path:
+        """Return the folder of a file that was prepared, now or before."""
+        return _prepared(str(path), [path], choices, self.cache, self.workers)
+
+
+def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
+    """Open a file with labels: of rows, of words, or of questions."""
+    what, choices = asked(name), door.choices
+    given = valid or what.valid
+    beside = None if given is None else Path(given)
+    kind = "tags" if is_tagged(name) else labels_of(what)
+    if kind == "tags":
+        columns = (what.settings.get("text", ""), what.settings.get("label", ""))
+        return open_tagged(name, what.path, choices, beside, columns)
+    if kind == "span":
+        reading = Reading(what.number("window", WINDOW), what.number("stride", STRIDE))
+        return open_answering(name, what.path, choices, beside, reading)
+    choices = what.choices(choices)
+    if beside is not None:
+        return open_beside(name, what.path, beside, choices, door.prepared)
+    return _cached(name, [what.path], choices, door.cache, door.workers)
+
+
+def _open_path(path: Path, door: _Door) -> Data:
     """Open what lies on disk: prepared, or to be prepared now."""
+    choices, cache, workers = door.choices, door.cache, door.workers
     if (path / MANIFEST).is_file():
         return open_prepared(path)
     if (path / WORK).is_dir():
@@ -85,6 +127,10 @@ def _open_path(path: Path, choices: Preparation, cache: Path, workers: int | Non
 
 def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Data:
     """Open what was prepared from these very files in this very way, or prepare it now."""
+    return replace(open_prepared(_prepared(name, inputs, choices, cache, workers)), name=name)
+
+
+def _prepared(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Path:
     sources = find_sources(inputs, pairs=choices.pairs)
     seen = [VERSION, choices.plain(), [[os.path.abspath(s.path), s.size, s.mtime] for s in sources]]  # noqa: PTH100
     given = Path(choices.tokenizer)
@@ -93,7 +139,7 @@ def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path
     folder = cache / f"{inputs[0].stem if len(inputs) == 1 else name.partition(':')[0]}-{key}"
     if not (folder / MANIFEST).is_file():
         prepare(inputs, folder, choices, workers=workers)
-    return replace(open_prepared(folder), name=name)
+    return folder
 
 
 def _cache(given: str | Path | None) -> Path:

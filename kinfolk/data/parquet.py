@@ -34,6 +34,7 @@ class ParquetReader(Reader):
         for group in range(self.span.start, stop):
             for batch in table.iter_batches(_ROWS, row_groups=[group], columns=list(self.columns), use_threads=False):
                 for values in zip(*(column.to_pylist() for column in self._columns(batch)), strict=True):
+                    self.line = row
                     row += 1
                     try:
                         yield self.document(self._values(values))

@@ -1,43 +1,98 @@
-"""The words of a treebank with their parts of speech: a tag of every word, to be found from the sentence."""
+"""Sentences with a tag of every word: the parts of speech of a treebank, or whatever a CoNLL file says of its words."""
 
+import copy
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.errors import DataError
+from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.conll import ENDINGS, is_conll, read_conll, read_tag_rows
 from kinfolk.data.learn import make_tokenizer, needs_sample
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.split import Data, Indices, Split
 from kinfolk.data.tokenizer import Tokenizer
-from kinfolk.data.treebank import Sentence, held_out, is_treebank, read_treebank
+from kinfolk.data.treebank import held_out, is_treebank, read_treebank
 
 PREFIX = "tags:"
 
 
+class Sentence(Protocol):
+    """Words with tags."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tag of each."""
+
+
 def is_tagged(name: str) -> bool:
-    """Tell whether a name asks for the tags of a treebank."""
+    """Tell whether a name asks for the tags of words."""
     return name.startswith(PREFIX)
 
 
-def open_tagged(name: str, choices: Preparation) -> Data:
-    """Return `tags:PATH`, sentences of a CoNLL-U file with a part of speech of every word."""
-    path = Path(name.removeprefix(PREFIX))
-    if not (path.is_file() and is_treebank(path)):
-        raise DataError(f"{name}: tags are read from a treebank, a file that ends with .conllu or .conllu.gz")
-    sentences = read_treebank(path)
-    tokenizer = make_tokenizer(choices, (" ".join(s.words) for s in sentences) if needs_sample(choices) else ())
+def open_tagged(name: str, path: Path, choices: Preparation, valid: Path | None = None, columns: Any = None) -> Data:
+    """Return sentences of a file with a tag of every word; those held out for validation from a file of their own.
+
+    columns: which hold the words and the tags, where a file does not say so itself: see `kinfolk.data.conll`.
+    """
+    sentences = read_tagged(path, *(columns or ("", "")))
+    parts: dict[str, Sequence[Sentence]]
+    if valid is None:
+        out = held_out(len(sentences), choices)
+        parts = {
+            part: [s for i, s in enumerate(sentences) if (i in out) == (part == "valid")] for part in ("train", "valid")
+        }
+    else:
+        parts = {"train": sentences, "valid": read_tagged(valid, *(columns or ("", "")))}
     tags = tuple(sorted({tag for s in sentences for tag in s.tags}))
-    valid, splits = held_out(len(sentences), choices), dict[str, Split]()
-    for part in ("train", "valid"):
-        mine = [s for i, s in enumerate(sentences) if (i in valid) == (part == "valid")]
-        splits[part] = TaggedSplit(part, tokenizer, mine, tags)
-    content = [[s.words, s.tags] for s in sentences]
-    described = json.dumps([content, tokenizer.to_json(), sorted(valid), "tags v1"])
+    _refuse_strange(valid, parts["valid"], tags)
+    tokenizer = make_tokenizer(choices, (" ".join(s.words) for s in sentences) if needs_sample(choices) else ())
+    splits: dict[str, Split] = {part: TaggedSplit(part, tokenizer, mine, tags) for part, mine in parts.items()}
+    content = {part: [[s.words, s.tags] for s in mine] for part, mine in parts.items()}
+    described = json.dumps([content, tokenizer.to_json(), "tags v2"])
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+
+
+def read_tagged(path: Path, words: str = "", tags: str = "") -> Sequence[Sentence]:
+    """Read sentences with tags from any file that has them."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if is_treebank(path):
+        return read_treebank(path)
+    if is_conll(path):
+        return read_conll(path, words, tags)
+    if path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+        return read_tag_rows(path, words or "tokens", tags or "tags")
+    raise DataError(
+        f"{path}: tags are read from files that end with .conllu, .jsonl, {', '.join(ENDINGS)}, or these .gz"
+    )
+
+
+def _refuse_strange(path: Path | None, sentences: Sequence[Any], tags: tuple[str, ...]) -> None:
+    """Refuse a tag that nothing to learn from has, where validation has a file of its own."""
+    known = set(tags)
+    for s in sentences if path is not None else ():
+        for i, tag in enumerate(s.tags):
+            if tag not in known:
+                where = f"{path}:{s.line_of(i)}" if hasattr(s, "line_of") else str(path)
+                raise DataError(f"{where}: the tag {tag!r} is not among those to learn from{suggest(tag, tags)}")
+
+
+def pieces_of(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[NDArray[np.int64], Indices]:
+    """Return the token ids of words, and where each word begins: every word has a token, an unknown one if need be."""
+    # a word after the first takes the space before it along
+    found = tokenizer.encode_batch([" " * (i > 0) + word for i, word in enumerate(words)])
+    pieces = [ids.astype(np.int64) if len(ids) else np.array([tokenizer.unk]) for ids in found]
+    ends = np.cumsum([len(ids) for ids in pieces])
+    return np.concatenate([np.zeros(0, np.int64), *pieces]), np.concatenate([[0], ends[:-1]]).astype(np.int64)
 
 
 class TaggedSplit:
@@ -45,23 +100,13 @@ class TaggedSplit:
 
     kind, asks = "labelled", "tags"
 
-    def __init__(self, name: str, tokenizer: Tokenizer, sentences: list[Sentence], tags: tuple[str, ...]) -> None:
-        # naming data must not load torch
-        from kinfolk.core.batch import IGNORE
-
+    def __init__(self, name: str, tokenizer: Tokenizer, sentences: Sequence[Sentence], tags: tuple[str, ...]) -> None:
         self.name, self.tokenizer, self.classes = name, tokenizer, tags
+        self.sentences = sentences
         number = {tag: i for i, tag in enumerate(tags)}
-        self._ids, self._tags = [], []
-        for s in sentences:
-            # a word after the first takes the space before it along
-            words = tokenizer.encode_batch([" " * (i > 0) + word for i, word in enumerate(s.words)])
-            self._ids.append(np.concatenate(words).astype(np.int64))
-            found = np.full(len(self._ids[-1]), IGNORE, np.int64)
-            # a word may have no token at all, where a vocabulary is small
-            ends = np.cumsum([len(ids) for ids in words])
-            for first, ids, tag in zip(ends - [len(ids) for ids in words], words, s.tags, strict=True):
-                found[first : first + min(1, len(ids))] = number[tag]
-            self._tags.append(found)
+        both = [pieces_of(tokenizer, s.words) for s in sentences]
+        self._ids, self._firsts = [ids for ids, _ in both], [firsts for _, firsts in both]
+        self._numbers = [np.array([number[tag] for tag in s.tags], np.int64) for s in sentences]
         self.n_bytes = sum(len(" ".join(s.words).encode()) for s in sentences)
 
     def __len__(self) -> int:
@@ -72,10 +117,30 @@ class TaggedSplit:
         """Tokens of all sentences, each with its end."""
         return sum(map(len, self._ids)) + len(self)
 
+    def renamed(self, classes: Sequence[str]) -> "TaggedSplit":
+        """Return the same sentences with other numbers for the same tags."""
+        other = copy.copy(self)
+        other.classes = tuple(classes)
+        table = np.array([other.classes.index(tag) for tag in self.classes], np.int64)
+        other._numbers = [table[numbers] for numbers in self._numbers]
+        return other
+
     def lengths(self, indices: Indices) -> Indices:
         """Return the lengths of the sentences."""
         return np.array([len(self._ids[i]) for i in indices], dtype=np.int64)
 
     def examples(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return the token ids of sentences, and the tags of their tokens."""
-        return [(self._ids[i], self._tags[i]) for i in indices]
+        # naming data must not load torch
+        from kinfolk.core.batch import IGNORE
+
+        found = []
+        for i in map(int, indices):
+            tags = np.full(len(self._ids[i]), IGNORE, np.int64)
+            tags[self._firsts[i]] = self._numbers[i]
+            found.append((self._ids[i], tags))
+        return found
+
+    def words_cut(self, length: int) -> int:
+        """Count the words that are cut off where sentences keep `length` tokens."""
+        return sum(int((firsts >= length).sum()) for firsts in self._firsts)

@@ -34,7 +34,8 @@ class Labelling:
     """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each.
 
     apart: two sequences are read by one model each for itself. labels: one "class" of each example, the "classes" that
-    hold, a "number", "tags" of tokens, or the "span" that answers a question.
+    hold, a "number", "tags" of tokens, or the "span" that answers a question. row: the most tokens of a whole row, if
+    that is known; 0: as many as its sequences.
     """
 
     n_classes: int
@@ -42,6 +43,7 @@ class Labelling:
     n_sequences: int = 1
     apart: bool = False
     labels: str = "class"
+    row: int = 0
 
 
 def as_classifier(
@@ -52,6 +54,7 @@ def as_classifier(
     n_sequences: int = 1,
     apart: bool = False,
     labels: str = "class",
+    row: int = 0,
 ) -> Recipe:
     """Let a relative classify sequences, or pairs of them.
 
@@ -73,7 +76,7 @@ def as_classifier(
     if length is not None:
         training = training.replace(length=length)
         # what opens a row, and both sequences unless they are read apart
-        model = model.replace(max_len=max(model.max_len, 1 + length * (1 if apart else n_sequences)))
+        model = model.replace(max_len=max(model.max_len, row or 1 + length * (1 if apart else n_sequences)))
     return recipe.replace(model=model.replace(head=head), objective=objective, training=training)
 
 

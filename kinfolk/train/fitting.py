@@ -31,7 +31,8 @@ def labelling_of(data: Data) -> Labelling | None:
         longest = max(longest, *((known or int(side.max())) + ends for side in both))
     split = cast(Any, data.split("train"))
     asked = getattr(split, "asks", "") or _kind(split)
-    return Labelling(len(split.classes), min(longest, LONGEST), sides, getattr(split, "apart", False), asked)
+    apart, row = getattr(split, "apart", False), getattr(split, "row", 0)
+    return Labelling(len(split.classes), min(longest, LONGEST), sides, apart, asked, row)
 
 
 def _kind(split: Any) -> str:

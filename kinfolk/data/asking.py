@@ -1,0 +1,85 @@
+"""Names of files with labels, and what their labels are: `labelled:text=review,label=stars:PATH`."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.conll import is_conll, numbered, parsed
+from kinfolk.data.preparation import Preparation
+from kinfolk.data.questions import is_questions
+from kinfolk.data.treebank import is_treebank
+
+PREFIX = "labelled:"
+SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "labels": "labels"}
+OTHERS = ("valid", "window", "stride")
+"""Settings that say nothing about columns."""
+
+
+def is_labelled(name: str) -> bool:
+    """Tell whether a name asks for the labels of a file."""
+    return name.startswith(PREFIX)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a name asks for: a file, and settings by their short names."""
+
+    path: Path
+    settings: dict[str, str]
+
+    @property
+    def valid(self) -> str | None:
+        """The file of the validation part, if it has one of its own."""
+        return self.settings.get("valid")
+
+    def number(self, name: str, usual: int) -> int:
+        """Return a setting that is a whole number."""
+        text = self.settings.get(name, str(usual))
+        if not (text.isascii() and text.isdecimal()):
+            raise DataError(f"{self.path}: {name} must be a whole number, not {text!r}")
+        return int(text)
+
+    def choices(self, choices: Preparation) -> Preparation:
+        """Return how tables are to be prepared."""
+        given: dict[str, Any] = {"label": choices.label_column or "label"} | self.settings
+        return dataclasses.replace(choices, **{SETTINGS[key]: v for key, v in given.items() if key in SETTINGS})
+
+
+def asked(name: str) -> Asked:
+    """Read `labelled:PATH`, or with settings, `labelled:text=review,label=stars:PATH`."""
+    rest = name.partition(":")[2]
+    given: dict[str, str] = {}
+    known = (*SETTINGS, *OTHERS)
+    if not Path(rest).exists() and ":" in rest:
+        settings, _, rest = rest.partition(":")
+        for item in filter(None, settings.split(",")):
+            key, _, value = item.partition("=")
+            if key not in known or not value:
+                raise DataError(f"{name}: unknown setting {item!r}{suggest(key, known)}")
+            given[key] = value
+    if not Path(rest).exists():
+        raise DataError(f"{name}: no such file or folder: {rest}")
+    return Asked(Path(rest), given)
+
+
+def labels_of(what: Asked) -> str:
+    """Tell what the labels of a file are: of rows (""), of words ("tags"), or answers to questions ("span").
+
+    By its name; JSON lines by their first row.
+    """
+    path, kind = what.path, what.settings.get("labels", "")
+    if kind in ("tags", "span"):
+        return kind
+    if is_conll(path) or is_treebank(path):
+        return "tags"
+    if is_questions(path):
+        return "span"
+    if path.is_file() and path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
+        first = next((parsed(path, number, line) for number, line in numbered(str(path)) if line.strip()), {})
+        chosen = what.settings.get("text", "tokens")
+        if isinstance(first.get(chosen), list):
+            return "tags"
+        if {"question", "context", "answers"} <= set(first) and "text" not in what.settings:
+            return "span"
+    return ""
