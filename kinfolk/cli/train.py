@@ -25,6 +25,7 @@ examples:
   kin train gpt2 --data my.txt --tokenizer bpe --vocab 4096     your own text
   kin train spec.toml --data prepared/ --set training.optimiser.lr=3e-4 --set training.accumulate=4
   kin train gpt2 --size small --processes 2                     two processes (DDP); --strategy fsdp shards the weights
+  kin train k-bert --data labelled:my.csv --knowledge facts.tsv what is known about the names in a text
   kin train gtrxl --env cue-recall --steps 300                  reinforcement learning: a memory task, or CartPole-v1
   torchrun --nnodes 2 … -m kinfolk.cli.main train gpt2 …        several machines; --out on a disk they share
 
@@ -41,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="S", help="of weights, order and dropout (default: 0)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe: training.clip=0.5")
     add("--out", type=Path, metavar="RUN", help="the run folder (default: runs/NAME-DATA-SEED)")
+    add("--knowledge", type=Path, metavar="FILE", help="facts to read beside a text: subject TAB relation TAB object")
     add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
     data_arguments(parser, "stdlib")
     machine_arguments(parser)
@@ -109,6 +111,7 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     from kinfolk.core import paths
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
+    from kinfolk.family.knowing import informed
     from kinfolk.family.making import make, numbers_of
     from kinfolk.family.pictures import read_whole
     from kinfolk.family.supervise import judging
@@ -130,7 +133,8 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     if args.steps is not None:
         assignments.append(f"training.steps={args.steps}")
     recipe = judging(recipe.learning_from(data.kind), labelling_of(data))
-    return read_whole(recipe, picture).assigned(assignments)
+    recipe = read_whole(recipe, picture).assigned(assignments)
+    return recipe if args.knowledge is None else informed(recipe, str(args.knowledge))
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":

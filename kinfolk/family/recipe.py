@@ -6,6 +6,7 @@ from typing import Self
 from kinfolk.core import paths
 from kinfolk.core.spec import Spec
 from kinfolk.models.model import Model
+from kinfolk.objectives.knowledge import Knowledge
 from kinfolk.objectives.objective import Objective
 from kinfolk.optim.training import Training
 
@@ -17,6 +18,7 @@ class Recipe(Spec):
     model: Model
     objective: Objective
     training: Training = Training()
+    knowledge: Knowledge | None = None
 
     def fitted(self, vocab_size: int) -> Self:
         """Return it for data of so many ids: the model has those, and what the objective adds to them."""

@@ -24,7 +24,8 @@ class Learner(Module):
 
     def prepare(self, batch: Batch, rng: Rng) -> Batch:
         """Make inputs and targets; runs where data is loaded, not where it is learnt from."""
-        return self.objective.prepare(batch, rng, self.vocabulary)
+        made, known = self.objective.prepare(batch, rng, self.vocabulary), self.vocabulary.known
+        return made if known is None else known.inform(made, self.vocabulary, self.model.limit)
 
     def new_memory(self) -> State | None:
         """Return an empty memory to carry from batch to batch, if the model has one."""

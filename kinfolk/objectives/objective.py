@@ -43,6 +43,8 @@ class Vocabulary:
     pieces: Pieces | None = dataclasses.field(default=None, compare=False, repr=False)  # None: every token is a word
     # how often each id occurs in what is learnt from, where an objective asks; None: nobody knows
     counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
+    # what prepared batches are told about the names in them; None: nothing
+    known: "Known | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     @functools.cached_property
     def is_special(self) -> NDArray[np.bool_]:
@@ -62,6 +64,13 @@ class Vocabulary:
         special = self.is_special[ids]
         starts[1:] |= special[:-1]
         return np.where(special, -1, np.cumsum(starts) - 1)
+
+
+class Known(Protocol):
+    """What is known about names, in tokens: see `kinfolk.objectives.knowledge`."""
+
+    def inform(self, batch: Batch, vocabulary: "Vocabulary", limit: int | None) -> Batch:
+        """Add what is known to a prepared batch; `limit` is the longest row that the model takes."""
 
 
 class Learning(Protocol):

@@ -4,6 +4,7 @@ spec.toml        the recipe, fully resolved
 run.toml         seed, data, versions, commit, command, and what was chosen by measuring
 tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors and result.json at the end
 start.safetensors   the weights it began with, where they were given
+knowledge.tsv    what it knows about names, where it was told
 """
 
 import contextlib
@@ -24,16 +25,24 @@ from kinfolk.train import durable
 from kinfolk.train.parallel import versions
 
 SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", "run.toml", "result.json", "tokenizer.json", "model.safetensors"
-START = "start.safetensors"
+START, KNOWLEDGE = "start.safetensors", "knowledge.tsv"
 
 _IDENTITY = ("seed", "data", "fingerprint")
 """What, besides the spec, makes two runs the same run."""
 
 
-def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None, start: Path | None = None) -> None:
+def create(
+    out: Path,
+    spec: str,
+    run: Mapping[str, Any],
+    tokenizer: Any = None,
+    start: Path | None = None,
+    knowledge: Path | None = None,
+) -> None:
     """Make the folder of a new run in one move; an existing run is never overwritten.
 
-    start: a file of weights to begin with; the run keeps a copy, so that it can always be done again.
+    start, knowledge: files of weights to begin with, and of what is known; the run keeps copies, so that it can always
+    be done again.
     """
     refuse_existing(out, spec, run)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -44,6 +53,8 @@ def create(out: Path, spec: str, run: Mapping[str, Any], tokenizer: Any = None, 
             tokenizer.save(aside / TOKENIZER)
         if start is not None:
             shutil.copyfile(start, aside / START)
+        if knowledge is not None:
+            shutil.copyfile(knowledge, aside / KNOWLEDGE)
 
 
 def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:

@@ -24,11 +24,12 @@ from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
-from kinfolk.train import folder, loop, parallel
+from kinfolk.train import folder, knowing, loop, parallel
 from kinfolk.train.average import averaged
 from kinfolk.train.evaluate import Score
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
+from kinfolk.train.scoring import check_metric
 
 Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
 """From data, a number of pairs, a batch size and a length to what scores a model."""
@@ -62,9 +63,10 @@ def train(
         if start is not None:
             load_weights(job.learner.model, start)
         if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
-            try_out(job)
+            try_out(job, team)
             begun = None if start is None else Path(start)
-            folder.create(out, dumps(recipe), run | folder.origin(), data.tokenizer, begun)
+            about = run | folder.origin()
+            folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowing.file_of(recipe))
         team.wait()
         return _carry_out(_judged(job, data, options, judging), out, team, options)
 
@@ -84,7 +86,7 @@ def resume(
     for plugin in run.get("plugins", ()):
         plugins.load_plugin(plugin)
     registry.load()
-    recipe = load(Recipe, out / folder.SPEC)
+    recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
     options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
     begun = run["versions"]["torch"]
     if begun != torch.__version__:
@@ -121,7 +123,7 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
     for plugin in run.get("plugins", ()):
         plugins.load_plugin(plugin)
     registry.load()
-    recipe = load(Recipe, out / folder.SPEC)
+    recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
     file = out / folder.WEIGHTS
     if not file.exists():
         checkpoints = Checkpoints(out / "checkpoints")
@@ -133,7 +135,8 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
     load_weights(model, file)
     if average:
         model.load_state_dict(averaged(out, average))
-    vocabulary = vocabulary_of(Tokenizer.load(out / folder.TOKENIZER))
+    tokenizer = Tokenizer.load(out / folder.TOKENIZER)
+    vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
     if recipe.objective.counts:
         vocabulary = counted(vocabulary, reopen(out))
     learner = Learner(model, recipe.objective, vocabulary, run["seed"])
@@ -188,11 +191,12 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
             f"with {training.accumulate} micro-batches each; take a multiple of {team.world * training.accumulate}"
         )
     model = build(recipe, seed)
-    vocabulary = vocabulary_of(tokenizer)
+    vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
     vocabulary = counted(vocabulary, data) if recipe.objective.counts else vocabulary
     learner = Learner(model, recipe.objective, vocabulary, seed)
     for network in (m for m in learner.modules() if isinstance(m, Transformer)):
         network.set_recompute(training.recompute)
+    training.groups.freeze(learner)
     valid, reading = data.split("valid"), reading_of(training)
     job = Job(
         name=recipe.name,
@@ -211,11 +215,13 @@ def reading_of(training: Training) -> dict[str, Any]:
     return {"batch_size": training.batch_size, "length": training.length, "order": training.order}
 
 
-def try_out(job: Job) -> None:
+def try_out(job: Job, team: Team) -> None:
     """Run one row forward, so that what cannot work is refused before there is a folder, not in the first step."""
     batch, _ = job.read(1, Team())
     with torch.no_grad():
         job.learner(batch.rows(slice(0, 1)))
+        if job.training.metric:
+            check_metric(job, job.learner.measure(batch.rows(slice(0, 1))), team.world)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -1,0 +1,37 @@
+"""What a recipe knows, read for a tokenizer; a run keeps a copy of the file, so that it can always be read again."""
+
+from pathlib import Path
+
+from kinfolk.core.errors import DataError, SpecError
+from kinfolk.data import Tokenizer
+from kinfolk.data.facts import read_triples
+from kinfolk.family.recipe import Recipe
+from kinfolk.objectives.knowledge import Facts, Triples
+from kinfolk.objectives.objective import Known
+from kinfolk.train import folder
+
+
+def known_by(recipe: Recipe, tokenizer: Tokenizer) -> Known | None:
+    """Read what a recipe knows; None if it knows nothing. A model that cannot be told is refused."""
+    knowledge = recipe.knowledge
+    if knowledge is None or not knowledge.file:
+        return None
+    knowledge.fits(recipe.model)
+    if not Path(knowledge.file).is_file():
+        raise DataError(f"knowledge.file: {knowledge.file}: no such file")
+    if isinstance(knowledge, Triples):
+        return Facts(read_triples(knowledge.file, tokenizer, knowledge.relation), knowledge.most)
+    raise SpecError(f"knowledge: nobody here reads {knowledge.kind!r}")
+
+
+def file_of(recipe: Recipe) -> Path | None:
+    """Return the file that a run of a recipe keeps a copy of."""
+    return Path(recipe.knowledge.file) if recipe.knowledge is not None and recipe.knowledge.file else None
+
+
+def own(recipe: Recipe, out: Path) -> Recipe:
+    """Return the recipe of a run with the file that the run kept."""
+    kept = out / folder.KNOWLEDGE
+    if recipe.knowledge is None or not kept.is_file():
+        return recipe
+    return recipe.replace(knowledge=recipe.knowledge.replace(file=str(kept)))

@@ -1,0 +1,48 @@
+"""A run that was told facts: from the command line, and again without the file."""
+
+import json
+
+import pytest
+
+from kinfolk.cli.main import main
+from kinfolk.train.run import load_learner, resume
+
+SMALL = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=16", "training.batch_size=8")
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    monkeypatch.setenv("KINFOLK_CACHE", str(tmp_path / "cache"))
+    rows = [f"{name} is here,{kind}" for name, kind in (("Ada", "a"), ("Bo", "b"), ("Cy", "a"))] * 20
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    (tmp_path / "facts.tsv").write_text("Ada\tis\ta\nBo\tis\tb\n")
+    words = ["train", "k-bert", "--data", f"labelled:{tmp_path / 'rows.csv'}", "--steps", "2", "--quiet", "--json"]
+    words += [word for setting in SMALL for word in ("--set", setting)]
+    return [*words, "--knowledge", str(tmp_path / "facts.tsv"), "--out", str(tmp_path / "run")]
+
+
+def test_a_run_keeps_what_it_was_told(command, tmp_path, capsys):
+    assert main(command) == 0
+    capsys.readouterr()
+    (tmp_path / "facts.tsv").unlink()
+    recipe, learner = load_learner(tmp_path / "run")
+    assert recipe.knowledge.file == str(tmp_path / "run" / "knowledge.tsv")
+    assert len(learner.vocabulary.known.names.known) == 2
+    assert main(["eval", str(tmp_path / "run"), "--json"]) == 0
+    assert "accuracy" in json.dumps(json.loads(capsys.readouterr().out))
+    assert resume(tmp_path / "run").status == "finished"
+
+
+def test_what_cannot_be_read_or_told_is_refused_before_there_is_a_run(command, tmp_path, capsys):
+    facts = tmp_path / "facts.tsv"
+
+    def refused(words):
+        assert main(words) == 2
+        return capsys.readouterr().err
+
+    facts.write_text("Ada\tis\n")
+    assert "facts.tsv:1: has 2 columns" in refused(command)
+    facts.unlink()
+    assert "facts.tsv: no such file" in refused(command)
+    assert "encoder of blocks" in refused(["train", "gpt2", *command[2:]])
+    assert not (tmp_path / "run").exists()
