@@ -1,7 +1,7 @@
 """What is measured, which way is better, and what it means, for tables and reports."""
 
-HIGHER = ("accuracy", "exact-match", "overlap")
-"""Measures of which more is better; of all others, which are losses, less is. Where there is one, it decides."""
+from kinfolk.objectives.direction import HIGHER
+from kinfolk.objectives.direction import higher_is_better as higher_is_better
 
 MEANINGS = {
     "next-token": "every token of a text from all before it",
@@ -20,14 +20,15 @@ MEANINGS = {
     "exact-match": "the share of examples of which all was right: every class that holds, or both ends of an answer",
     "overlap": "the tokens that an answer shares with the right one, twice, over the tokens of both (F1); none found "
     "where there is none is 1",
+    "macro-f1": "the mean over classes of F1, the harmonic mean of precision and recall",
+    "micro-f1": "F1 of all decisions about classes together",
+    "entity-f1": "F1 of whole entities, both ends and the kind right",
+    "mcc": "Matthews' correlation of labels and answers; 0 is guessing",
+    "pearson": "the correlation of numbers and their guesses",
+    "spearman": "the correlation of the ranks of numbers and their guesses",
     "squared-error": "the square of the difference of a number and its guess",
     "absolute-error": "the difference of a number and its guess",
 }
-
-
-def higher_is_better(measure: str) -> bool:
-    """Tell which way a measure points."""
-    return measure in HIGHER
 
 
 def in_nats(measure: str) -> bool:

@@ -1,5 +1,6 @@
 """How the weights move: the optimiser, its learning rate over time, and the numbers of a training run."""
 
+from kinfolk.optim.groups import Groups, HeadFirst, LayerWise, Some, Together
 from kinfolk.optim.lamb import LAMB
 from kinfolk.optim.optimiser import Adafactor, Adam, AdamW, Optimiser, named_groups
 from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, Linear, Schedule, SlantedTriangular
@@ -13,11 +14,16 @@ __all__ = [
     "Constant",
     "Cooldown",
     "Cosine",
+    "Groups",
+    "HeadFirst",
     "InverseSqrt",
+    "LayerWise",
     "Linear",
     "Optimiser",
     "Schedule",
     "SlantedTriangular",
+    "Some",
+    "Together",
     "Training",
     "named_groups",
 ]

@@ -10,6 +10,7 @@ from torch import nn
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
+from kinfolk.optim.groups import Groups, Together
 
 DECAYS = ("matrices", "hidden", "all")
 
@@ -35,9 +36,9 @@ class Optimiser(Spec):
         if self.decay not in DECAYS:
             raise SpecError(f"decay: unknown choice {self.decay!r}{suggest(self.decay, DECAYS)}")
 
-    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+    def build(self, model: nn.Module, groups: Groups | None = None) -> torch.optim.Optimizer:
         """Make the optimiser of a model's trainable parameters, in groups with and without decay."""
-        return self.make(named_groups(model, self.decay, self.weight_decay))
+        return self.make(named_groups(model, self.decay, self.weight_decay, groups))
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make the optimiser of ready groups (each has `params`, `names`, `decays` and `weight_decay`)."""
@@ -120,25 +121,32 @@ class Adafactor(Optimiser, kind="adafactor"):
         )
 
 
-def named_groups(model: nn.Module, decay: str, weight_decay: float) -> list[dict[str, Any]]:
-    """Split a model's trainable parameters into those that decay and those that do not.
+def named_groups(
+    model: nn.Module, decay: str, weight_decay: float, groups: Groups | None = None
+) -> list[dict[str, Any]]:
+    """Split a model's trainable parameters into those that decay and those that do not, and by how they move.
 
     A parameter shared by two modules appears once. `names` travels with the group so that a checkpoint can
-    store the optimiser's memory by parameter name instead of by position.
+    store the optimiser's memory by parameter name instead of by position, and `places` so that sums over all
+    parameters are taken in one order, however they are grouped.
     """
     embeddings = {id(p) for m in model.modules() if _embeds(m) for p in m.parameters(recurse=False)}
-    groups: dict[bool, dict[str, Any]] = {}
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
+    moves = (groups or Together()).moves(name for name, _ in model.named_parameters())
+    made: dict[Any, dict[str, Any]] = {}
+    for place, (name, parameter) in enumerate(model.named_parameters()):
+        move = moves[name]
+        if not parameter.requires_grad or move is None:
             continue
         decays = decay == "all" or (parameter.ndim >= 2 and not (decay == "hidden" and id(parameter) in embeddings))
-        empty = {"params": [], "names": [], "decays": decays, "weight_decay": weight_decay if decays else 0.0}
-        group = groups.setdefault(decays, empty)
+        empty = {"params": [], "names": [], "places": [], "decays": decays}
+        empty |= {"weight_decay": weight_decay if decays else 0.0, "lr_scale": move.scale}
+        group = made.setdefault((not decays, *move), empty | {"turns": move.turns, "turn": move.turn})
         group["params"].append(parameter)
         group["names"].append(name)
-    if not groups:
+        group["places"].append((not decays, place))
+    if not made:
         raise SpecError(f"{type(model).__name__} has no trainable parameter")
-    return [groups[key] for key in sorted(groups, reverse=True)]
+    return [made[key] for key in sorted(made)]
 
 
 def _embeds(module: nn.Module) -> bool:

@@ -1,7 +1,11 @@
 """The numbers of a training run that belong to a recipe; where, when and on how many processes do not."""
 
+import torch
+from torch import nn
+
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
+from kinfolk.optim.groups import Groups, Together
 from kinfolk.optim.optimiser import AdamW, Optimiser
 from kinfolk.optim.schedule import Cosine, Schedule
 
@@ -23,10 +27,12 @@ class Training(Spec):
         a model that remembers segments has something to remember; or "documents", shuffled passages of one document,
         and others beside them, for objectives about pairs of sentences.
     accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
+    groups: which parameters move, how far beside the others, and from when on; all alike unless it says otherwise.
     clip: largest global norm of the gradient; 0 leaves it alone.
     eval_every, save_every: steps between two validations and two checkpoints; 0: only at the end.
     eval_batches: validation batches per validation; 0: all.
     keep_last: newest checkpoints kept, besides the best.
+    metric: the measure that tells the best checkpoint, such as accuracy, macro-f1, mcc or pearson; "": the loss.
     patience: validations without improvement after which training stops; 0: never.
     precision, compile: "auto" measures a few steps on this device and takes what is fastest.
     recompute: "blocks" stores only the input of each block and computes it again in the backward pass.
@@ -40,10 +46,12 @@ class Training(Spec):
     clip: float = 1.0
     optimiser: Optimiser = AdamW()
     schedule: Schedule = Cosine(warmup=0.05)
+    groups: Groups = Together()
     eval_every: int = 100
     eval_batches: int = 16
     save_every: int = 100
     keep_last: int = 2
+    metric: str = ""
     patience: int = 0
     precision: str = "auto"
     compile: str = "auto"
@@ -63,3 +71,7 @@ class Training(Spec):
             raise SpecError(
                 f"batch_size {self.batch_size} cannot be cut into accumulate = {self.accumulate} equal parts"
             )
+
+    def build_optimiser(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Make the optimiser of what moves in a model."""
+        return self.optimiser.build(model, self.groups)

@@ -21,7 +21,7 @@ def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None =
     learner = copy.deepcopy(job.learner).to(team.device)
     # compiling would take longer than everything else here, and a budget may rather be overstated
     choice = choose(learner, job.read(1, team)[0], training, team.device, steady=False)
-    optimiser = training.optimiser.build(learner)
+    optimiser = training.build_optimiser(learner)
     forward, autocast = choice.wrap(learner), choice.autocast(team.device)
     memories = Memories(learner, training.accumulate)
     stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale(), memories)

@@ -15,7 +15,7 @@ from typing import Any
 
 from kinfolk.train import checkpoint, durable, folder, guard, precision, progress, state
 from kinfolk.train.ahead import Ahead
-from kinfolk.train.evaluate import bits_per_byte, evaluate
+from kinfolk.train.evaluate import bits_per_byte
 from kinfolk.train.interrupt import Interrupt
 from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result, RunOptions
 from kinfolk.train.memory import Memories
@@ -23,6 +23,7 @@ from kinfolk.train.metrics import Metrics
 from kinfolk.train.parallel import Team
 from kinfolk.train.peak import gemm_flops
 from kinfolk.train.repeatable import repeatable
+from kinfolk.train.scoring import score
 from kinfolk.train.step import Outcome, Stepper
 
 
@@ -50,7 +51,7 @@ class Session:
         self.checkpoints = checkpoint.Checkpoints(out / "checkpoints", self.training.keep_last)
         self.choice = _choice(job, out, team)
         forward = self.choice.wrap(team.wrap(job.learner))
-        optimiser = self.training.optimiser.build(job.learner)
+        optimiser = self.training.build_optimiser(job.learner)
         self.autocast = self.choice.autocast(team.device)
         memories = Memories(job.learner, self.training.accumulate, job.batches)
         self.stepper = Stepper(
@@ -105,14 +106,9 @@ class Session:
 
     def validate(self) -> bool:
         """Score the validation data and write the row; return whether it is the best so far."""
-        assert self.job.valid is not None
-        scores = evaluate(
-            self.job.learner, self.job.valid, self.training.eval_batches, team=self.team, autocast=self.autocast
-        )
-        scores |= self.job.judge(self.job.learner.model) if self.job.judge else {}
-        counters = self.counters
+        scores, counters = score(self.job, self.team, self.autocast), self.counters
         counters.bits_per_byte = bits_per_byte(scores, self.job.split)
-        improved = counters.judge({name: score.mean for name, score in scores.items()})
+        improved = counters.judge({name: found.mean for name, found in scores.items()}, self.training.metric)
         row = {
             "step": counters.step,
             "valid": counters.valid,

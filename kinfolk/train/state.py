@@ -5,13 +5,13 @@ with another number of processes or another strategy.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kinfolk.core.errors import CheckpointError
+from kinfolk.objectives.direction import better
 from kinfolk.train.checkpoint import Saved, Tensors
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import LossScale
@@ -33,13 +33,12 @@ class Counters:
     best_step: int | None = None
     stale: int = 0
 
-    def judge(self, valid: dict[str, float]) -> bool:
-        """Take in a validation, judged by its first measure; return whether it is the best so far."""
+    def judge(self, valid: dict[str, float], metric: str = "") -> bool:
+        """Take in a validation, judged by a metric, or else its first measure; return whether it is the best so far."""
         self.valid = valid
-        value = next(iter(valid.values()))
-        # not a number is never better, not even than nothing
-        if value < (math.inf if self.best is None else self.best):
-            self.best, self.best_step, self.stale = value, self.step, 0
+        measure = metric or next(iter(valid))
+        if better(measure, valid[measure], self.best):
+            self.best, self.best_step, self.stale = valid[measure], self.step, 0
             return True
         self.stale += 1
         return False

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import derive
 from kinfolk.optim import Training
+from kinfolk.optim.groups import in_order, waits
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 
@@ -129,11 +130,14 @@ class Stepper:
             if isinstance(module, Staged):
                 module.at_progress((step - 1) / total)
         self.optimiser.zero_grad(set_to_none=True)
+        waiting = self._waiting(step, total)
         sums, totals = self._backward(batch, step)
+        for parameter in waiting:
+            parameter.grad = None
         sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))
         loss, count, read, stops = self.team.sum(sums).tolist()
         count = max(count, 1.0)
-        grads = [p.grad for group in self.optimiser.param_groups for p in group["params"] if p.grad is not None]
+        grads = [p.grad for p in in_order(self.optimiser) if p.grad is not None]
         factor = self.team.world * self._reference / count
         norm = float(self.team.full(torch.nn.utils.get_total_norm(grads))) * factor
         lr = self.training.optimiser.lr * self.training.schedule.scale(step, total)
@@ -145,6 +149,21 @@ class Stepper:
                 group["lr"] = lr * group.get("lr_scale", 1.0)
             self.optimiser.step()
         return Outcome(loss / count, count, int(read), norm, lr, stops > 0, skipped, totals)
+
+    def _waiting(self, step: int, total: int) -> list[nn.Parameter]:
+        """Return the parameters whose turn is still to come; a single process does no work for them."""
+        found: list[nn.Parameter] = []
+        for group in self.optimiser.param_groups if self._turns else ():
+            waiting = waits(group, step, total)
+            found += group["params"] if waiting else []
+            for parameter in group["params"]:
+                # several processes wait for each other's gradients, so theirs are made, and thrown away
+                parameter.requires_grad_(not waiting or self.team.world > 1)
+        return found
+
+    @property
+    def _turns(self) -> bool:
+        return any(group.get("turns") for group in self.optimiser.param_groups)
 
     def _backward(self, batch: Batch, step: int) -> tuple[Tensor, tuple[float, ...]]:
         """Add up the gradients of the micro-batches; return the sums of loss and targets, and each loss."""

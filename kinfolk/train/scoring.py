@@ -1,0 +1,47 @@
+"""All scores of a validation: those of the objective, what its answers say beyond sums, and what a job judges."""
+
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.train.evaluate import Score, evaluate
+from kinfolk.train.job import Job
+from kinfolk.train.judgement import Watched, tally_of
+from kinfolk.train.parallel import Team
+from kinfolk.train.step import Autocast
+
+if TYPE_CHECKING:
+    from kinfolk.train.tallies import Tally
+
+
+def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
+    """Return the score of every measure, the headline first."""
+    assert job.valid is not None
+    tally = tally_for(job)
+    learner = job.learner if tally is None else Watched(job.learner, tally)
+    scores = evaluate(learner, job.valid, job.training.eval_batches, team=team, autocast=autocast)
+    if tally is not None:
+        scores |= {name: Score(value, 1.0) for name, value in numbers(tally).items() if name not in scores}
+    return scores | (job.judge(job.learner.model) if job.judge else {})
+
+
+def tally_for(job: Job) -> "Tally | None":
+    """Return an empty tally, where checkpoints are told apart by a metric and labels have more than sums."""
+    if not job.training.metric:
+        return None
+    return tally_of(job.learner.objective, getattr(job.split, "classes", ()))
+
+
+def numbers(tally: "Tally") -> dict[str, float]:
+    """Return the single numbers of a tally by the names of measures."""
+    return {name.replace("_", "-"): x for name, x in tally.plain().items() if isinstance(x, float)}
+
+
+def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:
+    """Refuse a metric that no validation will have, before there is a run."""
+    metric, tally = job.training.metric, tally_for(job)
+    if not metric or metric in measures:
+        return
+    known = {*measures, *(numbers(tally) if tally is not None and world == 1 else ())}
+    if metric not in known:
+        several = " of several processes" if world > 1 else ""
+        raise SpecError(f"training.metric: no validation{several} measures {metric!r}{suggest(metric, known)}")
