@@ -27,14 +27,16 @@ MAY_IMPORT["family"] = {"core", "ops", "optim", "layers", "models", "objectives"
 MAY_IMPORT["exchange"] = {*MAY_IMPORT["family"], "family", "data"}
 MAY_IMPORT["train"] = {*MAY_IMPORT["family"], "family", "data"}
 MAY_IMPORT["decoding"] = {*MAY_IMPORT["train"], "train"}
-MAY_IMPORT["compare"] = {*MAY_IMPORT["decoding"], "decoding"}
+MAY_IMPORT["finetune"] = {*MAY_IMPORT["decoding"], "exchange"}
+MAY_IMPORT["compare"] = {*MAY_IMPORT["finetune"], "finetune", "decoding"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT["decoding"], "decoding"}
+MAY_IMPORT["onnx"] = {*MAY_IMPORT["decoding"], "decoding"}
 MAY_IMPORT["scaling"] = {*MAY_IMPORT["compare"], "compare"}
 MAY_IMPORT["rl"] = {*MAY_IMPORT["train"], "train"}
 MAY_IMPORT["inspect"] = {*MAY_IMPORT["compare"], "compare"}
-MAY_IMPORT["compress"] = {*MAY_IMPORT["inspect"], "inspect"}
+MAY_IMPORT["compress"] = {*MAY_IMPORT["inspect"], "inspect", "exchange"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "rl", "bench", "compare", "scaling", "inspect", "compress", "kinfolk"}
-MAY_IMPORT["cli"] |= {"exchange"}
+MAY_IMPORT["cli"] |= {"finetune", "exchange"}
 
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {

@@ -36,6 +36,7 @@ VERBS = {
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
     "eval": Verb("From raw files to a trained model", "score a trained model on data"),
     "generate": Verb("From raw files to a trained model", "let a trained model write"),
+    "finetune": Verb("To your own task", "fit a trained or downloaded model to your own labels or text"),
     "import": Verb("Exchange", "make a run of a folder that Hugging Face's libraries wrote"),
     "export": Verb("Exchange", "write a run for other people's tools"),
     "compress": Verb("Make it smaller", "cut heads, neurons and layers, and measure what each costs"),

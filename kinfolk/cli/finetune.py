@@ -1,0 +1,132 @@
+"""`kin finetune`: from a trained or downloaded model to one's own task."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.cli.train import machine_arguments, options_of, plain_warnings, show
+from kinfolk.finetune.names import table
+
+if TYPE_CHECKING:
+    from kinfolk.finetune.recipe import Effort
+    from kinfolk.finetune.run import Prepared
+    from kinfolk.finetune.transplant import Moved
+
+EPILOG = """\
+examples:
+  kin finetune all-MiniLM-L6-v2 --train a.csv --valid b.csv --out runs/mine    a downloaded folder, columns text, label
+  kin finetune runs/bert --task classify --train a.tsv --text-column 1 --label-column 2 --out runs/mine
+  kin finetune runs/bert --task pairs --train a.jsonl --second-column hypothesis --out runs/mine
+  kin finetune runs/bert --task regress --train sts.csv --second-column 2 --text-column 1 --label-column 3 --out …
+  kin finetune runs/bert --task tag --train a.conll --valid b.conll --out runs/tags
+  kin finetune runs/gpt2 --task lm --train my.txt --out runs/mine              go on learning, on my own text
+  kin finetune runs/bert --train a.csv --tactic ulmfit --out runs/mine         a tactic of the literature
+  kin finetune runs/bert --train a.csv --tactic lora=8 --merged runs/plain --out runs/mine
+  kin finetune runs/bert --train a.csv --tactic layer-wise=0.9+reinit=2 --metric mcc --patience 3 --out runs/mine
+  kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
+
+The result is an ordinary run: eval, predict, resume, compress and export take it. What is best is told by --metric."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = f"{EPILOG}\n\ntactics, alone or several with + between them:\n{table()}"
+    add = parser.add_argument
+    add("what", type=Path, metavar="RUN|FOLDER", help="a run, or a folder with config.json and weights")
+    add(
+        "--task",
+        default="auto",
+        metavar="T",
+        help="classify, multi-label, pairs, regress, tag, answer, lm, seq2seq, "
+        "image; or auto, which looks at the file (default: auto)",
+    )
+    add(
+        "--train",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help=".csv, .tsv, .jsonl, .parquet, .conll, .json …",
+    )
+    add("--valid", type=Path, metavar="FILE", help="to validate on (default: a twentieth of --train is held out)")
+    add("--out", type=Path, required=True, metavar="RUN", help="the run folder to make")
+    add("--text-column", default="", metavar="C", help="name or number of a column (default: the usual names)")
+    add("--second-column", default="", metavar="C", help="of a second text, or of the target")
+    add("--label-column", default="", metavar="C", help="of the label")
+    how = parser.add_argument_group("how it learns")
+    how.add_argument("--tactic", default="plain", metavar="T+T", help="see below (default: plain)")
+    how.add_argument("--epochs", type=float, default=3.0, metavar="N", help="times all rows are read (default: 3)")
+    how.add_argument("--steps", type=int, default=0, metavar="N", help="updates, in the place of epochs")
+    how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of an update (default: 32)")
+    how.add_argument("--length", type=int, default=0, metavar="N", help="cut texts after so many tokens")
+    how.add_argument("--lr", type=float, default=0.0, help="learning rate (default: 5e-5 at width 768)")
+    how.add_argument("--metric", default="", metavar="M", help="what is best: accuracy, mcc, pearson, loss …")
+    how.add_argument(
+        "--patience", type=int, default=0, metavar="N", help="validations without improvement to stop after"
+    )
+    how.add_argument("--validations", type=int, default=1, metavar="N", help="of each epoch (default: 1)")
+    how.add_argument("--further", type=int, default=0, metavar="N", help="first, N steps on the text without labels")
+    how.add_argument("--merged", type=Path, metavar="RUN", help="of lora: also write a run with ordinary weights")
+    how.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe")
+    how.add_argument("--seed", type=int, default=0, metavar="S", help="of new weights, order, dropout (default: 0)")
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
+    machine_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fine-tune and say how it ended."""
+    from kinfolk.decoding.written import judge
+    from kinfolk.finetune.run import finetune, prepare
+    from kinfolk.finetune.source import open_source
+    from kinfolk.finetune.task import choose
+    from kinfolk.train import parallel
+
+    task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column)
+    source = open_source(args.what)
+    made = prepare(
+        source,
+        task,
+        args.train,
+        args.valid,
+        effort=_effort(args),
+        tactic=args.tactic,
+        assignments=args.set,
+        cache=args.cache,
+    )
+    if args.processes > 1 and not parallel.inside():
+        from kinfolk.cli.train import command_of
+
+        return parallel.launch(command_of("finetune", args), args.processes, args.restarts)
+    with plain_warnings():
+        result, moved = finetune(made, args.out, seed=args.seed, options=options_of(args), judging=judge)
+    if args.json:
+        found = dataclasses.asdict(result) | {"task": task.kind, "tactic": args.tactic, **_weights(made, moved)}
+        print(json.dumps(found, indent=1))
+        return 130 if result.status == "interrupted" else 0
+    if not args.quiet:
+        _say(made, moved, task.kind)
+    return show(result, False)
+
+
+def _effort(args: argparse.Namespace) -> "Effort":
+    from kinfolk.finetune.recipe import Effort
+
+    names = [field.name for field in dataclasses.fields(Effort)]
+    return Effort(**{name: getattr(args, name) for name in names})
+
+
+def _weights(made: "Prepared", moved: "Moved") -> dict[str, Any]:
+    return {"kept": len(moved.kept), "fresh": list(moved.fresh), "left": list(moved.left)}
+
+
+def _say(made: "Prepared", moved: "Moved", task: str) -> None:
+    """Say what was learnt from what, and which weights are new."""
+    data, training = made.data, made.recipe.training
+    rows = {name: len(split) for name, split in data.splits.items()}
+    print(
+        f"{task}: {rows['train']:,} rows to learn from, {rows['valid']:,} to validate on; "
+        f"{len(moved.kept)} tensors of {made.source.path}, {len(moved.fresh)} new; best by {training.metric or 'loss'}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,53 @@
+"""Tactics by name, as they are written: "plain", "layer-wise=0.9", "lora=8+reinit=2"."""
+
+from typing import NamedTuple
+
+from kinfolk.core.errors import SpecError, suggest
+
+
+class About(NamedTuple):
+    """What a tactic does, and its usual number; None: it takes none."""
+
+    says: str
+    number: float | None = None
+
+
+TACTICS: dict[str, About] = {
+    "plain": About("everything moves, with one learning rate"),
+    "frozen": About("only the head learns: feature extraction"),
+    "bitfit": About("only the head, biases and gains learn (Ben Zaken et al. 2022)"),
+    "layer-wise": About("each layer moves this many times as far as the one above (Sun et al. 2019)", 0.95),
+    "gradual": About("layers thaw from the top, all after this share of the training", 0.5),
+    "slanted": About("a slanted triangle that rises for this share of the training", 0.1),
+    "ulmfit": About("layer-wise by 1 / 2.6, slanted and gradual (Howard and Ruder 2018)"),
+    "two-stage": About("the head alone for this share of the training, then everything (Peters et al. 2019)", 0.3),
+    "reinit": About("so many layers at the top begin anew (Zhang et al. 2021)", 1),
+}
+
+Parts = tuple[tuple[str, float], ...]
+
+
+def read(text: str) -> Parts:
+    """Take tactics apart; those without a number have their usual one."""
+    parts = []
+    for word in filter(None, (part.strip() for part in text.split("+"))):
+        name, equals, number = word.partition("=")
+        if name not in TACTICS:
+            raise SpecError(f"tactic {word!r}: unknown {name!r}{suggest(name, TACTICS)}")
+        usual = TACTICS[name].number
+        if equals and usual is None:
+            raise SpecError(f"tactic {word!r}: {name} takes no number")
+        try:
+            parts.append((name, float(number) if equals else float(usual or 0)))
+        except ValueError:
+            raise SpecError(f"tactic {word!r}: expected a number, such as {name}={usual:g}") from None
+    if not parts:
+        raise SpecError(f"tactic {text!r}: expected one, such as plain (known: {', '.join(TACTICS)})")
+    return tuple(parts)
+
+
+def table() -> str:
+    """Return the tactics for help, one on a line."""
+    shown = {name if a.number is None else f"{name}={a.number:g}": a.says for name, a in TACTICS.items()}
+    width = max(map(len, shown))
+    return "\n".join(f"  {name:{width}}  {says}" for name, says in shown.items())

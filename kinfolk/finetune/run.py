@@ -1,0 +1,104 @@
+"""Fine-tune: open what is there, fit it to the task, and hand it to the one loop."""
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import SpecError
+from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.exchange.folder import write_tensors
+from kinfolk.family.building import build
+from kinfolk.family.recipe import Recipe
+from kinfolk.finetune.recipe import Effort, recipe_for
+from kinfolk.finetune.source import Source
+from kinfolk.finetune.tactics import Tactic, parse
+from kinfolk.finetune.task import Task
+from kinfolk.finetune.transplant import Moved, transplant
+from kinfolk.train import Result, RunOptions, folder
+from kinfolk.train.run import train
+
+TOKENIZERS = "tokenizers"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that is known before the first step.
+
+    data: the arguments of `open_data` are in `where`. moved: what became of the weights of the source.
+    """
+
+    source: Source
+    recipe: Recipe
+    data: Data
+    where: Mapping[str, Any]
+    tactic: Tactic
+
+
+def prepare(
+    source: Source,
+    task: Task,
+    train_file: Path,
+    valid_file: Path | None,
+    *,
+    effort: Effort | None = None,
+    tactic: str = "plain",
+    assignments: Sequence[str] = (),
+    cache: Path | None = None,
+) -> Prepared:
+    """Open the data with the tokenizer of the source, and settle the recipe."""
+    where: dict[str, Any] = {"name": task.data(train_file.resolve())}
+    if valid_file is not None:
+        where["valid"] = str(valid_file.resolve())
+    if cache is not None:
+        where["cache"] = str(cache)
+    if task.kind != "image":
+        where["tokenizer"] = str(tokenizer_file(source, cache))
+    data = open_data(**where)
+    chosen = parse(tactic)
+    recipe = chosen.change(recipe_for(source, data, effort or Effort()), data)
+    return Prepared(source, recipe.assigned(assignments), data, where, chosen)
+
+
+def finetune(
+    made: Prepared, out: Path, *, seed: int = 0, options: RunOptions | None = None, judging: Any = None
+) -> tuple[Result, Moved]:
+    """Train what was prepared into a new run folder; return how it ended, and what became of the weights."""
+    with tempfile.TemporaryDirectory() as aside:
+        start, moved = write_start(made, Path(aside) / folder.START, seed)
+        result = train(
+            made.recipe, made.data, out, seed=seed, options=options, source=made.where, start=start, judging=judging
+        )
+        return result, moved
+
+
+def write_start(made: Prepared, file: Path, seed: int = 0) -> tuple[Path, Moved]:
+    """Write the weights that fine-tuning begins with: those of the source, and new ones drawn from the seed."""
+    model = build(made.recipe, seed)
+    classes = tuple(getattr(made.data.splits["train"], "classes", ()))
+    same = (bool(classes) and classes == made.source.classes) or made.data.kind != "labelled"
+    moved = transplant(model, made.source.weights, head=same, fresh=made.tactic.fresh(made.recipe.model))
+    write_tensors(model.state_dict(), file)
+    return file, moved
+
+
+def tokenizer_file(source: Source, cache: Path | None = None) -> Path:
+    """Return a file with the tokenizer of a source, where it stays as long as the data that it made."""
+    from kinfolk.data.opening import _cache as cache_folder
+
+    if source.tokenizer is None:
+        raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")
+    text = source.tokenizer.to_json()
+    return save_tokenizer(text, cache_folder(cache) / TOKENIZERS)
+
+
+def save_tokenizer(text: str, place: Path) -> Path:
+    """Write a tokenizer under a hash of its content."""
+    import hashlib
+
+    file = place / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    if not file.is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        Tokenizer.from_json(text).save(file)
+    return file

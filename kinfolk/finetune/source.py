@@ -1,0 +1,93 @@
+"""What fine-tuning begins with: a run, or a folder that Hugging Face's libraries wrote."""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kinfolk.core import plugins
+from kinfolk.core.errors import CheckpointError
+from kinfolk.core.plain import load as load_spec
+from kinfolk.core.plain import read_toml
+from kinfolk.data import Tokenizer
+from kinfolk.exchange.folder import CONFIG, open_folder
+from kinfolk.exchange.recipe import recipe_of
+from kinfolk.exchange.tokenizing import read_tokenizer
+from kinfolk.family import registry
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.model import Model
+from kinfolk.train import folder
+from kinfolk.train.checkpoint import Checkpoints
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """A model that knows something: its recipe, its weights by name, its tokenizer if it has one.
+
+    classes: the names of the classes its head tells apart, if it does.
+    """
+
+    path: Path
+    recipe: Recipe
+    weights: Mapping[str, Tensor]
+    tokenizer: Tokenizer | None = None
+    classes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.path.name
+
+
+def open_source(path: str | Path) -> Source:
+    """Read a run, a saved model or a downloaded folder; nothing of it is run."""
+    path = Path(path)
+    if (path / folder.SPEC).is_file():
+        return _open_run(path)
+    if (path / CONFIG).is_file():
+        return _open_folder(path)
+    what = "no such folder" if not path.exists() else f"neither {folder.SPEC} nor {CONFIG} is here"
+    raise CheckpointError(f"{path}: {what}; expected a run, or a folder of a checkpoint with {CONFIG}")
+
+
+def _open_run(path: Path) -> Source:
+    about: dict[str, Any] = folder.read(path) if (path / folder.RUN).is_file() else {}
+    for plugin in about.get("plugins", ()):
+        plugins.load_plugin(plugin)
+    registry.load()
+    whole = "model" in read_toml(path / folder.SPEC)
+    spec = path / folder.SPEC
+    recipe = load_spec(Recipe, spec) if whole else recipe_of(load_spec(Model, spec), path.name)
+    file = path / folder.WEIGHTS
+    if not file.is_file():
+        checkpoints = Checkpoints(path / "checkpoints")
+        saved = checkpoints.best() or checkpoints.newest()
+        if saved is None:
+            raise CheckpointError(f"{path}: has no {folder.WEIGHTS} and no checkpoint, so there is nothing to tune")
+        file = saved.path / folder.WEIGHTS
+    words = path / folder.TOKENIZER
+    tokenizer = Tokenizer.load(words) if words.is_file() else None
+    return Source(path, recipe, _weights(file), tokenizer, tuple(about.get("classes", ())))
+
+
+def _open_folder(path: Path) -> Source:
+    imported = open_folder(path)
+    inner = read_tokenizer(path, imported.model_type)
+    tokenizer = None if inner is None else Tokenizer(inner)
+    recipe = recipe_of(imported.model.spec, imported.model_type)
+    names = imported.also.get("id2label") or {}
+    classes = tuple(str(names[key]) for key in sorted(names, key=int)) if isinstance(names, dict) else ()
+    return Source(path, recipe, imported.model.state_dict(), tokenizer, classes)
+
+
+@functools.lru_cache(maxsize=1)
+def _weights(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None

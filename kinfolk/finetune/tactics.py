@@ -1,0 +1,127 @@
+"""What each tactic of the literature changes in a recipe."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from kinfolk.core.errors import SpecError
+from kinfolk.data import Data
+from kinfolk.family.recipe import Recipe
+from kinfolk.finetune.names import Parts, read
+from kinfolk.models.model import Model
+from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, Some
+
+Change = Callable[[Recipe, float, Data], Recipe]
+
+HEAD = ("head.*", "partner.*")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tactic:
+    """Tactics with their numbers, in the order in which they are applied."""
+
+    name: str
+    parts: Parts
+
+    def change(self, recipe: Recipe, data: Data) -> Recipe:
+        """Return a recipe that follows them."""
+        for name, number in self.parts:
+            recipe = CHANGES[name](recipe, number, data)
+        return recipe
+
+    def fresh(self, model: Model) -> tuple[str, ...]:
+        """Return the beginnings of the names of weights that begin anew though the source has them."""
+        n = int(dict(self.parts).get("reinit", 0))
+        return top_blocks(model, n)
+
+
+def parse(text: str) -> Tactic:
+    """Read "plain", "layer-wise=0.9" or "lora=8+reinit=2"."""
+    return Tactic(text, read(text))
+
+
+def top_blocks(model: Model, n: int) -> tuple[str, ...]:
+    """Return the beginnings of the names of the top n blocks; a decoder stands above its encoder."""
+    names = blocks_of(model)
+    if n > len(names):
+        raise SpecError(f"reinit={n}: the model has {len(names)} blocks")
+    return tuple(names[len(names) - n :])
+
+
+def inside(depth: object) -> object:
+    """Return the depth that another wraps."""
+    return getattr(depth, "inside", depth)
+
+
+def _plain(recipe: Recipe, number: float, data: Data) -> Recipe:
+    return recipe
+
+
+def _frozen(recipe: Recipe, number: float, data: Data) -> Recipe:
+    return _faster(_moving(recipe, HEAD), 20)
+
+
+def _bitfit(recipe: Recipe, number: float, data: Data) -> Recipe:
+    return _faster(_moving(recipe, (*HEAD, "*bias")), 10)
+
+
+def _layer_wise(recipe: Recipe, number: float, data: Data) -> Recipe:
+    groups = recipe.training.groups
+    turn = groups.turn if isinstance(groups, LayerWise) else 0.0
+    return _grouped(recipe, LayerWise(factor=number, turn=turn))
+
+
+def _gradual(recipe: Recipe, number: float, data: Data) -> Recipe:
+    """One more block after each turn; all are there when `number` of the training is over."""
+    groups = recipe.training.groups if isinstance(recipe.training.groups, LayerWise) else LayerWise(factor=1.0)
+    return _grouped(recipe, groups.replace(turn=number / (_n_blocks(recipe.model) + 1)))
+
+
+def _ulmfit(recipe: Recipe, number: float, data: Data) -> Recipe:
+    recipe = _grouped(recipe, LayerWise(factor=1 / 2.6, gap=1))
+    return _gradual(_slanted(recipe, 0.1, data), 0.5, data)
+
+
+def _slanted(recipe: Recipe, number: float, data: Data) -> Recipe:
+    training = recipe.training.replace(schedule=SlantedTriangular(warmup=number))
+    return recipe.replace(training=training)
+
+
+def _two_stage(recipe: Recipe, number: float, data: Data) -> Recipe:
+    return _grouped(recipe, HeadFirst(alone=number))
+
+
+def _moving(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
+    return _grouped(recipe, Some(names=names))
+
+
+def _grouped(recipe: Recipe, groups: object) -> Recipe:
+    return recipe.replace(training=recipe.training.replace(groups=groups))
+
+
+def _faster(recipe: Recipe, times: float) -> Recipe:
+    """Return larger steps, for what is new and small."""
+    optimiser = recipe.training.optimiser
+    return recipe.replace(training=recipe.training.replace(optimiser=optimiser.replace(lr=optimiser.lr * times)))
+
+
+def _n_blocks(model: Model) -> int:
+    return len(blocks_of(model))
+
+
+def blocks_of(model: Model) -> list[str]:
+    """Return the beginnings of the names of all blocks, from the lowest to the highest."""
+    stacks = [(stack, inside(getattr(model, stack))) for stack in ("encoder", "decoder")]
+    return [f"{stack}.blocks.{i}." for stack, depth in stacks for i in range(len(getattr(depth, "blocks", ())))]
+
+
+CHANGES: Mapping[str, Change] = {
+    "plain": _plain,
+    "frozen": _frozen,
+    "bitfit": _bitfit,
+    "layer-wise": _layer_wise,
+    "gradual": _gradual,
+    "slanted": _slanted,
+    "ulmfit": _ulmfit,
+    "two-stage": _two_stage,
+    "reinit": _plain,
+}

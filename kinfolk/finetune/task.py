@@ -1,0 +1,170 @@
+"""What there is to learn from which file: tasks by name, and the guess where a file makes it clear."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import DataError, MissingExtraError, SpecError, suggest
+from kinfolk.data.conll import is_conll
+from kinfolk.data.images import is_images
+from kinfolk.data.labels import BETWEEN
+from kinfolk.data.questions import is_questions
+from kinfolk.data.sources import open_bytes
+from kinfolk.data.treebank import is_treebank
+
+LABELS = {"classify": "class", "pairs": "class", "multi-label": "classes", "regress": "number"}
+TASKS = (*LABELS, "tag", "answer", "lm", "seq2seq", "image")
+"""What `--task` takes, besides auto."""
+
+TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "review", "content", "question", "first")
+SECONDS = ("second", "text2", "sentence2", "hypothesis", "question2", "passage", "context")
+LABELLED = ("label", "labels", "class", "score", "stars", "rating", "similarity", "gold_label", "category", "sentiment")
+"""Names that columns usually have, the likeliest first."""
+
+_LOOKED_AT = 200
+_FEW = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A task, and the columns of a table where it is found; "" is the usual name."""
+
+    kind: str
+    text: str = ""
+    second: str = ""
+    label: str = ""
+
+    def data(self, path: Path) -> str:
+        """Return the name under which `open_data` reads a file for this task."""
+        if self.kind in LABELS:
+            given = {"text": self.text or "text", "label": self.label or "label", "second": self.second}
+            if self.kind == "pairs" and not self.second:
+                raise SpecError("task 'pairs' asks for a second text: name its column with --second-column")
+            given["labels"] = LABELS[self.kind]
+            return _named("labelled", given, path)
+        if self.kind in ("tag", "answer"):
+            given = {"text": self.text, "label": self.label, "labels": "tags" if self.kind == "tag" else "span"}
+            return _named("labelled", given, path)
+        if self.kind == "seq2seq":
+            return _named("pairs", {"source": self.text, "target": self.second or self.label}, path)
+        if self.kind == "lm" and self.text:
+            return _named("corpus", {"text": self.text}, path)
+        return str(path)
+
+
+def choose(kind: str, path: Path, text: str = "", second: str = "", label: str = "") -> Task:
+    """Return the task that was named, its columns looked for in the file; with "auto", the task that the file shows."""
+    if kind not in (*TASKS, "auto"):
+        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*TASKS, 'auto'))}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
+    plain = _by_name(path)
+    if plain:
+        return Task(plain if kind == "auto" else kind, text, second, label)
+    rows = list(itertools.islice(_rows(path), _LOOKED_AT))
+    if not rows:
+        raise DataError(f"{path}: has no rows")
+    names = list(rows[0])
+    if kind in ("auto", "seq2seq") and {"source", "target"} <= set(names) and not label:
+        return Task("seq2seq", text or "source", second or "target")
+    text = text or _usual(TEXTS, names)
+    if kind in ("lm", "seq2seq", "tag", "answer", "image"):
+        return Task(kind, text if text in names else "", second, label)
+    second = second or (
+        _usual(SECONDS, [n for n in names if n != text]) if kind in ("auto", "pairs", "regress") else ""
+    )
+    label = label or _usual(LABELLED, [n for n in names if n not in (text, second)])
+    if kind != "auto":
+        return Task(kind, text, second, label)
+    if not text or not label:
+        raise SpecError(
+            f"{path}: what to learn is not clear from its columns ({', '.join(names[:8])}); name them with "
+            f"--text-column and --label-column, or the task with --task"
+        )
+    return Task(_kind([_field(row, label) for row in rows], second), text, second, label)
+
+
+def _by_name(path: Path) -> str:
+    """Tell the task by the kind of file, where that is enough."""
+    if path.is_dir():
+        return "image" if is_images(path) else "lm"
+    if is_images(path):
+        return "image"
+    if is_conll(path) or is_treebank(path):
+        return "tag"
+    if is_questions(path):
+        return "answer"
+    return "" if _ending(path) in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet") else "lm"
+
+
+def _kind(labels: Sequence[Any], second: str) -> str:
+    """Tell what labels are by what they look like."""
+    if any(isinstance(x, list) or (isinstance(x, str) and BETWEEN in x) for x in labels):
+        return "multi-label"
+    numbers = [_number(x) for x in labels]
+    given = [x for x in numbers if x is not None]
+    if len(given) == len(labels) and (any(not x.is_integer() for x in given) or len(set(given)) > _FEW):
+        return "regress"
+    return "pairs" if second else "classify"
+
+
+def _field(row: dict[str, Any], name: str) -> Any:
+    """Return a column of a row by its name, or by its number from 1."""
+    values = list(row.values())
+    if name not in row and name.isdecimal() and 0 < int(name) <= len(values):
+        return values[int(name) - 1]
+    return row.get(name)
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _usual(known: Iterable[str], names: Sequence[str]) -> str:
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in known if name in lower), "")
+
+
+def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    """Yield the rows of a table; columns of one without a header are called 1, 2, … and are to be named."""
+    ending = _ending(path)
+    if ending == ".parquet":
+        yield from _parquet(path)
+        return
+    try:
+        with open_bytes(str(path)) as raw, io.TextIOWrapper(raw, encoding="utf-8", newline="") as file:
+            if ending in (".jsonl", ".ndjson"):
+                yield from (json.loads(line) for line in file if line.strip())
+            elif ending == ".csv":
+                yield from csv.DictReader(file)
+            else:
+                yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _parquet(path: Path) -> Iterable[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError("data", f"reading {path}") from None
+    for batch in parquet.ParquetFile(path).iter_batches(_LOOKED_AT):
+        yield from batch.to_pylist()
+
+
+def _ending(path: Path) -> str:
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _named(prefix: str, settings: dict[str, str], path: Path) -> str:
+    """Write a name that `open_data` reads."""
+    said = ",".join(f"{key}={value}" for key, value in settings.items() if value)
+    return f"{prefix}:{said}:{path}" if said else f"{prefix}:{path}"
