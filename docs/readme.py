@@ -8,7 +8,19 @@ from pathlib import Path
 HOUSE = Path(__file__).parents[1]
 # from the bottom to the top: imports point from the later to the earlier
 LAYERS = ["core", "ops", "optim", "data", "layers", "models", "objectives", "family"]
-LAYERS += ["train", "rl", "decoding", "exchange", "finetune", "compare", "scaling", "inspect", "compress", "bench"]
+LAYERS += [
+    "train",
+    "rl",
+    "decoding",
+    "exchange",
+    "finetune",
+    "compare",
+    "scaling",
+    "inspect",
+    "compress",
+    "onnx",
+    "bench",
+]
 LAYERS += ["cli"]
 
 

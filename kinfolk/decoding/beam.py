@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from kinfolk.decoding.choose import penalise
-from kinfolk.decoding.decode import Steps
+from kinfolk.decoding.decode import Stepping
 from kinfolk.decoding.options import Decoding
-from kinfolk.models.model import Transformer
 
 
 @dataclasses.dataclass
@@ -36,9 +35,8 @@ def length_penalty(n: int, alpha: float) -> float:
     return float(((5 + n) / 6) ** alpha)
 
 
-def beam_search(model: Transformer, rows: list[list[int]], max_new: int, how: Decoding) -> list[list[int]]:
+def beam_search(steps: Stepping, max_new: int, how: Decoding) -> list[list[int]]:
     """Return the best hypothesis of every row, its prompt included."""
-    steps = Steps(model, rows, max_new, how.cached)
     prompts, n_rows, n_beams = [list(r) for r in steps.rows], len(steps.rows), how.beams
     found = [Hypotheses(n_beams, how.length_penalty) for _ in prompts]
     if max_new == 0:

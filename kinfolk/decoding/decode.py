@@ -1,7 +1,7 @@
 """The decoding loop: prefill a state with the prompts, then one token per step and example."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,9 +18,27 @@ BOS = 1
 Prompt = Sequence[int] | Sequence[Sequence[int]] | Tensor
 
 
+class Stepping(Protocol):
+    """What a loop asks of whoever runs a model; `Steps` says what each does."""
+
+    rows: list[list[int]]
+
+    def first(self) -> Tensor: ...
+
+    def next(self, tokens_B: Tensor) -> Tensor: ...
+
+    def select(self, rows_B: Tensor) -> None: ...
+
+
+class Engine(Protocol):
+    """What runs a model elsewhere than in torch, such as `kinfolk.onnx.engine.Engine`."""
+
+    def steps(self, rows: list[list[int]], max_new: int) -> Stepping: ...
+
+
 @torch.inference_mode()
 def generate(
-    model: Transformer,
+    model: Transformer | Engine,
     prompt: Prompt,
     max_new: int = 16,
     *,
@@ -32,18 +50,16 @@ def generate(
     A list of token ids gives a list of token ids, the prompt included; a list of lists of any lengths gives a list of
     lists; a tensor gives a tensor, padded with 0 where an example stopped early. The prompt of an encoder-decoder is
     its source, and the result is the target from its opening token on. `stream` gets the newest token of every example
-    (-1: finished) after each step.
+    (-1: finished) after each step. An engine in the place of a model steps as it does.
     """
     how = Decoding(**options)
     rows, shape_back = _rows(prompt)
+    if not isinstance(model, Transformer):
+        return shape_back(_write(model.steps(rows, max_new), max_new, how, stream))
     was_training = model.training
     model.eval()
     try:
-        if how.beams > 1:
-            from kinfolk.decoding.beam import beam_search
-
-            return shape_back(beam_search(model, rows, max_new, how))
-        return shape_back(_decode(model, rows, max_new, how, stream))
+        return shape_back(_write(Steps(model, rows, max_new, how.cached), max_new, how, stream))
     finally:
         model.train(was_training)
 
@@ -56,12 +72,12 @@ class Steps:
         device = next(model.parameters()).device
         self.source: Batch | None = None
         if model.spec.topology == "encoder-decoder":
-            self.source, rows = _batch(rows, device), [[BOS] for _ in rows]
+            self.source, rows = batch_of(rows, device), [[BOS] for _ in rows]
         self.rows = rows
         n = max(map(len, rows))
         # the last of the new tokens is not read again
         _check(model, n + max(0, max_new - 1))
-        self.batch = _batch(rows, device)
+        self.batch = batch_of(rows, device)
         self.state = model.new_state(len(rows), n + max_new)
 
     def first(self) -> Tensor:
@@ -82,7 +98,7 @@ class Steps:
             step = Batch(index=tokens_B, tokens=tokens_B[:, None])
             return self.model.head.logits(self.model.run(step, self.state).hidden[:, -1])
         self.rows = [[*row, int(token)] for row, token in zip(self.rows, tokens_B.tolist(), strict=True)]
-        self.batch = _batch(self.rows, tokens_B.device)
+        self.batch = batch_of(self.rows, tokens_B.device)
         return self.first()
 
     def select(self, rows_B: Tensor) -> None:
@@ -94,10 +110,11 @@ class Steps:
             self.source = self.source.map(lambda x: x[rows_B])
 
 
-def _decode(
-    model: Transformer, rows: list[list[int]], max_new: int, how: Decoding, stream: Callable[[list[int]], None] | None
-) -> list[list[int]]:
-    steps = Steps(model, rows, max_new, how.cached)
+def _write(steps: Stepping, max_new: int, how: Decoding, stream: Callable[[list[int]], None] | None) -> list[list[int]]:
+    if how.beams > 1:
+        from kinfolk.decoding.beam import beam_search
+
+        return beam_search(steps, max_new, how)
     out = [list(row) for row in steps.rows]
     if max_new == 0:
         return out
@@ -129,7 +146,8 @@ def _check(model: Transformer, n: int) -> None:
         raise ShapeError(f"prompt and new tokens need {n} positions, the model has {model.limit}: lower max_new")
 
 
-def _batch(rows: list[list[int]], device: torch.device) -> Batch:
+def batch_of(rows: list[list[int]], device: torch.device) -> Batch:
+    """Return rows of any lengths as one batch, padded on the right."""
     tokens_BL = _padded(rows, device)
     keep_BL = tokens_BL >= 0
     keep = None if bool(keep_BL.all()) else keep_BL

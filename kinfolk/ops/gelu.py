@@ -57,6 +57,8 @@ def _here(u: Tensor) -> bool:
 
     Calls cost more than they save on a few numbers, one fused kernel is better on a GPU, and 16 bits need its care.
     """
+    if torch.compiler.is_exporting():
+        return False  # sizes are unknown, and a graph has one operator for it
     large, cpu = u.numel() >= FEW, u.device.type == "cpu"
     return large and cpu and u.dtype in (torch.float32, torch.float64) and u.is_contiguous()
 

@@ -1,0 +1,89 @@
+"""A folder of graphs: `model.onnx` (or `encoder.onnx` and `decoder.onnx`), `spec.toml`, `tokenizer.json`, `onnx.json`.
+
+`onnx.json` says what the graphs take in and give out, so that any program with onnxruntime can run them.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, Self
+
+from kinfolk.core.errors import CheckpointError
+
+ABOUT, MODEL, ENCODER, DECODER = "onnx.json", "model.onnx", "encoder.onnx", "decoder.onnx"
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One tensor of a state: `state.NAME` goes in, `next.NAME` comes out (unless nothing changes it).
+
+    axes: names of what differs ("batch", "past", "memory") and sizes of what does not. fill: what it holds before the
+    first token. begins: what it holds then comes out of the encoder.
+    """
+
+    name: str
+    axes: tuple[str | int, ...]
+    dtype: str
+    fill: float = 0.0
+    begins: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether a step gives it out again."""
+        return "memory" not in self.axes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class About:
+    """What a program must know to run the graphs.
+
+    topology: of the model. precision: "fp32" or "int8". padded: whether an encoder is told which tokens are real;
+    otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
+    keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
+    each step appends to them and `seen` says where they stand. limit: most positions of a row; None: as many as fit.
+    source: digest of the weights. differences: largest ones to torch that the check found, by shape.
+    """
+
+    topology: str
+    precision: str
+    padded: bool = True
+    segmented: bool = False
+    fused: bool = False
+    limit: int | None = None
+    vocab_size: int = 0
+    state: tuple[Kept, ...] = ()
+    source: str = ""
+    differences: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The graphs there are."""
+        return (ENCODER, DECODER) if self.topology == "encoder-decoder" else (MODEL,)
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        return json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read it from a folder, or say what is wrong with that."""
+        file = folder / ABOUT
+        try:
+            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(f"{folder}: no {ABOUT} here: `kin export RUN --to onnx --out {folder}`") from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read: {error}") from None
+        if found.pop("format", None) != FORMAT:
+            raise CheckpointError(f"{file}: written by another version; export the run again")
+        try:
+            state = tuple(Kept(**one | {"axes": tuple(one["axes"])}) for one in found.pop("state"))
+            return cls(**found | {"state": state})
+        except (TypeError, KeyError) as error:
+            raise CheckpointError(f"{file}: is not what `kin export --to onnx` writes: {error}") from None
+
+
+def is_exported(folder: Path) -> bool:
+    """Tell whether a folder holds graphs."""
+    return (folder / ABOUT).is_file()
