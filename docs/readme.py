@@ -19,6 +19,7 @@ LAYERS += [
     "inspect",
     "compress",
     "onnx",
+    "serve",
     "bench",
 ]
 LAYERS += ["cli"]

@@ -41,6 +41,7 @@ VERBS = {
     "export": Verb("Exchange", "write a run for other people's tools"),
     "compress": Verb("Make it smaller", "cut heads, neurons and layers, and measure what each costs"),
     "inspect": Verb("Look inside", "every head on a text, what is special to a relative, and what heads are for"),
+    "serve": Verb("Put it behind an address", "an HTTP server that OpenAI's clients can use, and a live page"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),
 }
 

@@ -1,5 +1,7 @@
 """From logits to the next token of each row."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -7,15 +9,19 @@ from kinfolk.core.rng import Rng
 from kinfolk.decoding.options import Decoding
 
 
-def choose(logits_BV: Tensor, seen_BL: Tensor, step: int, how: Decoding) -> Tensor:
-    """Return one token per row. `seen_BL` holds the tokens so far, negative where there is none."""
+def choose(logits_BV: Tensor, seen_BL: Tensor, step: int, how: Decoding, rows: Sequence[int] | None = None) -> Tensor:
+    """Return one token per row. `seen_BL` holds the tokens so far, negative where there is none.
+
+    rows: the numbers by which rows draw, if not 0, 1, …
+    """
     logits_BV = penalise(logits_BV, seen_BL, how.repetition_penalty)
     if how.greedy:
         return logits_BV.argmax(-1)
     probability_BV = distribution(logits_BV, how).double()
     # a draw of its own for each row and step: the company a row keeps does not change its text
     rng = Rng(how.seed)
-    lot_B = torch.tensor([rng.example(row, f"token {step}").random() for row in range(len(logits_BV))])
+    numbers = range(len(logits_BV)) if rows is None else rows
+    lot_B = torch.tensor([rng.example(row, f"token {step}").random() for row in numbers])
     cumulative_BV = probability_BV.cumsum(-1)
     return torch.searchsorted(cumulative_BV, lot_B.to(cumulative_BV)[:, None] * cumulative_BV[:, -1:], right=True)[:, 0]
 

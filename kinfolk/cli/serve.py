@@ -1,0 +1,74 @@
+"""`kin serve`: put runs behind an address."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+ENGINES = ("torch", "onnx")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TOKEN = "KINFOLK_TOKEN"
+
+EPILOG = """\
+examples:
+  kin serve runs/a                                    http://127.0.0.1:8000, a page at its root
+  kin serve runs/a runs/b --port 9000                 several runs, each by the name of its folder
+  kin serve runs/a --rows 32 --queue 128              more texts at once, and more that may wait
+  KINFOLK_TOKEN=… kin serve runs/a --host 0.0.0.0     for others too; who has no token is refused
+
+  curl localhost:8000/v1/completions -H 'content-type: application/json' \\
+       -d '{"model": "a", "prompt": "def ", "max_tokens": 40}'
+
+The addresses are those of OpenAI's protocol: /v1/models, /v1/completions, /v1/embeddings; besides /v1/classify,
+/v1/inspect, /health, /metrics and /openapi.json. Ctrl-C ends it after what is being written is finished."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("what", type=Path, nargs="+", metavar="RUN", help="run folders; each is a model by its folder's name")
+    add("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
+    add("--port", type=int, default=8000, help="0 takes any that is free (default: 8000)")
+    add("--token", default="", help=f"what clients must send as a bearer token (default: ${TOKEN}, or none)")
+    add("--engine", default="torch", help="torch or onnx (default: torch)")
+    add("--threads", type=int, metavar="N", help="of the engine (default: one for each core)")
+    limits = parser.add_argument_group("limits")
+    limits.add_argument("--rows", type=int, metavar="N", help="texts written at once (default: 16)")
+    limits.add_argument("--queue", type=int, metavar="N", help="texts that may wait; more get 429 (default: 64)")
+    limits.add_argument("--context", type=int, metavar="N", help="positions of a text (default: 4096, or the model's)")
+    limits.add_argument("--new", type=int, metavar="N", help="new tokens of one text (default: 4096)")
+    limits.add_argument("--body", type=int, metavar="BYTES", help="of a request (default: 4 MiB)")
+    limits.add_argument("--seconds", type=float, metavar="S", help="that a request may take (default: 300)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to stop."""
+    from kinfolk.core.errors import SpecError, suggest
+    from kinfolk.serve.app import App
+    from kinfolk.serve.limits import Limits
+    from kinfolk.serve.server import listen, make_server, open_runs
+
+    if args.engine not in ENGINES:
+        raise SpecError(f"--engine: unknown {args.engine!r}{suggest(args.engine, ENGINES)}")
+    if args.engine == "onnx":
+        raise SpecError("--engine: rows of an ONNX graph cannot join a running batch; use torch")
+    given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
+    limits = Limits(**{name: value for name, value in given.items() if value is not None})
+    if args.threads:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    token = args.token or os.environ.get(TOKEN, "")
+    app = App(open_runs(args.what), limits, token)
+    server = make_server(app)
+    sock = listen(args.host, args.port)
+    host, port = sock.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if args.host not in LOOPBACK and not token:
+        print(f"kin serve: anybody who reaches {url} may use it; --token asks for one", file=sys.stderr)
+    told = {"url": url, "models": list(app.served), "engine": args.engine, "rows": limits.rows, "queue": limits.queue}
+    print(json.dumps(told) if args.json else f"{', '.join(app.served)} at {url}", flush=True)
+    server.run(sockets=[sock])
+    return 0

@@ -1,0 +1,268 @@
+"""The server: what each address answers."""
+
+import asyncio
+import base64
+import hmac
+import itertools
+import struct
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from kinfolk.serve import protocol
+from kinfolk.serve.answers import Answer, Choice
+from kinfolk.serve.batching import Running
+from kinfolk.serve.engine import BusyError, ClosingError, Done, Engine, Event, Failed, Piece, Request
+from kinfolk.serve.exchange import Exchange, GoneError, Receive, Scope, Send, deadline
+from kinfolk.serve.limits import Limits
+from kinfolk.serve.metrics import Metrics
+from kinfolk.serve.openapi import document
+from kinfolk.serve.protocol import Asked, RefusalError
+from kinfolk.serve.served import Served
+
+OPEN = {"/", "/health"}
+"""What needs no token: the page has to be there before it can be told one."""
+STATUSES = {"timeout": (504, "timeout"), "refused": (400, "invalid_request"), "broken": (500, "internal_error")}
+
+Handler = Callable[[Exchange, Mapping[str, str]], Awaitable[None]]
+
+
+class App:
+    """An ASGI application over some runs."""
+
+    def __init__(self, served: Mapping[str, Served], limits: Limits | None = None, token: str = "") -> None:
+        self.served, self.limits, self.token = dict(served), limits or Limits(), token
+        running = {
+            name: Running(one.model, one.limit(self.limits.context)) for name, one in served.items() if one.writes
+        }
+        self.engine = Engine(running, self.limits)
+        self.metrics = Metrics(self.engine)
+        self.forms = protocol.forms(self.served, self.limits)
+        self._numbers = itertools.count(1)
+        self.routes: dict[str, dict[str, Handler]] = {
+            "/": {"GET": self._page},
+            "/health": {"GET": self._health},
+            "/metrics": {"GET": self._metrics},
+            "/openapi.json": {"GET": self._openapi},
+            "/v1/models": {"GET": self._models},
+            "/v1/completions": {"POST": self._completions},
+            "/v1/embeddings": {"POST": self._embeddings},
+            "/v1/classify": {"POST": self._classify},
+            "/v1/inspect": {"POST": self._inspect},
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.engine.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await asyncio.to_thread(self.engine.stop)
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began, exchange = time.perf_counter(), Exchange(receive, send, self.limits)
+        path = scope["path"] if scope["path"] in self.routes else "other"
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            try:
+                handler = self._find(scope, headers)
+                await handler(exchange, headers)
+            except RefusalError as error:
+                await exchange.answer(error.status, error.body, error.headers)
+            except GoneError:
+                raise
+            except Exception as error:
+                traceback.print_exception(error)
+                if not exchange.status:
+                    await exchange.answer(500, RefusalError(500, "internal_error", "the server failed").body)
+        except GoneError:
+            self.metrics.gone += 1
+        finally:
+            self.metrics.answered(path, exchange.status, time.perf_counter() - began)
+
+    def _find(self, scope: Scope, headers: Mapping[str, str]) -> Handler:
+        path, method = scope["path"], scope["method"]
+        if self.token and path not in OPEN:
+            given = headers.get("authorization", "").encode("latin-1")
+            if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
+                raise RefusalError(
+                    401, "invalid_token", "a bearer token is needed here", {"www-authenticate": "Bearer"}
+                )
+        found = self.routes.get(path)
+        if found is None and path.startswith("/v1/models/"):
+            found = {"GET": lambda exchange, _: self._model(exchange, path.removeprefix("/v1/models/"))}
+        if found is None:
+            raise RefusalError(404, "not_found", f"there is nothing at this address; see {', '.join(self.routes)}")
+        if method not in found:
+            allowed = ", ".join(found)
+            raise RefusalError(405, "method_not_allowed", f"this address takes {allowed}", {"allow": allowed})
+        return found[method]
+
+    async def _page(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        from kinfolk.serve.page import page
+
+        await exchange.send(200, page(list(self.served)).encode(), "text/html; charset=utf-8")
+
+    async def _health(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        if self.engine.closing:
+            raise RefusalError(503, "closing", "the server is about to stop")
+        await exchange.answer(200, {"status": "ok", "models": list(self.served)})
+
+    async def _metrics(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        await exchange.send(200, self.metrics.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def _openapi(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        await exchange.answer(200, document(self.forms, bool(self.token)))
+
+    async def _models(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        await exchange.answer(200, {"object": "list", "data": [_told(one) for one in self.served.values()]})
+
+    async def _model(self, exchange: Exchange, name: str) -> None:
+        await exchange.answer(200, _told(protocol.find(self.served, name)))
+
+    async def _completions(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        body = protocol.checked(await exchange.body(headers), self.forms.completions)
+        served = protocol.find(self.served, body["model"])
+        asked = await asyncio.to_thread(protocol.understand, body, served, self.limits)
+        answer = Answer(asked, f"cmpl-{next(self._numbers)}", int(time.time()))
+        waiting = Waiting(self.engine)
+        request = Request(served.name, waiting.tell, asked.rows, asked.texts, deadline=deadline(self.limits))
+        waiting.submit(request)
+        try:
+            if asked.stream:
+                # the first news decide whether there is a stream at all
+                first = await exchange.while_there(waiting.news())
+                await exchange.while_there(exchange.events(_stream(answer, first, waiting)))
+            else:
+                choices = await exchange.while_there(_collect(asked, waiting))
+                await exchange.answer(200, await asyncio.to_thread(answer.whole, choices))
+        finally:
+            self.engine.cancel(request)
+
+    async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        body, served, rows = await self._texts(exchange, headers, self.forms.embeddings)
+        vectors = await self._call(exchange, served, lambda: served.embed(rows))
+        packed = body.get("encoding_format") == "base64"
+        data = [
+            {"object": "embedding", "index": i, "embedding": _packed(vector) if packed else vector}
+            for i, vector in enumerate(vectors)
+        ]
+        n = sum(map(len, rows))
+        usage = {"prompt_tokens": n, "total_tokens": n}
+        await exchange.answer(200, {"object": "list", "data": data, "model": served.name, "usage": usage})
+
+    async def _classify(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        _, served, rows = await self._texts(exchange, headers, self.forms.classify)
+        if not served.classes:
+            raise RefusalError(400, "model_does_not_classify", f"{served.name} was not trained to tell classes apart")
+        chances = await self._call(exchange, served, lambda: served.classify(rows))
+        data = []
+        for i, each in enumerate(chances):
+            best = max(range(len(each)), key=each.__getitem__)
+            names = dict(zip(served.classes, each, strict=True))
+            data.append({"index": i, "label": served.classes[best], "probabilities": names})
+        n = sum(map(len, rows))
+        usage = {"prompt_tokens": n, "total_tokens": n}
+        await exchange.answer(200, {"object": "list", "data": data, "model": served.name, "usage": usage})
+
+    async def _inspect(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        from kinfolk.serve.page import seen
+
+        body = protocol.checked(await exchange.body(headers), self.forms.inspect)
+        served = protocol.find(self.served, body["model"])
+        found = await self._call(exchange, served, lambda: seen(served, body["text"], body.get("target")))
+        await exchange.answer(200, found)
+
+    async def _texts(self, exchange: Exchange, headers: Mapping[str, str], form: Any) -> Any:
+        body = protocol.checked(await exchange.body(headers), form)
+        served = protocol.find(self.served, body["model"])
+        most = served.limit(self.limits.context)
+        return body, served, await asyncio.to_thread(protocol.sequences, served, body["input"], most)
+
+    async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
+        waiting = Waiting(self.engine)
+        request = Request(served.name, waiting.tell, call=call, deadline=deadline(self.limits))
+        waiting.submit(request)
+        try:
+            found = await exchange.while_there(waiting.news())
+        finally:
+            self.engine.cancel(request)
+        assert isinstance(found, Done)
+        return found.value
+
+
+class Waiting:
+    """What somebody waits for, from the engine's thread to the loop of this one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self._loop = engine, asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def submit(self, request: Request) -> None:
+        """Hand a request to the engine, or refuse it."""
+        try:
+            self.engine.submit(request)
+        except BusyError:
+            raise RefusalError(429, "busy", "too many requests are waiting", {"retry-after": "1"}) from None
+        except ClosingError:
+            raise RefusalError(503, "closing", "the server is about to stop") from None
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on; called by the engine."""
+        # a loop that has ended needs no news
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def news(self) -> Event:
+        """Wait for the next event; what went wrong is raised."""
+        event = await self._events.get()
+        if isinstance(event, Failed):
+            status, code = STATUSES[event.kind]
+            raise RefusalError(status, code, event.message)
+        return event
+
+
+async def _collect(asked: Asked, waiting: Waiting) -> list[Choice]:
+    choices = [Choice() for _ in asked.rows]
+    while any(choice.finish is None for choice in choices):
+        event = await waiting.news()
+        assert isinstance(event, Piece)
+        choices[event.row].add(event)
+    return choices
+
+
+async def _stream(answer: Answer, first: Event, waiting: Waiting) -> AsyncIterator[Any]:
+    left, begun, n_new, event = len(answer.asked.rows), set[int](), 0, first
+    while True:
+        assert isinstance(event, Piece)
+        n_new += len(event.tokens)
+        left -= event.finish is not None
+        yield answer.piece(event, event.row not in begun)
+        begun.add(event.row)
+        if not left:
+            break
+        try:
+            event = await waiting.news()
+        except RefusalError as error:
+            yield error.body
+            return
+    if answer.asked.usage:
+        yield answer.ending(n_new)
+
+
+def _told(served: Served) -> dict[str, Any]:
+    return {"id": served.name, "object": "model", "created": served.created, "owned_by": served.recipe.name}
+
+
+def _packed(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

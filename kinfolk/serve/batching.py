@@ -1,0 +1,190 @@
+"""The running batch: rows join it when their prompt is read, and leave it when they have written enough.
+
+Each step makes one token of every row, whoever else is there. A row's draws depend on its own seed and step alone, so
+what it writes is what it would write alone.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.errors import ShapeError
+from kinfolk.decoding.choose import choose
+from kinfolk.decoding.decode import BOS, batch_of
+from kinfolk.decoding.options import Decoding
+from kinfolk.models.joining import join, least_room, leave
+from kinfolk.models.model import State, Transformer
+
+CHUNK = 32
+"""States are made for a multiple of so many positions: rows of similar lengths need no filling up."""
+SCORED = 256
+"""Positions of a prompt that are scored at once."""
+
+
+class Scored(NamedTuple):
+    """A token with its logarithmic probability, and the likeliest tokens in its place with theirs."""
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclasses.dataclass(eq=False, kw_only=True)
+class Row:
+    """A text in the making: what was asked for, and what has been written.
+
+    choice: its number among the texts of one request, which draw independently.
+    n_top: how many of the likeliest tokens are reported with each; -1: no probabilities at all.
+    presence, frequency: taken from the scores of tokens already written, once or each time.
+    scores_prompt: whether the tokens of the prompt get probabilities too; they are in `read`.
+    """
+
+    prompt: Sequence[int]
+    max_new: int
+    how: Decoding
+    choice: int = 0
+    n_top: int = -1
+    presence: float = 0.0
+    frequency: float = 0.0
+    scores_prompt: bool = False
+    written: list[int] = dataclasses.field(default_factory=list)
+    read: list[Scored] = dataclasses.field(default_factory=list)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it takes the likeliest token as the model says it."""
+        own = self.presence or self.frequency or self.how.repetition_penalty != 1.0
+        return self.how.greedy and not own
+
+    @property
+    def finish(self) -> str | None:
+        """Why nothing more is written: "stop", "length", or None while it goes on."""
+        if self.written and self.written[-1] in self.how.stop:
+            return "stop"
+        return "length" if len(self.written) >= self.max_new else None
+
+
+class Running:
+    """The rows of one model that are being written, and their state."""
+
+    def __init__(self, model: Transformer, context: int) -> None:
+        self.model, self.rows = model.eval(), list[Row]()
+        self.context = min(context, model.limit or context)
+        self.pairs = model.spec.topology == "encoder-decoder"
+        self._least = least_room(model, self.context)
+        self._state: State | None = None
+        self._logits_BV: Tensor | None = None
+
+    def room_for(self, row: Row) -> int:
+        """Return how many positions a row needs; the last of its tokens is not read again."""
+        return (1 if self.pairs else len(row.prompt)) + max(0, row.max_new - 1)
+
+    @torch.inference_mode()
+    def start(self, rows: Sequence[Row]) -> None:
+        """Read the prompts of new rows, and let those join who have something to write."""
+        need = max(map(self.room_for, rows))
+        if need > self.context:
+            raise ShapeError(f"prompt and new tokens need {need} positions, the model has {self.context}")
+        room = min(self.context, max(self._least, -(-need // CHUNK) * CHUNK))
+        device = next(self.model.parameters()).device
+        prompts = [list(row.prompt) for row in rows]
+        batch = batch_of([[BOS]] * len(rows) if self.pairs else prompts, device)
+        if self.pairs:
+            source = batch_of(prompts, device)
+            batch = batch.replace(source=source.tokens, source_keep=source.keep)
+        state = self.model.new_state(len(rows), room)
+        hidden_BLD = self.model.run(batch, state).hidden
+        lengths_B = torch.full((len(rows),), batch.tokens.shape[1]) if batch.keep is None else batch.keep.sum(1)
+        for i, row in enumerate(rows):
+            if row.scores_prompt:
+                row.read = self._scored(hidden_BLD[i], row)
+        going = torch.tensor([i for i, row in enumerate(rows) if row.max_new > 0], device=device, dtype=torch.long)
+        if not len(going):
+            return
+        logits_BV = self.model.head.logits(hidden_BLD[going, (lengths_B.to(device) - 1)[going]])
+        if len(going) < len(rows):
+            leave(state, going)
+        self._take_in([row for row in rows if row.max_new > 0], state, logits_BV)
+
+    @torch.inference_mode()
+    def step(self) -> list[Scored]:
+        """Choose the next token of every row and read it; return the tokens in the order of `rows`."""
+        assert self._logits_BV is not None
+        likeliest = self._logits_BV.argmax(-1).tolist()
+        made = [self._choose(*one) for one in zip(self.rows, self._logits_BV, likeliest, strict=True)]
+        for row, one in zip(self.rows, made, strict=True):
+            row.written.append(one.token)
+        return made
+
+    @torch.inference_mode()
+    def go_on(self, staying: Sequence[Row]) -> None:
+        """Let all rows leave but these, and read their newest tokens."""
+        if len(staying) < len(self.rows):
+            self._keep([i for i, row in enumerate(self.rows) if row in set(staying)])
+        if not self.rows or self._state is None:
+            return
+        device = next(self.model.parameters()).device
+        newest = batch_of([row.written[-1:] for row in self.rows], device)
+        self._logits_BV = self.model.head.logits(self.model.run(newest, self._state).hidden[:, -1])
+
+    def clear(self) -> None:
+        """Forget all rows, after something went wrong."""
+        self.rows, self._state, self._logits_BV = [], None, None
+
+    def _take_in(self, rows: list[Row], state: State, logits_BV: Tensor) -> None:
+        if self._state is None or self._logits_BV is None:
+            self._state, self._logits_BV = state, logits_BV
+        else:
+            join(self._state, len(self.rows), state, len(rows))
+            self._logits_BV = torch.cat([self._logits_BV, logits_BV])
+        self.rows += rows
+
+    def _keep(self, which: list[int]) -> None:
+        self.rows = [self.rows[i] for i in which]
+        if not which:
+            self.clear()
+        elif self._state is not None:
+            leave(self._state, torch.tensor(which, device=next(self.model.parameters()).device))
+
+    def _choose(self, row: Row, logits_V: Tensor, likeliest: int) -> Scored:
+        token = likeliest if row.plain else _chosen(row, logits_V)
+        if row.n_top < 0:
+            return Scored(token)
+        return _scored(logits_V.log_softmax(-1)[None], [token], row.n_top)[0]
+
+    def _scored(self, hidden_LD: Tensor, row: Row) -> list[Scored]:
+        """Score the tokens of a prompt, each by those before it; the first has nothing before it."""
+        found, ids = [Scored(row.prompt[0])], list(row.prompt)
+        for at in range(1, len(ids), SCORED):
+            stop = min(at + SCORED, len(ids))
+            log_p_LV = self.model.head.logits(hidden_LD[None, at - 1 : stop - 1])[0].log_softmax(-1)
+            found += _scored(log_p_LV, ids[at:stop], row.n_top)
+        return found
+
+
+def _chosen(row: Row, logits_V: Tensor) -> int:
+    """Choose a token as a request wants it; rows draw by their own numbers."""
+    seen = [*row.prompt, *row.written] if row.how.repetition_penalty != 1.0 else [0]
+    seen_1L = torch.tensor([seen], device=logits_V.device)
+    return int(choose(_weighed(row, logits_V)[None], seen_1L, len(row.written), row.how, (row.choice,)))
+
+
+def _weighed(row: Row, logits_V: Tensor) -> Tensor:
+    """Return scores that have become lower for what is already written."""
+    if row.written and (row.presence or row.frequency):
+        ids, times = torch.tensor(row.written, device=logits_V.device).unique(return_counts=True)
+        logits_V = logits_V.index_add(0, ids, -(row.presence + row.frequency * times).to(logits_V))
+    return logits_V
+
+
+def _scored(log_p_LV: Tensor, ids: list[int], n_top: int) -> list[Scored]:
+    own_L = log_p_LV[torch.arange(len(ids)), torch.tensor(ids, device=log_p_LV.device)].tolist()
+    tops: list[Any] = [()] * len(ids)
+    if n_top > 0:
+        values, at = log_p_LV.topk(min(n_top, log_p_LV.shape[-1]))
+        rows = zip(at.tolist(), values.tolist(), strict=True)
+        tops = [tuple(zip(which, log_p, strict=True)) for which, log_p in rows]
+    return [Scored(*one) for one in zip(ids, own_L, tops, strict=True)]
