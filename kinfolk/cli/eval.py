@@ -21,6 +21,7 @@ examples:
   kin eval runs/a                                the run's own validation data, all of it
   kin eval runs/a --data other.txt --split all   another text, with the run's tokenizer
   kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
+  kin eval runs/c --data labelled:test.csv       all rows of another file with labels
   kin eval runs/c                                of labels also macro-F1, MCC, and which class is taken for which
   kin eval runs/b --bleu --beams 4 --average 5   pairs: BLEU of beam search, with the mean of five checkpoints
   kin eval runs/a --json                         for machines"""
@@ -32,8 +33,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
     parser.add_argument(
         "--split",
-        default="valid",
-        help="valid, train or all; test or longer where the data has such a part (default: valid)",
+        help="valid, train or all; test or longer where the data has such a part (default: valid; of a file with "
+        "labels that is named by --data, all)",
     )
     parser.add_argument("--batches", type=int, default=0, metavar="N", help="only the first N batches of each part")
     parser.add_argument(
@@ -60,9 +61,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print nats per target of every measure, and bits per byte of a text."""
+    from kinfolk.data.asking import has_labels
     from kinfolk.train.run import load_learner
     from kinfolk.train.special import sentences
 
+    if args.split is None:
+        named = args.data is not None and args.valid is None and has_labels(args.data)
+        args.split = "all" if named else "valid"
     if args.split not in SPLITS:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
     if acting.acts(args.what):
@@ -149,6 +154,7 @@ def _sentence(row: "Timing", threads: int) -> str:
 def _open(args: argparse.Namespace) -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
     from kinfolk.data import Tokenizer
+    from kinfolk.data.asking import has_labels
     from kinfolk.data.labels import with_classes
     from kinfolk.train import folder
     from kinfolk.train.run import reopen
@@ -157,7 +163,9 @@ def _open(args: argparse.Namespace) -> "Data":
         return reopen(args.what)
     own = args.what / folder.TOKENIZER
     source = {"name": args.data, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
-    data = open_source({name: value for name, value in source.items() if value is not None})
+    source |= {"valid": args.valid}
+    whole = args.split == "all" and args.valid is None and has_labels(args.data)
+    data = open_source({name: value for name, value in source.items() if value is not None}, whole=whole)
     if data.tokenizer.to_json() != Tokenizer.load(own).to_json():
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
     classes = folder.read(args.what).get("classes")
@@ -182,11 +190,15 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
 
     reading = reading_of(recipe.training)
     totals: dict[str, Score] = {}
-    names = ("train", "valid") if args.split == "all" else (args.split,)
-    tally = tally_of(recipe.objective, getattr(data.split(names[-1]), "classes", ()))
+    names: tuple[str, ...] = ("train", "valid") if args.split == "all" else (args.split,)
+    # a file that is scored whole has nothing held out
+    names = tuple(name for name in names if args.split != "all" or len(data.splits[name]))
+    splits = [data.split(name) for name in names]
+    if len(splits) > 1 and hasattr(splits[0], "joined"):
+        splits = [splits[0].joined(splits[1])]
+    tally = tally_of(recipe.objective, getattr(splits[-1], "classes", ()), splits[-1])
     scored = learner if tally is None else Watched(learner, tally)
-    for name in names:
-        split = data.split(name)
+    for split in splits:
         batches = Batches(split=split, shuffle=False, **reading)
         for measure, score in evaluate(scored, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))

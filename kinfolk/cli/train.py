@@ -53,6 +53,7 @@ def data_arguments(parser: argparse.ArgumentParser, default: str | None) -> None
     data = parser.add_argument_group("data")
     usual = f"default: {default}" if default else "default: the run's own"
     data.add_argument("--data", default=default, metavar="D", help=f"stdlib, a task, a file, a folder ({usual})")
+    data.add_argument("--valid", metavar="FILE", help="for raw files: another file to validate on")
     data.add_argument("--tokenizer", metavar="T", help="for raw files: byte, char, word, bpe, unigram or a file")
     data.add_argument("--vocab", type=int, metavar="N", help="for raw files: size of a vocabulary that is learnt")
     data.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.train.run import describe, train
 
     source = {"name": args.data, "tokenizer": args.tokenizer, "vocab": args.vocab, "cache": args.cache}
+    source |= {"valid": args.valid}
     source = {name: str(value) if name == "cache" else value for name, value in source.items() if value is not None}
     data = open_source(source)
     recipe = recipe_of(args, data)
@@ -98,11 +100,14 @@ def run(args: argparse.Namespace) -> int:
         return show(train(recipe, data, out, **known, judging=judge), args.json)
 
 
-def open_source(source: dict[str, Any]) -> "Data":
-    """Open the data that the options name."""
-    from kinfolk.data import open_data
+def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
+    """Open the data that the options name; `whole`: with nothing held out."""
+    from kinfolk.data import Preparation, open_data
 
     rest = {key: value for key, value in source.items() if key != "name"}
+    if whole:
+        known = {key: rest.pop(key) for key in ("tokenizer", "vocab") if key in rest}
+        rest["choices"] = Preparation(**known, valid=0.0)
     return open_data(source["name"], **rest)
 
 

@@ -23,6 +23,8 @@ MEANINGS = {
     "macro-f1": "the mean over classes of F1, the harmonic mean of precision and recall",
     "micro-f1": "F1 of all decisions about classes together",
     "entity-f1": "F1 of whole entities, both ends and the kind right",
+    "answer-f1": "the words that an answer shares with the right one, over those of both, as SQuAD counts them",
+    "answer-exact": "the share of questions whose answer is one of the right ones, as SQuAD compares them",
     "mcc": "Matthews' correlation of labels and answers; 0 is guessing",
     "pearson": "the correlation of numbers and their guesses",
     "spearman": "the correlation of the ranks of numbers and their guesses",

@@ -1,6 +1,5 @@
 """Questions and contexts as token ids: long contexts are read through windows, each with the answer if it holds it."""
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -140,11 +139,10 @@ class AnswerSplit:
             found.append((self._asked[question], context, np.array([first, last])))
         return found
 
-    def some(self, which: Sequence[int]) -> "AnswerSplit":
-        """Return the windows with these numbers only."""
-        other = copy.copy(self)
-        other._rows = self._rows[list(which)]
-        return other
+    def joined(self, other: "AnswerSplit") -> "AnswerSplit":
+        """Return the questions of both, one split after the other."""
+        questions, always = [*self.questions, *other.questions], self.always and other.always
+        return AnswerSplit(self.name, self.tokenizer, questions, self.reading, always=always)
 
     def question_of(self, window: int) -> int:
         """Return the number of the question that a window is about."""

@@ -21,6 +21,11 @@ def is_labelled(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
+def has_labels(name: str) -> bool:
+    """Tell whether a name asks for labels of any kind in a file."""
+    return name.startswith((PREFIX, "tags:"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Asked:
     """What a name asks for: a file, and settings by their short names."""

@@ -125,6 +125,10 @@ class TaggedSplit:
         other._numbers = [table[numbers] for numbers in self._numbers]
         return other
 
+    def joined(self, other: "TaggedSplit") -> "TaggedSplit":
+        """Return the sentences of both, one split after the other."""
+        return TaggedSplit(self.name, self.tokenizer, [*self.sentences, *other.sentences], self.classes)
+
     def lengths(self, indices: Indices) -> Indices:
         """Return the lengths of the sentences."""
         return np.array([len(self._ids[i]) for i in indices], dtype=np.int64)

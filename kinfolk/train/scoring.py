@@ -8,6 +8,7 @@ from kinfolk.train.job import Job
 from kinfolk.train.judgement import Watched, tally_of
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
+from kinfolk.train.tallies import Tally
 
 if TYPE_CHECKING:
     from kinfolk.train.tallies import Tally
@@ -20,20 +21,15 @@ def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
     learner = job.learner if tally is None else Watched(job.learner, tally)
     scores = evaluate(learner, job.valid, job.training.eval_batches, team=team, autocast=autocast)
     if tally is not None:
-        scores |= {name: Score(value, 1.0) for name, value in numbers(tally).items() if name not in scores}
+        scores |= {name: Score(value, 1.0) for name, value in tally.values().items() if name not in scores}
     return scores | (job.judge(job.learner.model) if job.judge else {})
 
 
-def tally_for(job: Job) -> "Tally | None":
+def tally_for(job: Job) -> Tally | None:
     """Return an empty tally, where checkpoints are told apart by a metric and labels have more than sums."""
     if not job.training.metric:
         return None
-    return tally_of(job.learner.objective, getattr(job.split, "classes", ()))
-
-
-def numbers(tally: "Tally") -> dict[str, float]:
-    """Return the single numbers of a tally by the names of measures."""
-    return {name.replace("_", "-"): x for name, x in tally.plain().items() if isinstance(x, float)}
+    return tally_of(job.learner.objective, getattr(job.split, "classes", ()), job.split)
 
 
 def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:
@@ -41,7 +37,7 @@ def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:
     metric, tally = job.training.metric, tally_for(job)
     if not metric or metric in measures:
         return
-    known = {*measures, *(numbers(tally) if tally is not None and world == 1 else ())}
+    known = {*measures, *(tally.values() if tally is not None and world == 1 else ())}
     if metric not in known:
         several = " of several processes" if world > 1 else ""
         raise SpecError(f"training.metric: no validation{several} measures {metric!r}{suggest(metric, known)}")

@@ -4,7 +4,9 @@ import json
 
 import numpy as np
 import pytest
+import sklearn.metrics
 import torch
+from scipy.stats import rankdata, spearmanr
 
 from kinfolk.cli.main import main
 from kinfolk.core.batch import IGNORE, Batch
@@ -13,7 +15,8 @@ from kinfolk.data import open_data
 from kinfolk.data.labels import with_classes
 from kinfolk.models.model import Output
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
-from kinfolk.train.judgement import Confusion, Correlation, tally_of
+from kinfolk.train.judgement import tally_of
+from kinfolk.train.tallies import Confusion, Correlation, ranks
 
 
 class Fixed:
@@ -108,8 +111,34 @@ def test_the_correlation_is_that_of_all_at_once():
     for some in (slice(0, 1), slice(1, 20), slice(20, 50)):
         tally.add(said(torch.from_numpy(guesses[some])), batch(torch.from_numpy(labels[some])))
     assert tally.pearson == pytest.approx(np.corrcoef(guesses, labels)[0, 1], rel=1e-8)
-    assert Correlation().pearson == 0.0
+    assert tally.values()["spearman"] == pytest.approx(spearmanr(guesses, labels).statistic)
+    assert Correlation().pearson == Correlation().spearman == 0.0
     assert tally_of(SpanAnswer(), ("a",)) is None
+
+
+def test_ranks_share_ties():
+    values = torch.tensor([3.0, 1.0, 3.0, 2.0, 3.0])
+    assert ranks(values).tolist() == rankdata(values.numpy()).tolist() == [4, 1, 4, 2, 4]
+    tally = Correlation()
+    tally.add(said(values), batch(torch.tensor([1.0, 1.0, 5.0, 2.0, 0.0])))
+    assert tally.spearman == pytest.approx(spearmanr(values.numpy(), [1, 1, 5, 2, 0]).statistic)
+
+
+def test_figures_are_those_of_scikit_learn():
+    g = torch.Generator().manual_seed(1)
+    labels, answers = torch.randint(4, (80,), generator=g), torch.randint(4, (80,), generator=g)
+    answers = torch.where(torch.rand(80, generator=g) < 0.4, labels, answers)
+    values = told(labels, answers, 4).values()
+    assert values["accuracy"] == pytest.approx(sklearn.metrics.accuracy_score(labels, answers))
+    assert values["macro-f1"] == pytest.approx(sklearn.metrics.f1_score(labels, answers, average="macro"))
+    assert values["mcc"] == pytest.approx(sklearn.metrics.matthews_corrcoef(labels, answers))
+    holds, logits = torch.rand(50, 5, generator=g) < 0.3, torch.randn(50, 5, generator=g)
+    tally = tally_of(ClassifyMany(), list("abcde"))
+    tally.add(said(logits), batch(holds.float()))
+    found, values = (logits > 0).numpy(), tally.values()
+    assert values["micro-f1"] == pytest.approx(sklearn.metrics.f1_score(holds.numpy(), found, average="micro"))
+    assert values["macro-f1"] == pytest.approx(sklearn.metrics.f1_score(holds.numpy(), found, average="macro"))
+    assert values["exact-match"] == pytest.approx(sklearn.metrics.accuracy_score(holds.numpy(), found))
 
 
 def rows(path, pairs):

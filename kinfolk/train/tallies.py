@@ -1,0 +1,226 @@
+"""Counts of what a model says of labels, and the figures that follow from them."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.models.model import Output
+
+SHOWN = 12
+"""The largest number of classes whose matrix is printed."""
+
+
+class Tally(Protocol):
+    """What is kept of answers, batch by batch, and what follows from it."""
+
+    def add(self, output: Output, batch: Batch) -> None:
+        """Take what a model said of a batch."""
+
+    def values(self) -> dict[str, float]:
+        """Return the figures by the names of measures, the usual one first; of all of them more is better."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return what was found, as plain data."""
+
+    def sentences(self) -> list[str]:
+        """Say it."""
+
+
+@dataclasses.dataclass
+class Confusion:
+    """How often each class (row) was taken for each (column).
+
+    macro_f1 is the mean over the classes that occur among labels or answers, one that is never found counting 0; mcc is
+    Matthews' correlation for many classes (Gorodkin 2004), 0 where all labels or all answers are one class.
+    """
+
+    classes: Sequence[str]
+    counts_CC: Tensor
+
+    def add(self, output: Output, batch: Batch) -> None:
+        """Count the answers of a batch; where tokens are tagged, those that have a tag."""
+        answers, labels = output.logits.argmax(-1), batch.labels if batch.targets is None else batch.targets
+        assert labels is not None
+        real, n = labels != IGNORE, len(self.counts_CC)
+        pairs = (labels[real] * n + answers[real]).cpu()
+        self.counts_CC += torch.bincount(pairs, minlength=n * n).view(n, n)
+
+    @property
+    def accuracy(self) -> float:
+        """The share of right answers."""
+        return int(self.counts_CC.trace()) / max(1, int(self.counts_CC.sum()))
+
+    @property
+    def f1(self) -> list[float | None]:
+        """The harmonic mean of precision and recall of each class; None of one that does not occur."""
+        both = (self.counts_CC.sum(0) + self.counts_CC.sum(1)).tolist()
+        return [2 * hit / n if n else None for hit, n in zip(self.counts_CC.diagonal().tolist(), both, strict=True)]
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of `f1`."""
+        return _mean([x for x in self.f1 if x is not None])
+
+    @property
+    def mcc(self) -> float:
+        """Matthews' correlation."""
+        counts = self.counts_CC.double()
+        n, hits, labels, answers = counts.sum(), counts.trace(), counts.sum(1), counts.sum(0)
+        spread = (n * n - answers.square().sum()) * (n * n - labels.square().sum())
+        return float((hits * n - (labels * answers).sum()) / spread.sqrt()) if spread > 0 else 0.0
+
+    def values(self) -> dict[str, float]:
+        """Return the figures."""
+        return {"accuracy": self.accuracy, "macro-f1": self.macro_f1, "mcc": self.mcc}
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything."""
+        found, right = self.counts_CC.sum(0).tolist(), self.counts_CC.diagonal().tolist()
+        rows = zip(self.classes, self.counts_CC.sum(1).tolist(), found, right, self.f1, strict=True)
+        return {
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "mcc": self.mcc,
+            "classes": [
+                {"name": name, "labels": labels, "answers": answers, "right": hits, "f1": f1}
+                for name, labels, answers, hits, f1 in rows
+            ],
+            "confusion": self.counts_CC.tolist(),
+        }
+
+    def sentences(self) -> list[str]:
+        """Say it, the matrix where it fits on a screen."""
+        lines = [f"macro-F1       {self.macro_f1:.4f}", f"MCC            {self.mcc:.4f}"]
+        if len(self.classes) > SHOWN:
+            worst = sorted((x, name) for x, name in zip(self.f1, self.classes, strict=True) if x is not None)[:SHOWN]
+            return [*lines, "lowest F1      " + ", ".join(f"{name} {x:.2f}" for x, name in worst)]
+        width = max(6, *(len(name) for name in self.classes))
+        lines.append("label \\ answer".ljust(width + 2) + "".join(name.rjust(width + 2) for name in self.classes))
+        for name, row in zip(self.classes, self.counts_CC.tolist(), strict=True):
+            lines.append(name.ljust(max(width + 2, 14)) + "".join(f"{count:,}".rjust(width + 2) for count in row))
+        return lines
+
+
+@dataclasses.dataclass
+class Holding:
+    """Of each class how often it was rightly found (0), wrongly found (1) and missed (2)."""
+
+    classes: Sequence[str]
+    counts_C3: Tensor
+    n: int = 0
+    whole: int = 0
+
+    def add(self, output: Output, batch: Batch) -> None:
+        """Count the answers of a batch."""
+        assert batch.labels is not None
+        found, holds = output.logits.cpu() > 0, batch.labels.cpu() > 0.5
+        self.n += len(holds)
+        self.whole += int((found == holds).all(1).sum())
+        self.counts_C3 += torch.stack([found & holds, found & ~holds, ~found & holds], -1).sum(0)
+
+    @property
+    def f1(self) -> list[float | None]:
+        """Of each class; None of one that neither holds nor is found."""
+        return [
+            2 * hit / n if (n := 2 * hit + wrong + missed) else None for hit, wrong, missed in self.counts_C3.tolist()
+        ]
+
+    @property
+    def micro_f1(self) -> float:
+        """Of all decisions together."""
+        hit, wrong, missed = self.counts_C3.sum(0).tolist()
+        return 2 * hit / max(1, 2 * hit + wrong + missed)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of `f1`."""
+        return _mean([x for x in self.f1 if x is not None])
+
+    @property
+    def exact_match(self) -> float:
+        """The share of examples of which every decision is right."""
+        return self.whole / max(1, self.n)
+
+    def values(self) -> dict[str, float]:
+        """Return the figures."""
+        return {"micro-f1": self.micro_f1, "macro-f1": self.macro_f1, "exact-match": self.exact_match}
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything."""
+        rows = zip(self.classes, self.counts_C3.tolist(), self.f1, strict=True)
+        each = [{"name": name, "right": a, "wrong": b, "missed": c, "f1": f1} for name, (a, b, c), f1 in rows]
+        means = {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "exact_match": self.exact_match}
+        return means | {"classes": each}
+
+    def sentences(self) -> list[str]:
+        """Say the means."""
+        return [f"micro-F1       {self.micro_f1:.4f}", f"macro-F1       {self.macro_f1:.4f}"]
+
+
+@dataclasses.dataclass
+class Correlation:
+    """Moments of guesses and labels: their number, means, and sums of products of differences from the means.
+
+    Ranks need all of them, so they are kept too: sixteen bytes an example.
+    """
+
+    n: int = 0
+    means_2: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
+    products_22: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(2, 2, dtype=torch.float64))
+    pairs: list[Tensor] = dataclasses.field(default_factory=list)
+
+    def add(self, output: Output, batch: Batch) -> None:
+        """Join the moments of a batch to those so far (Chan et al. 1979), which stays exact far from zero."""
+        assert batch.labels is not None
+        both_B2 = torch.stack([output.logits.double().cpu(), batch.labels.double().cpu()], -1)
+        self.pairs.append(both_B2)
+        self._join(both_B2)
+
+    def _join(self, both_B2: Tensor) -> None:
+        m, mean_2 = len(both_B2), both_B2.mean(0)
+        inside_B2, step_2 = both_B2 - mean_2, mean_2 - self.means_2
+        self.products_22 += inside_B2.mT @ inside_B2 + torch.outer(step_2, step_2) * self.n * m / (self.n + m)
+        self.means_2 += step_2 * m / (self.n + m)
+        self.n += m
+
+    @property
+    def pearson(self) -> float:
+        """The correlation of guesses and labels; 0 where either does not vary."""
+        (gg, gl), (_, ll) = self.products_22.tolist()
+        return float(gl / (gg * ll) ** 0.5) if gg > 0 and ll > 0 else 0.0
+
+    @property
+    def spearman(self) -> float:
+        """The correlation of their ranks (Spearman 1904)."""
+        if not self.pairs:
+            return 0.0
+        of_ranks = Correlation()
+        of_ranks._join(torch.stack([ranks(x) for x in torch.cat(self.pairs).unbind(-1)], -1))
+        return of_ranks.pearson
+
+    def values(self) -> dict[str, float]:
+        """Return the figures."""
+        return {"pearson": self.pearson, "spearman": self.spearman}
+
+    def plain(self) -> dict[str, Any]:
+        """Return them."""
+        return self.values()
+
+    def sentences(self) -> list[str]:
+        """Say them."""
+        return [f"correlation    {self.pearson:.4f}", f"of ranks       {self.spearman:.4f}"]
+
+
+def ranks(values_N: Tensor) -> Tensor:
+    """Return the rank of each value from 1 on; equal values share the mean of theirs."""
+    _, which_N, counts_U = torch.unique(values_N, return_inverse=True, return_counts=True)
+    last_U = counts_U.cumsum(0).double()
+    return (last_U - (counts_U - 1) / 2)[which_N]
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
