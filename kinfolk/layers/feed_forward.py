@@ -12,7 +12,6 @@ from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import FeedForward, PartModule
 from kinfolk.ops.activated_linear import ACTIVATIONS, activated_linear
-from kinfolk.ops.gated_linear import gated_linear
 
 
 def known(activation: str) -> None:
@@ -48,7 +47,7 @@ class _Dense(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         u_BLF = self.widen(x_BLD)
-        return activated_linear(u_BLF, self.narrow.weight, self.narrow.bias, self.activation), state
+        return self.narrow.after(u_BLF, self.activation), state
 
 
 class ShiftedDense(Dense, kind="shifted-dense"):
@@ -112,7 +111,7 @@ class _Gated(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         u_BLf = self.widen(x_BLD)
-        return gated_linear(u_BLf, self.narrow.weight, self.narrow.bias, self.activation), state
+        return self.narrow.after_gate(u_BLf, self.activation), state
 
 
 class Chunked(FeedForward, kind="chunked"):

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 
+from kinfolk.ops.activated_linear import activated_linear
+from kinfolk.ops.gated_linear import gated_linear
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -75,6 +78,14 @@ class Linear(nn.Linear):
     def in_a_row(self) -> int:
         """How many maps it adds to the depth of its branch."""
         return self.packs
+
+    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+        """Return the map of activated values, which are not kept."""
+        return activated_linear(u_BLF, self.weight, self.bias, activation)
+
+    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+        """Return the map of gated values, which are not kept."""
+        return gated_linear(u_BLf, self.weight, self.bias, activation)
 
 
 class Linears(Linear):
