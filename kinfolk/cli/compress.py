@@ -5,53 +5,84 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.cli.train import data_arguments
 
 if TYPE_CHECKING:
-    from kinfolk.compress.pipeline import Measured
+    from kinfolk.compress.measure import Measured
 
 EPILOG = """\
 examples:
   kin compress runs/a --steps heads=0.5 --out runs/a-heads            half of the heads, those the loss leans on least
-  kin compress runs/a --steps heads=0.5,ff=0.5 --recover 300 --out …  then learn on for 300 steps
+  kin compress runs/a --steps heads=0.5,ff=0.5,int8 --recover 300 --out …   learn on for 300 steps, then whole numbers
   kin compress runs/a --steps layers=0.5 --recover 500 --distil --out runs/a-half
                                                                       half of the layers, taught by the whole model
+  kin compress runs/a --steps movement=0.8 --recover 500 --out …      weights are lost while it learns on
+  kin compress downloaded/ --data labelled:reviews.csv --steps rank=0.5,int8 --out runs/small
 
-steps, each with the share that is cut:
-  heads    really removed from the weights, by the gradient of a gate on each head; every layer keeps one
-  ff       neurons of the feed-forwards, by the gradient of a gate on each
-  layers   one by one, each time the one that is missed least
-  sparse   the smallest weights become zero; nothing gets smaller by that alone
-
-The result is an ordinary run: generate, eval, inspect and compress take it."""
+Shares are of what is cut: 0 cuts nothing. Steps are taken in their order and measured one by one.
+steps:
+"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
+    parser.epilog = EPILOG + "\n".join(f"  {name:10} {about}" for name, about in ABOUT.items()) + END
     add = parser.add_argument
-    add("what", type=Path, metavar="RUN", help="the run folder")
-    add("--steps", required=True, metavar="S=X,S=X", help="what to cut, and which share of it: heads=0.5,ff=0.25")
+    add("what", type=Path, metavar="RUN", help="the run folder, or a folder that Hugging Face's libraries wrote")
+    add("--steps", default="", metavar="S=X,S=X", help="what to do, and how much of it: heads=0.5,ff=0.25,int8")
     add("--out", type=Path, required=True, metavar="RUN", help="the folder of the smaller model")
     add("--batches", type=int, default=8, metavar="N", help="of training data, to decide what is cut (default: 8)")
+    add(
+        "--valid-batches",
+        type=int,
+        default=16,
+        metavar="N",
+        help="of validation data, to measure (default: 16)",
+    )
     add("--recover", type=int, default=0, metavar="N", help="then train on for so many steps")
     add("--distil", action="store_true", help="while recovering, learn from the whole model too")
     add("--seed", type=int, default=0, metavar="S", help="of recovering (default: 0)")
+    data_arguments(parser, None)
+
+
+ABOUT = {
+    "heads": "heads, really removed, by the gradient of a gate on each; a layer keeps one",
+    "ff": "neurons of feed-forwards, really removed, by the gradient of a gate on each",
+    "layers": "layers, one by one, each time the one that is missed least",
+    "share": "share=2: every two layers in a row become one that runs twice",
+    "rank": "two thin maps for each, with so much less weights, nearest on data",
+    "svd": "the same, nearest to the weights themselves",
+    "sparse": "the smallest weights become zero at once; nothing gets smaller by that alone",
+    "magnitude": "the smallest become zero while recovering, by a cubic schedule",
+    "movement": "those that move towards zero become zero while recovering",
+    "recover": "recover=200: so many steps of training, where it stands among the steps",
+    "int8": "whole numbers; int8=weights leaves what goes into maps as it is",
+    "plain": "undoes rank and int8, keeping what is computed: for an export",
+}
+"""What steps do; here too, because help should not wait for a tensor library."""
+
+END = "\n\nThe result is an ordinary run: generate, eval, inspect, train and compress take it."
 
 
 def run(args: argparse.Namespace) -> int:
     """Compress, recover, print what each step did."""
-    from kinfolk.compress.pipeline import compress, recover
+    from kinfolk.compress.opening import open_model
+    from kinfolk.compress.pipeline import Workshop, compress, ordered, refuse, working
     from kinfolk.compress.steps import parse
     from kinfolk.core.errors import SpecError
+    from kinfolk.objectives.distil import Distil
 
-    steps = parse(args.steps)
-    if args.distil and not args.recover:
+    steps = ordered(parse(args.steps), args.recover)
+    if args.distil and not any(step.name == "recover" for step in steps):
         raise SpecError("--distil: a teacher teaches while recovering; give --recover N as well")
-    cut = args.out.with_name(args.out.name + "-cut") if args.recover else args.out
-    found = compress(args.what, cut, steps, lambda line: print(line, file=sys.stderr), args.batches)
-    if args.recover:
-        found.append(recover(args.what, cut, args.out, args.recover, args.distil, args.seed))
+    opened = open_model(args.what, _source(args))
+    refuse(opened, args.out)
+    teaching = Distil(task=opened.recipe.objective, teacher="") if args.distil else None
+    with working(args.out) as work:
+        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, teaching, args.seed)
+        found = compress(shop, args.out, steps)
     if args.json:
         print(json.dumps([dataclasses.asdict(m) for m in found], indent=2))
         return 0
@@ -60,22 +91,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _source(args: argparse.Namespace) -> dict[str, Any] | None:
+    if args.data is None:
+        return None
+    given = {"name": args.data} | {key: getattr(args, key) for key in ("valid", "tokenizer", "vocab", "cache")}
+    return {key: str(value) if key == "cache" else value for key, value in given.items() if value is not None}
+
+
 def _show(found: "list[Measured]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table()
-    for name in ("step", "parameters", "MB", "zeros", "loss", "against before", "speed"):
-        grid.add_column(name, justify="left" if name == "step" else "right")
-    first = found[0]
+    grid, first = Table(), found[0]
+    name = first.quality[0]
+    for column in ("step", "params", "MB", "zeros", name, "worse", "speed", "memory"):
+        grid.add_column(column, justify="left" if column == "step" else "right", no_wrap=True)
     for row in found:
         grid.add_row(
             row.step,
-            f"{row.params:,} ({100 * row.params / first.params:.0f} %)",
+            f"{100 * row.params / first.params:.0f} %",
             f"{row.bytes / 1e6:.2f}",
             f"{100 * row.zeros:.0f} %",
-            f"{row.loss:.4f}",
-            f"{100 * (row.loss / first.loss - 1):+.1f} %",
+            f"{row.quality[1]:.4f}",
+            f"{100 * row.worse(first):+.1f} %",
             f"{row.speed:.2f} x",
+            f"{row.memory / 1e6:.1f} MB",
         )
     Console().print(grid)
+    print(f"{first.params:,} parameters as trained; worse: of {name}, over validation data; speed: of forward passes")

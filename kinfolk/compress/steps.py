@@ -8,16 +8,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kinfolk.compress.exchanging import (
+    Tell,
+    lower_rank,
+    lower_rank_blindly,
+    prune_by,
+    share_blocks,
+    to_int8,
+    to_plain_maps,
+)
+from kinfolk.compress.measure import loss_of
 from kinfolk.compress.surgery import (
     STACKS,
     Place,
-    Weights,
     depth,
     keep_heads,
     keep_layers,
     keep_neurons,
     parts,
     rebuild,
+    weights_of,
 )
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, suggest
@@ -27,39 +37,64 @@ from kinfolk.layers.feed_forward import Dense, Gated
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 
-Tell = Callable[[str], None]
-
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What to cut, and how much of it: a share between 0 (nothing) and 1 (everything, which is not possible)."""
+    """What to do, and how much of it: a share, a number or a word, as the step has it."""
 
     name: str
-    share: float
+    amount: float | int | str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}={self.amount:g}"
+            if isinstance(self.amount, float | int)
+            else "=".join(filter(None, (self.name, self.amount)))
+        )
 
 
 def parse(text: str) -> list[Step]:
-    """Read "heads=0.5,ff=0.25": steps in the order in which they are taken."""
+    """Read "heads=0.5,ff=0.25,recover=200,int8": steps in the order in which they are taken."""
     found = []
     for word in filter(None, (part.strip() for part in text.split(","))):
-        name, _, number = word.partition("=")
+        name, _, amount = word.partition("=")
         if name not in STEPS:
             raise SpecError(f"step {word!r}: unknown {name!r}{suggest(name, STEPS)}")
-        try:
-            share = float(number)
-        except ValueError:
-            share = math.nan
-        if not 0 <= share < 1:
-            raise SpecError(f"step {word!r}: expected a share to cut from 0 to less than 1, such as {name}=0.5")
-        found.append(Step(name, share))
+        found.append(Step(name, STEPS[name].read(word, amount)))
     if not found:
         raise SpecError(f"steps {text!r}: expected some, such as heads=0.5,ff=0.25 (known: {', '.join(STEPS)})")
     return found
 
 
+def _share(word: str, amount: str) -> float:
+    try:
+        share = float(amount)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        raise SpecError(f"step {word!r}: expected a share to cut from 0 to less than 1, such as 0.5")
+    return share
+
+
+def _count(word: str, amount: str) -> int:
+    if not amount.isdigit() or not int(amount):
+        raise SpecError(f"step {word!r}: expected a whole number from 1 on, such as 2")
+    return int(amount)
+
+
+def _word(*known: str) -> Callable[[str, str], str]:
+    def read(word: str, amount: str) -> str:
+        if amount not in ("", *known):
+            raise SpecError(f"step {word!r}: unknown {amount!r}{suggest(amount, known)}")
+        return amount
+
+    return read
+
+
 def take(step: Step, learner: Learner, batches: Sequence[Batch], tell: Tell) -> Transformer:
     """Return the model after a step; the learner is left as it was."""
-    return STEPS[step.name](learner, batches, step.share, tell)
+    model: Transformer = STEPS[step.name].take(learner, batches, step.amount, tell)
+    return model
 
 
 def cut_heads(learner: Learner, batches: Sequence[Batch], share: float, tell: Tell) -> Transformer:
@@ -74,7 +109,7 @@ def cut_heads(learner: Learner, batches: Sequence[Batch], share: float, tell: Te
     found = importance(learner, batches)
     scores = {p: found[p.path] / found[p.path].norm().clamp(min=1e-30) for p in heads}
     kept = _best(scores, share)
-    spec, weights = model.spec, _weights(model)
+    spec, weights = model.spec, weights_of(model)
     for place in sorted(heads):
         spec, weights = keep_heads(spec, weights, place, kept[place])
     tell(f"heads: {sum(map(len, kept.values()))} of {sum(len(s) for s in scores.values())} are left")
@@ -97,7 +132,7 @@ def cut_neurons(learner: Learner, batches: Sequence[Batch], share: float, tell: 
         grads = torch.autograd.grad(loss.total / loss.count.clamp(min=1), list(maps.values()))
         for (place, weight), grad in zip(maps.items(), grads, strict=True):
             scores[place] += (weight.detach() * grad).sum(0).abs()
-    spec, weights = model.spec, _weights(model)
+    spec, weights = model.spec, weights_of(model)
     left = 0
     for place, score in scores.items():
         kept = _top(score, max(1, round((1 - share) * len(score))))
@@ -110,7 +145,7 @@ def cut_neurons(learner: Learner, batches: Sequence[Batch], share: float, tell: 
 def cut_layers(learner: Learner, batches: Sequence[Batch], share: float, tell: Tell) -> Transformer:
     """Cut layers one by one, each time the one without which the loss is lowest; each stack keeps one at least."""
     model = learner.model
-    spec, weights = model.spec, _weights(model)
+    spec, weights = model.spec, weights_of(model)
     for stack in STACKS:
         if getattr(spec, stack) is None:
             continue
@@ -118,7 +153,7 @@ def cut_layers(learner: Learner, batches: Sequence[Batch], share: float, tell: T
         for _ in range(min(n - 1, round(share * n))):
             left = range(len(depth(spec, stack).order))
             tries = [keep_layers(spec, weights, stack, [m for m in left if m != out]) for out in left]
-            losses = [_loss(learner, rebuild(*tried), batches) for tried in tries]
+            losses = [loss_of(learner, rebuild(*tried), batches) for tried in tries]
             spec, weights = tries[losses.index(min(losses))]
         tell(f"layers: {len(depth(spec, stack).order)} of {n} of the {stack} are left")
     return rebuild(spec, weights)
@@ -130,8 +165,12 @@ def clear_weights(learner: Learner, batches: Sequence[Batch], share: float, tell
     Nothing gets smaller or faster by itself: zeros have to be stored and skipped by something else.
     """
     model = learner.model
-    weights = _weights(model)
-    names = [n for n, w in weights.items() if n.split(".")[0] in STACKS and n.endswith("weight") and w.ndim == 2]
+    weights = weights_of(model)
+    names = [
+        n
+        for n, w in weights.items()
+        if n.split(".")[0] in STACKS and w.ndim == 2 and w.is_floating_point() and n.endswith("weight")
+    ]
     if not names:
         raise SpecError("sparse: this model has no maps in its stacks")
     sizes = torch.cat([weights[n].abs().flatten() for n in names])
@@ -147,11 +186,32 @@ def clear_weights(learner: Learner, batches: Sequence[Batch], share: float, tell
     return rebuild(model.spec, weights)
 
 
-STEPS: dict[str, Any] = {"heads": cut_heads, "ff": cut_neurons, "layers": cut_layers, "sparse": clear_weights}
+def _train(learner: Learner, batches: Sequence[Batch], steps: int, tell: Tell) -> Transformer:
+    raise SpecError("recover: learns on, which takes a run to learn in")
 
 
-def _weights(model: Transformer) -> Weights:
-    return {name: x.detach().clone() for name, x in model.state_dict().items()}
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """How the amount of a step is read, and how it is taken."""
+
+    read: Callable[[str, str], Any]
+    take: Callable[..., Transformer]
+
+
+STEPS: dict[str, Kind] = {
+    "heads": Kind(_share, cut_heads),
+    "ff": Kind(_share, cut_neurons),
+    "layers": Kind(_share, cut_layers),
+    "share": Kind(_count, share_blocks),
+    "rank": Kind(_share, lower_rank),
+    "svd": Kind(_share, lower_rank_blindly),
+    "sparse": Kind(_share, clear_weights),
+    "magnitude": Kind(_share, prune_by("magnitude")),
+    "movement": Kind(_share, prune_by("movement")),
+    "recover": Kind(_count, _train),
+    "int8": Kind(_word("all", "weights"), to_int8),
+    "plain": Kind(_word(), to_plain_maps),
+}
 
 
 def _best(scores: dict[Place, Tensor], share: float) -> dict[Place, list[int]]:
@@ -170,13 +230,3 @@ def _best(scores: dict[Place, Tensor], share: float) -> dict[Place, list[int]]:
 def _top(score: Tensor, n: int) -> list[int]:
     order: list[int] = score.argsort(descending=True, stable=True)[:n].tolist()
     return order
-
-
-@torch.no_grad()
-def _loss(learner: Learner, model: Transformer, batches: Sequence[Batch]) -> float:
-    other = Learner(model.eval(), learner.objective, learner.vocabulary)
-    total = count = 0.0
-    for batch in batches:
-        loss = other(batch)
-        total, count = total + float(loss.total), count + float(loss.count)
-    return total / max(1.0, count)

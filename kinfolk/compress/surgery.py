@@ -14,6 +14,7 @@ from torch import Tensor
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention, CrossAttention
 from kinfolk.layers.feed_forward import Dense, Gated
+from kinfolk.layers.maps import Mapped
 from kinfolk.layers.part import Part
 from kinfolk.layers.position import NoPosition
 from kinfolk.layers.relative import Rotary
@@ -71,8 +72,15 @@ def rebuild(model: Model, weights: Weights) -> Transformer:
     """Build a model around weights that fit it."""
     with torch.random.fork_rng(devices=[]):
         made = Transformer(model)
+    # before it is filled: numbers that are copied into others are rounded to theirs
+    made.to(next(x.dtype for x in weights.values() if x.is_floating_point()))
     made.load_state_dict(weights)
-    return made.to(next(iter(weights.values())).dtype)
+    return made
+
+
+def weights_of(model: Transformer) -> Weights:
+    """Return the weights of a model, apart from it."""
+    return {name: x.detach().clone() for name, x in model.state_dict().items()}
 
 
 def keep_heads(model: Model, weights: Weights, place: Place, heads: Sequence[int]) -> tuple[Model, Weights]:
@@ -139,10 +147,38 @@ def keep_layers(model: Model, weights: Weights, stack: str, layers: Sequence[int
     return model.replace(**{stack: changed}), cut
 
 
+def share_layers(
+    model: Model, weights: Weights, stack: str, runs: Sequence[int], block: Weights | int
+) -> tuple[Model, Weights]:
+    """Let some layers of a stack run one block: that of one of them, or one with given weights, by their names in it.
+
+    Blocks that no layer runs any more go. Parameters get fewer, operations do not (Lan et al. 2020).
+    """
+    whole = depth(model, stack)
+    numbers = [whole.order[n] for n in runs]
+    for other in numbers[1:]:
+        if whole.blocks[other] != whole.blocks[numbers[0]]:
+            raise SpecError(f"{stack}: blocks {numbers[0]} and {other} are built differently, so they cannot be one")
+    chosen = block if isinstance(block, int) else numbers[0]
+    order = tuple(chosen if n in runs else i for n, i in enumerate(whole.order))
+    cut = dict(weights)
+    if not isinstance(block, int):
+        cut |= {f"{stack}.blocks.{chosen}.{name}": x for name, x in block.items()}
+    changed = model.replace(**{stack: whole.replace(order=order)})
+    return keep_layers(changed, cut, stack, range(len(order)))
+
+
+def block_weights(weights: Weights, stack: str, block: int) -> Weights:
+    """Return the weights of a block, by their names in it."""
+    prefix = f"{stack}.blocks.{block}."
+    return {name.removeprefix(prefix): x for name, x in weights.items() if name.startswith(prefix)}
+
+
 def _attention(model: Model, place: Place) -> Attention | CrossAttention:
     part = dict(parts(model))[place]
     if type(part) not in (Attention, CrossAttention):
-        raise SpecError(f"{place.path}: heads of a part of kind {part.kind!r} cannot be cut out")
+        why = "; cut heads before maps are exchanged" if isinstance(part, Mapped) else ""
+        raise SpecError(f"{place.path}: heads of a part of kind {part.kind!r} cannot be cut out{why}")
     assert isinstance(part, Attention | CrossAttention)
     if part.n_kv_heads not in (0, 1, part.n_heads):
         raise SpecError(

@@ -139,7 +139,20 @@ def test_heads_with_numbers_of_their_own_are_refused_by_name(name):
 
 def test_steps_are_read_and_refused():
     assert parse("heads=0.5, ff=0.25") == [Step("heads", 0.5), Step("ff", 0.25)]
-    for wrong in ("head=0.5", "heads", "heads=1", "heads=-1", "heads=x", ""):
+    assert parse("share=2,int8,int8=weights") == [Step("share", 2), Step("int8"), Step("int8", "weights")]
+    assert [str(step) for step in parse("ff=0.50,share=2,int8")] == ["ff=0.5", "share=2", "int8"]
+    for wrong in (
+        "head=0.5",
+        "heads",
+        "heads=1",
+        "heads=-1",
+        "heads=x",
+        "share=0",
+        "share=1.5",
+        "int8=4",
+        "plain=1",
+        "",
+    ):
         with pytest.raises(SpecError, match="step"):
             parse(wrong)
     learn = learner("gpt2")

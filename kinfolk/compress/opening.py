@@ -1,0 +1,73 @@
+"""What is compressed: a run, or a folder that Hugging Face's libraries wrote, and the data it is judged by."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import DataError
+from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data.labels import with_classes
+from kinfolk.exchange.folder import CONFIG, open_folder
+from kinfolk.exchange.recipe import recipe_of
+from kinfolk.exchange.tokenizing import read_tokenizer
+from kinfolk.family.recipe import Recipe
+from kinfolk.objectives.learner import Learner
+from kinfolk.train import folder
+from kinfolk.train.run import load_learner, reopen, vocabulary_of
+
+KEPT = ("seed", "data", "fingerprint", "plugins", "options", "kind", "classes", "imported", "choice")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opened:
+    """A model that was trained, the data to judge it by, and what its run folder says of itself."""
+
+    path: Path
+    recipe: Recipe
+    learner: Learner
+    data: Data
+    tokenizer: Tokenizer
+    about: dict[str, Any]
+
+
+def open_model(path: Path, source: Mapping[str, Any] | None = None) -> Opened:
+    """Open a run or a folder; `source` has arguments of `open_data`, without them the run's own data is opened again.
+
+    Other data is read with the model's tokenizer: other ids would mean other tokens.
+    """
+    if not (path / folder.RUN).is_file() and (path / CONFIG).is_file():
+        recipe, learner, tokenizer, about = _foreign(path)
+    else:
+        recipe, learner = load_learner(path)
+        tokenizer = Tokenizer.load(path / folder.TOKENIZER)
+        about = {key: value for key, value in folder.read(path).items() if key in KEPT}
+    if source is None:
+        if not about["data"].get("name"):
+            raise DataError(f"{path}: has no data of its own; say what to judge it by with --data")
+        return Opened(path, recipe, learner, reopen(path), tokenizer, about)
+    words = path / folder.TOKENIZER
+    if not words.is_file():
+        raise DataError(f"{path}: has no {folder.TOKENIZER}; make a run of it with `kin import` first")
+    given = {"tokenizer": str(words)} | {key: value for key, value in source.items() if value is not None}
+    name = given.pop("name")
+    data = open_data(name, **given)
+    if data.tokenizer.to_json() != tokenizer.to_json():
+        raise DataError(f"{name}: was prepared with another tokenizer than {path}; prepare it with {words}")
+    if about.get("classes") and data.kind == "labelled":
+        data = with_classes(data, about["classes"])
+    described = {"data": {"name": name, **given}, "fingerprint": data.fingerprint, "kind": data.kind}
+    return Opened(path, recipe, learner, data, tokenizer, about | described)
+
+
+def _foreign(path: Path) -> tuple[Recipe, Learner, Tokenizer, dict[str, Any]]:
+    imported = open_folder(path)
+    inner = read_tokenizer(path, imported.model_type)
+    if inner is None:
+        raise DataError(f"{path}: has no tokenizer, so no data can be read for it")
+    recipe, tokenizer = recipe_of(imported.model.spec, imported.model_type), Tokenizer(inner)
+    names = imported.also.get("id2label") or {}
+    about: dict[str, Any] = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "options": {}}
+    if isinstance(names, dict) and names:
+        about["classes"] = [str(names[key]) for key in sorted(names, key=int)]
+    return recipe, Learner(imported.model, recipe.objective, vocabulary_of(tokenizer)), tokenizer, about
