@@ -12,7 +12,9 @@ from kinfolk.data.treebank import is_treebank
 
 PREFIX = "labelled:"
 SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "labels": "labels"}
-OTHERS = ("valid", "window", "stride")
+PAIRS, CORPUS = "pairs:", "corpus:"
+"""Names of columns without labels: `pairs:source=en,target=de:PATH`, and texts alone, `corpus:text=review:PATH`."""
+OTHERS = ("valid", "window", "stride", "source", "target")
 """Settings that say nothing about columns."""
 
 
@@ -24,6 +26,20 @@ def is_labelled(name: str) -> bool:
 def has_labels(name: str) -> bool:
     """Tell whether a name asks for labels of any kind in a file."""
     return name.startswith((PREFIX, "tags:"))
+
+
+def is_columns(name: str) -> bool:
+    """Tell whether a name asks for columns of a file that have no labels."""
+    return name.startswith((PAIRS, CORPUS))
+
+
+def columns_of(name: str, what: "Asked", choices: Preparation) -> Preparation:
+    """Return how the columns of a file become pairs, or texts."""
+    given = what.settings
+    if name.startswith(CORPUS):
+        return dataclasses.replace(choices, text_column=given.get("text", choices.text_column))
+    source, target = given.get("source", choices.source_column), given.get("target", choices.target_column)
+    return dataclasses.replace(choices, pairs=True, source_column=source, target_column=target)
 
 
 @dataclasses.dataclass(frozen=True)

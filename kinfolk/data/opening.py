@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.answering import STRIDE, WINDOW, Reading, open_answering
-from kinfolk.data.asking import asked, is_labelled, labels_of
+from kinfolk.data.asking import asked, columns_of, is_columns, is_labelled, labels_of
 from kinfolk.data.beside import open_beside
 from kinfolk.data.generated import TASKS, is_task, open_task
 from kinfolk.data.images import is_images, open_images
@@ -46,8 +46,9 @@ def open_data(
         cache. `labelled:PATH` reads the columns `text` and `label` of a table or of JSON lines,
         `labelled:text=review,label=stars:PATH` others; of a CoNLL file, or of JSON lines with `tokens` and `tags`, it
         reads a tag of each word, and of SQuAD's JSON, questions with their answers, through windows of
-        `labelled:window=384,stride=128:PATH` tokens. A treebank (`.conllu`, `.conllu.gz`) is read as it is: sentences
-        with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word. Pictures are read
+        `labelled:window=384,stride=128:PATH` tokens. `pairs:source=en,target=de:PATH` reads two columns as sources and
+        targets, `corpus:text=review:PATH` one as running text. A treebank (`.conllu`, `.conllu.gz`) is read as it is:
+        sentences with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word. Pictures are read
         from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per class; `images:PATH`
         leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
@@ -68,9 +69,9 @@ def open_data(
         numbers = split_name(text, ["megabytes"])[1]
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
-        return _cached(text, files, replace(choices, on_bad="skip"), _cache(cache), workers)
-    door = _Door(choices, _cache(cache), workers)
-    if is_tagged(text) or is_labelled(text):
+        return _cached(text, files, replace(choices, on_bad="skip"), cache_folder(cache), workers)
+    door = _Door(choices, cache_folder(cache), workers)
+    if is_tagged(text) or is_labelled(text) or is_columns(text):
         return _open_labelled(text, door, valid)
     if valid is not None:
         return open_beside(text, Path(name), Path(valid), choices, door.prepared)
@@ -91,18 +92,18 @@ class _Door:
 
 
 def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
-    """Open a file with labels: of rows, of words, or of questions."""
+    """Open a file with labels, of rows, of words, or of questions; or columns of one that has none."""
     what, choices = asked(name), door.choices
     given = valid or what.valid
     beside = None if given is None else Path(given)
-    kind = "tags" if is_tagged(name) else labels_of(what)
+    kind = "tags" if is_tagged(name) else "" if is_columns(name) else labels_of(what)
     if kind == "tags":
         columns = (what.settings.get("text", ""), what.settings.get("label", ""))
         return open_tagged(name, what.path, choices, beside, columns)
     if kind == "span":
         reading = Reading(what.number("window", WINDOW), what.number("stride", STRIDE))
         return open_answering(name, what.path, choices, beside, reading)
-    choices = what.choices(choices)
+    choices = columns_of(name, what, choices) if is_columns(name) else what.choices(choices)
     if beside is not None:
         return open_beside(name, what.path, beside, choices, door.prepared)
     return _cached(name, [what.path], choices, door.cache, door.workers)
@@ -142,6 +143,7 @@ def _prepared(name: str, inputs: Sequence[Path], choices: Preparation, cache: Pa
     return folder
 
 
-def _cache(given: str | Path | None) -> Path:
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Return where prepared data is kept."""
     chosen = given or os.environ.get("KINFOLK_CACHE") or "~/.cache/kinfolk"
     return Path(chosen).expanduser()

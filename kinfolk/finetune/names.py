@@ -21,6 +21,10 @@ TACTICS: dict[str, About] = {
     "slanted": About("a slanted triangle that rises for this share of the training", 0.1),
     "ulmfit": About("layer-wise by 1 / 2.6, slanted and gradual (Howard and Ruder 2018)"),
     "two-stage": About("the head alone for this share of the training, then everything (Peters et al. 2019)", 0.3),
+    "lora": About("maps of attention move by matrices of this rank only (Hu et al. 2022)", 8),
+    "adapters": About("a layer of this width after each part, and norms, learn (Houlsby et al. 2019)", 32),
+    "mixout": About("weights fall back to the first ones with this probability (Lee et al. 2020)", 0.7),
+    "balanced": About("rare classes weigh more in the loss, so that all count the same"),
     "reinit": About("so many layers at the top begin anew (Zhang et al. 2021)", 1),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data.opening import cache_folder
 from kinfolk.exchange.folder import write_tensors
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
@@ -85,8 +86,6 @@ def write_start(made: Prepared, file: Path, seed: int = 0) -> tuple[Path, Moved]
 
 def tokenizer_file(source: Source, cache: Path | None = None) -> Path:
     """Return a file with the tokenizer of a source, where it stays as long as the data that it made."""
-    from kinfolk.data.opening import _cache as cache_folder
-
     if source.tokenizer is None:
         raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")
     text = source.tokenizer.to_json()

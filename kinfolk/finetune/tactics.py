@@ -2,17 +2,25 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
 from kinfolk.family.recipe import Recipe
 from kinfolk.finetune.names import Parts, read
+from kinfolk.layers.added import Adapted, Lora
+from kinfolk.layers.part import Mixer, Part
 from kinfolk.models.model import Model
+from kinfolk.objectives.supervised import Classify, ClassifyMany
 from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, Some
+from kinfolk.optim.noise import Mixout
 
 Change = Callable[[Recipe, float, Data], Recipe]
 
 HEAD = ("head.*", "partner.*")
+_COUNTED = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +53,6 @@ def top_blocks(model: Model, n: int) -> tuple[str, ...]:
     if n > len(names):
         raise SpecError(f"reinit={n}: the model has {len(names)} blocks")
     return tuple(names[len(names) - n :])
-
-
-def inside(depth: object) -> object:
-    """Return the depth that another wraps."""
-    return getattr(depth, "inside", depth)
 
 
 def _plain(recipe: Recipe, number: float, data: Data) -> Recipe:
@@ -90,6 +93,54 @@ def _two_stage(recipe: Recipe, number: float, data: Data) -> Recipe:
     return _grouped(recipe, HeadFirst(alone=number))
 
 
+def _lora(recipe: Recipe, number: float, data: Data) -> Recipe:
+    def beside(part: Part) -> Part:
+        return Lora(part=part, rank=int(number), alpha=2.0 * number) if isinstance(part, Mixer) else part
+
+    changed = _with_parts(recipe, beside)
+    return _faster(_moving(changed, (*HEAD, "*.down", "*.up")), 10)
+
+
+def _adapters(recipe: Recipe, number: float, data: Data) -> Recipe:
+    changed = _with_parts(recipe, lambda part: Adapted(part=part, width=int(number)))
+    # norms learn too, as in the paper
+    return _faster(_moving(changed, (*HEAD, "*.adapter.*", "*norm.*")), 10)
+
+
+def _mixout(recipe: Recipe, number: float, data: Data) -> Recipe:
+    return recipe.replace(training=recipe.training.replace(noise=Mixout(p=number)))
+
+
+def _balanced(recipe: Recipe, number: float, data: Data) -> Recipe:
+    """Weigh classes by how rare they are: each counts the same in the sum over all rows."""
+    objective = recipe.objective
+    if not isinstance(objective, Classify | ClassifyMany):
+        raise SpecError(f"tactic 'balanced': objective {objective.kind!r} has no classes of rows to weigh")
+    split: Any = data.split("train")
+    counts = np.zeros(len(split.classes))
+    for start in range(0, len(split), _COUNTED):
+        found = split.examples(np.arange(start, min(start + _COUNTED, len(split))))
+        labels = np.array([label for *_, label in found])
+        counts += labels.sum(0) if labels.ndim > 1 else np.bincount(labels, minlength=len(counts))
+    share = len(split) - counts if isinstance(objective, ClassifyMany) else len(split) / len(counts)
+    weights = tuple((share / np.maximum(counts, 1)).tolist())
+    return recipe.replace(objective=objective.replace(weights=weights))
+
+
+def _with_parts(recipe: Recipe, change: Callable[[Part], Part]) -> Recipe:
+    """Change every part of every block."""
+    model = recipe.model
+    for stack in ("encoder", "decoder"):
+        depth = getattr(model, stack)
+        if depth is None:
+            continue
+        if not hasattr(depth, "blocks"):
+            raise SpecError(f"{stack}: of kind {depth.kind!r}, which is no list of blocks that something could join")
+        blocks = tuple(block.replace(parts=tuple(map(change, block.parts))) for block in depth.blocks)
+        model = model.replace(**{stack: depth.replace(blocks=blocks)})
+    return recipe.replace(model=model)
+
+
 def _moving(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
     return _grouped(recipe, Some(names=names))
 
@@ -110,7 +161,7 @@ def _n_blocks(model: Model) -> int:
 
 def blocks_of(model: Model) -> list[str]:
     """Return the beginnings of the names of all blocks, from the lowest to the highest."""
-    stacks = [(stack, inside(getattr(model, stack))) for stack in ("encoder", "decoder")]
+    stacks = [(stack, getattr(model, stack)) for stack in ("encoder", "decoder")]
     return [f"{stack}.blocks.{i}." for stack, depth in stacks for i in range(len(getattr(depth, "blocks", ())))]
 
 
@@ -123,5 +174,9 @@ CHANGES: Mapping[str, Change] = {
     "slanted": _slanted,
     "ulmfit": _ulmfit,
     "two-stage": _two_stage,
+    "lora": _lora,
+    "adapters": _adapters,
+    "mixout": _mixout,
+    "balanced": _balanced,
     "reinit": _plain,
 }

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.errors import CheckpointError
+from kinfolk.layers.added import is_added
 from kinfolk.models.model import Transformer
 
 SHOWN = 6
@@ -42,11 +43,12 @@ def transplant(
     given = {POOLERS.get(name, name): x for name, x in weights.items()} if not head else dict(weights)
     kept, begun, problems = [], [], []
     for name, x in own.items():
-        old = given.get(name)
+        # a map that something was put beside is whole inside of it
+        old = given.get(name, given.get(name.replace(".whole.", ".")))
         of_head = name.startswith("head.")
         if of_head and not head and name not in POOLERS.values():
             old = None
-        if name.startswith(fresh) or (old is None and (of_head or _is_added(name))):
+        if name.startswith(fresh) or (old is None and (of_head or is_added(name))):
             begun.append(name)
         elif old is None:
             problems.append(f"missing {name}")
@@ -63,10 +65,5 @@ def transplant(
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(f"the body of the model does not fit: {'; '.join(problems[:SHOWN])}{more}")
-    left = sorted(set(given) - set(own))
+    left = sorted(set(given) - {name.replace(".whole.", ".") for name in own} - set(own))
     return Moved(tuple(kept), tuple(begun), tuple(left))
-
-
-def _is_added(name: str) -> bool:
-    """Tell whether a parameter belongs to what a tactic puts beside the body."""
-    return ".low." in name or ".adapter." in name

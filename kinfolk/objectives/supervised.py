@@ -53,14 +53,21 @@ class Labels(Objective):
 
 
 class Classify(Labels, kind="classify"):
-    """The class of a sequence, or of a pair of them."""
+    """The class of a sequence, or of a pair of them.
+
+    `weights`, one for each class, say how much an example of it counts in the loss, which is then a weighted mean;
+    none: all count the same. Measures know no weights.
+    """
 
     label_smoothing: float = 0.0
+    weights: tuple[float, ...] = ()
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         assert batch.labels is not None
-        total = F.cross_entropy(output.logits, batch.labels, reduction="sum", label_smoothing=self.label_smoothing)
-        return Loss(total, _number(batch.labels), side_loss(output))
+        logits, labels = output.logits, batch.labels
+        weights = _weights(self.weights, logits)
+        total = F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=self.label_smoothing)
+        return Loss(total, _number(labels) if weights is None else weights[labels].sum(), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.labels is not None
@@ -70,11 +77,18 @@ class Classify(Labels, kind="classify"):
 
 
 class ClassifyMany(Labels, kind="classify-many"):
-    """Of each class whether it holds, apart from the others; labels are rows of 0 and 1."""
+    """Of each class whether it holds, apart from the others; labels are rows of 0 and 1.
+
+    `weights`, one for each class, say how many times as much as its absence its presence counts.
+    """
+
+    weights: tuple[float, ...] = ()
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         assert batch.labels is not None
-        total = F.binary_cross_entropy_with_logits(output.logits, batch.labels.to(output.logits), reduction="sum")
+        logits, labels = output.logits, batch.labels.to(output.logits)
+        weights = _weights(self.weights, logits)
+        total = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum")
         return Loss(total, torch.tensor(batch.labels.numel(), device=total.device), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
@@ -181,6 +195,15 @@ class SpanAnswer(Labels, kind="span-answer"):
             "exact-match": ((found == batch.labels).all(1).sum(), n),
             "overlap": (overlap.double().sum(), n),
         }
+
+
+def _weights(weights: tuple[float, ...], logits_BC: Tensor) -> Tensor | None:
+    """Return the weights of classes as a tensor, if there are any, one for each."""
+    if not weights:
+        return None
+    if len(weights) != logits_BC.shape[1]:
+        raise SpecError(f"weights: {len(weights)} of them for {logits_BC.shape[1]} classes")
+    return logits_BC.new_tensor(weights)
 
 
 def _number(labels: Tensor) -> Tensor:

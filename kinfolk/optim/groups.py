@@ -43,7 +43,7 @@ class Groups(Spec):
         """Return how each of these parameters moves."""
         names = list(names)
         depth = depths(names)
-        top = max(depth.values(), default=0)
+        top = 1 + max((depth[name] for name in names if _BLOCK.match(_bare(name))), default=0)
         return {name: self.move(_bare(name), depth[name], top) for name in names}
 
     def freeze(self, model: nn.Module) -> None:

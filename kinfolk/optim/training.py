@@ -6,6 +6,7 @@ from torch import nn
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 from kinfolk.optim.groups import Groups, Together
+from kinfolk.optim.noise import Noise, NoNoise
 from kinfolk.optim.optimiser import AdamW, Optimiser
 from kinfolk.optim.schedule import Cosine, Schedule
 
@@ -28,6 +29,7 @@ class Training(Spec):
         and others beside them, for objectives about pairs of sentences.
     accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
     groups: which parameters move, how far beside the others, and from when on; all alike unless it says otherwise.
+    noise: what happens to weights during a pass; nothing unless it says otherwise.
     clip: largest global norm of the gradient; 0 leaves it alone.
     eval_every, save_every: steps between two validations and two checkpoints; 0: only at the end.
     eval_batches: validation batches per validation; 0: all.
@@ -47,6 +49,7 @@ class Training(Spec):
     optimiser: Optimiser = AdamW()
     schedule: Schedule = Cosine(warmup=0.05)
     groups: Groups = Together()
+    noise: Noise = NoNoise()
     eval_every: int = 100
     eval_batches: int = 16
     save_every: int = 100
@@ -67,6 +70,10 @@ class Training(Spec):
         for name, known in _CHOICES.items():
             if getattr(self, name) not in known:
                 raise SpecError(f"{name}: unknown choice {getattr(self, name)!r}{suggest(getattr(self, name), known)}")
+        if self.recompute != "none" and not isinstance(self.noise, NoNoise):
+            raise SpecError(
+                f"recompute: {self.recompute!r} would find other weights than the pass had; set it to 'none'"
+            )
         if self.batch_size % self.accumulate:
             raise SpecError(
                 f"batch_size {self.batch_size} cannot be cut into accumulate = {self.accumulate} equal parts"

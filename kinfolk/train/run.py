@@ -62,6 +62,7 @@ def train(
         job = make_job(recipe, data, seed, team)
         if start is not None:
             load_weights(job.learner.model, start)
+            job.learner.begin()
         if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
             try_out(job, team)
             begun = None if start is None else Path(start)
@@ -102,6 +103,7 @@ def resume(
         job = make_job(recipe, data, run["seed"], team)
         if (out / folder.START).exists():
             load_weights(job.learner.model, out / folder.START)
+            job.learner.begin()
         return _carry_out(_judged(job, data, options, judging), out, team, options)
 
 
@@ -197,6 +199,7 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
     for network in (m for m in learner.modules() if isinstance(m, Transformer)):
         network.set_recompute(training.recompute)
     training.groups.freeze(learner)
+    learner.disturbance = training.noise.build()
     valid, reading = data.split("valid"), reading_of(training)
     job = Job(
         name=recipe.name,

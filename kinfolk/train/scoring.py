@@ -1,6 +1,6 @@
 """All scores of a validation: those of the objective, what its answers say beyond sums, and what a job judges."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.train.evaluate import Score, evaluate
@@ -9,9 +9,6 @@ from kinfolk.train.judgement import Watched, tally_of
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
 from kinfolk.train.tallies import Tally
-
-if TYPE_CHECKING:
-    from kinfolk.train.tallies import Tally
 
 
 def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
