@@ -1,11 +1,14 @@
 """Holds exported graphs to torch: other batches and lengths than were traced, and decoding step by step."""
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
+from kinfolk.decoding.decode import batch_of
 from kinfolk.models.model import Transformer
 from kinfolk.onnx.engine import BOS, Engine
 
@@ -21,17 +24,44 @@ FIRST = 7
 @torch.no_grad()
 def differences(folder: Path, model: Transformer) -> dict[str, float]:
     """Return the largest differences between graphs and model, by the shape of what they read."""
-    engine, found = Engine(folder, threads=1), {}
+    engine = Engine(folder, threads=1)
+    return _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
+
+
+def between(folder: Path, other: Path) -> dict[str, float]:
+    """Return the largest differences between two exports of one model."""
+    mine, its = Engine(folder, threads=1), Engine(other, threads=1)
+    return _tried(its, lambda given: _said(mine, given))
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What is read in one trial: rows of tokens, and some more for each."""
+
+    rows: list[list[int]]
+    more_BS: Tensor
+    segmented: bool
+
+    @property
+    def batch(self) -> Batch:
+        """The rows, padded."""
+        batch = batch_of(self.rows, torch.device("cpu"))
+        after = (torch.arange(batch.tokens.shape[1]) > 2).long()
+        return batch.replace(segments=after.expand_as(batch.tokens).contiguous() if self.segmented else None)
+
+
+def _tried(engine: Engine, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
+    found = {}
     for n_rows, length in SHAPES:
         if engine.about.limit is not None and length + STEPS > engine.about.limit:
             continue
-        draw = torch.Generator().manual_seed(n_rows * 1000 + length)
-        tokens_BL = _tokens(model, n_rows, length, draw)
-        if engine.decodes:
-            ours, theirs = _decoded(engine, model, tokens_BL, draw)
-        else:
-            ours, theirs = _answered(engine, model, tokens_BL)
-        found[f"{n_rows} x {length}"] = apart(ours, theirs)
+        draw, n_vocab = torch.Generator().manual_seed(n_rows * 1000 + length), engine.about.vocab_size
+        tokens = torch.randint(min(FIRST, n_vocab - 1), n_vocab, (n_rows, length + STEPS), generator=draw)
+        # the second row is shorter
+        rows = [row[: max(1, length - 3 * (i == 1))] for i, row in enumerate(tokens[:, :length].tolist())]
+        given = Given(rows, tokens[:, length:], engine.about.segmented)
+        pairs = zip(_said(engine, given), by_other(given), strict=True)
+        found[f"{n_rows} x {length}"] = max(apart(a, b) for a, b in pairs)
     return found
 
 
@@ -42,47 +72,37 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
 
 
-def _tokens(model: Transformer, n_rows: int, length: int, draw: torch.Generator) -> Tensor:
-    return torch.randint(min(FIRST, model.spec.vocab_size - 1), model.spec.vocab_size, (n_rows, length), generator=draw)
+def _said(engine: Engine, given: Given) -> list[Tensor]:
+    """Return what graphs say: the scores after prompts and after each of some more tokens, or all of an answer."""
+    if not engine.decodes:
+        return _real(given.batch, *engine.answer(given.batch))
+    steps = engine.steps(given.rows, STEPS + 1)
+    return [steps.first(), *(steps.next(given.more_BS[:, n]) for n in range(STEPS))]
 
 
-def _answered(engine: Engine, model: Transformer, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare all that is said of rows, the second of which is shorter."""
-    keep_BL = torch.arange(tokens_BL.shape[1]) < torch.tensor(_lengths(tokens_BL))[:, None]
-    keep = None if bool(keep_BL.all()) else keep_BL
-    segments = (torch.arange(tokens_BL.shape[1]) > 2).long().expand_as(tokens_BL) if engine.about.segmented else None
-    batch = Batch(index=torch.arange(len(tokens_BL)), tokens=tokens_BL, keep=keep, segments=segments)
-    out = model.run(batch)
-    parts = []
-    for a, b in zip(engine.answer(batch), (out.hidden, out.logits), strict=True):
-        real = keep_BL if a.ndim == 3 and a.shape[1] == keep_BL.shape[1] else slice(None)
-        parts.append((a[real].flatten(), b[real].flatten()))
-    return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
+def _answered_by(model: Transformer, given: Given) -> list[Tensor]:
+    out = model.run(given.batch)
+    return _real(given.batch, out.hidden, out.logits)
 
 
-def _lengths(tokens_BL: Tensor) -> list[int]:
-    n_rows, length = tokens_BL.shape
-    return [max(1, length - (3 if i == 1 else 0)) for i in range(n_rows)]
+def _real(batch: Batch, *found: Tensor) -> list[Tensor]:
+    """Leave out what is said of padding."""
+    if batch.keep is None:
+        return list(found)
+    return [x[batch.keep] if x.ndim == 3 and x.shape[1] == batch.keep.shape[1] else x for x in found]
 
 
-def _decoded(engine: Engine, model: Transformer, tokens_BL: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Compare the scores after prompts of unequal lengths, and after each of a few more tokens."""
-    rows = [row[:n] for row, n in zip(tokens_BL.tolist(), _lengths(tokens_BL), strict=True)]
-    steps = engine.steps(rows, STEPS + 1)
-    more_BS = _tokens(model, len(rows), STEPS, draw)
-    ours = [steps.first(), *(steps.next(more_BS[:, n]) for n in range(STEPS))]
-    theirs = [_after(model, rows, more_BS[:, :n]) for n in range(STEPS + 1)]
-    return torch.stack(ours), torch.stack(theirs)
-
-
-def _after(model: Transformer, rows: list[list[int]], more_Bn: Tensor) -> Tensor:
+def _decoded_by(model: Transformer, given: Given) -> list[Tensor]:
     """Return the scores after each row and some more tokens, by whole passes of one row."""
-    found = []
-    for row, more in zip(rows, more_Bn, strict=True):
-        own = torch.tensor([row])
-        if model.spec.topology == "encoder-decoder":
-            out = model(own, torch.cat([torch.tensor([BOS]), more])[None])
-        else:
-            out = model(torch.cat([own[0], more])[None])
-        found.append(model.head.logits(out.hidden[:, -1])[0])
-    return torch.stack(found)
+    return [
+        torch.stack([_after(model, row, more[:n]) for row, more in zip(given.rows, given.more_BS, strict=True)])
+        for n in range(STEPS + 1)
+    ]
+
+
+def _after(model: Transformer, row: list[int], more: Tensor) -> Tensor:
+    if model.spec.topology == "encoder-decoder":
+        out = model(torch.tensor([row]), torch.cat([torch.tensor([BOS]), more])[None])
+    else:
+        out = model(torch.cat([torch.tensor(row), more])[None])
+    return model.head.logits(out.hidden[0, -1:])[0]

@@ -1,8 +1,9 @@
 """From a model to a folder of graphs, each held to torch before it is written."""
 
+import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from kinfolk.layers.compressed import _MemoryCompressed
 from kinfolk.layers.embedding import TokensModule
 from kinfolk.layers.position import _Sinusoid
 from kinfolk.models.model import Transformer
-from kinfolk.onnx.check import LIMIT, differences
-from kinfolk.onnx.folder import ABOUT, DECODER, ENCODER, MODEL, About, Kept
+from kinfolk.onnx.check import LIMIT, between, differences
+from kinfolk.onnx.folder import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, About, Kept, is_exported
 from kinfolk.onnx.fused import fuse
 from kinfolk.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
+from kinfolk.onnx.int8 import quantise
 from kinfolk.onnx.trace import need, traced
 from kinfolk.train import durable
 
@@ -47,33 +49,61 @@ def to_onnx(
     *,
     recipe: Recipe | None = None,
     tokenizer: str | Path | None = None,
-    int8: bool = False,
-    source: str = "",
+    **more: str,
 ) -> About:
     """Write a model as graphs for onnxruntime; what cannot be one is refused with the place of the part.
 
-    recipe: written beside the graphs, if the model is part of one. int8: weights of matrices as 8-bit integers.
-    source: digest of the weights, so that it can be seen whether a folder is still theirs.
+    recipe: written beside the graphs, if the model is part of one. more: `kind` and `source` of `About`.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    out = Path(out)
     own = copy.deepcopy(model).eval().float()
-    about, graphs = make(own)
-    with durable.folder(out) as aside:
+    about, graphs = make(copy.deepcopy(own))
+    with replacing(Path(out)) as aside:
         for name, graph in graphs.items():
             (aside / name).write_bytes(graph.SerializeToString())
-        (aside / "spec.toml").write_text(dumps(recipe or model.spec), encoding="utf-8")
+        (aside / SPEC).write_text(dumps(recipe or model.spec), encoding="utf-8")
         if tokenizer is not None:
-            durable.copy(Path(tokenizer), aside / "tokenizer.json")
-        about = dataclasses.replace(about, source=source)
+            durable.copy(Path(tokenizer), aside / TOKENIZER)
+        about = dataclasses.replace(about, **more)  # type: ignore[arg-type]
         (aside / ABOUT).write_text(about.text(), encoding="utf-8")
-        found = differences(aside, copy.deepcopy(model).eval().float())
+        found = differences(aside, own)
         worst = max(found.values())
         if not worst <= LIMIT:
-            raise SpecError(f"the graph differs from torch by {worst:.1e}, which is more than {LIMIT:g}")
+            raise SpecError(f"model ({about.topology}): the graph differs from torch by {worst:.1e}, allowed {LIMIT:g}")
         about = dataclasses.replace(about, differences=found)
         (aside / ABOUT).write_text(about.text(), encoding="utf-8")
     return about
+
+
+def to_int8(folder: str | Path, out: str | Path) -> About:
+    """Write a folder of graphs again with weights of 8-bit integers."""
+    need("onnx", "onnxruntime")
+    import onnx
+
+    folder = Path(folder)
+    about = About.read(folder)
+    if about.precision != "fp32":
+        raise SpecError(f"{folder}: its graphs are {about.precision} already")
+    with replacing(Path(out)) as aside:
+        for name in about.files:
+            (aside / name).write_bytes(quantise(onnx.load(folder / name)).SerializeToString())
+        for name in (SPEC, TOKENIZER):
+            if (folder / name).is_file():
+                durable.copy(folder / name, aside / name)
+        (aside / ABOUT).write_text(about.text(), encoding="utf-8")
+        about = dataclasses.replace(about, precision="int8", differences=between(folder, aside))
+        (aside / ABOUT).write_text(about.text(), encoding="utf-8")
+    return about
+
+
+@contextlib.contextmanager
+def replacing(out: Path) -> Iterator[Path]:
+    """Give a folder to fill, which takes the place of an older export; anything else is left alone."""
+    if out.exists() and not is_exported(out) and (not out.is_dir() or any(out.iterdir())):
+        raise SpecError(f"{out}: is there already, and is no export; give another --out")
+    with durable.folder(out) as aside:
+        yield aside
+        durable.remove(out)
 
 
 def make(model: Transformer) -> tuple[About, dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Any, Self
 from kinfolk.core.errors import CheckpointError
 
 ABOUT, MODEL, ENCODER, DECODER = "onnx.json", "model.onnx", "encoder.onnx", "decoder.onnx"
+SPEC, TOKENIZER = "spec.toml", "tokenizer.json"
 FORMAT = 1
 
 
@@ -42,7 +43,8 @@ class About:
     otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
     keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
     each step appends to them and `seen` says where they stand. limit: most positions of a row; None: as many as fit.
-    source: digest of the weights. differences: largest ones to torch that the check found, by shape.
+    kind: of the data that the run learnt from. source: digest of the weights. differences: largest ones to torch that
+    the check found, by shape; of int8, to fp32.
     """
 
     topology: str
@@ -53,6 +55,7 @@ class About:
     limit: int | None = None
     vocab_size: int = 0
     state: tuple[Kept, ...] = ()
+    kind: str = ""
     source: str = ""
     differences: dict[str, float] = dataclasses.field(default_factory=dict)
 
