@@ -134,6 +134,20 @@ class HeadRows(Place):
 
 
 @dataclasses.dataclass(frozen=True)
+class InThrees(Place):
+    """Maps to queries, keys and values in one, a head's three after the other's (DeBERTa)."""
+
+    n_heads: int = 1
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return get(names[0]).unflatten(0, (self.n_heads, 3, -1)).transpose(0, 1).flatten(0, 2)
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        return {names[0]: x.unflatten(0, (3, self.n_heads, -1)).transpose(0, 1).flatten(0, 2).contiguous()}
+
+
+@dataclasses.dataclass(frozen=True)
 class Patch(Place):
     """A map of patches stored as a convolution, [out, channels, rows, columns]; ours has channels last."""
 

@@ -7,6 +7,7 @@ from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead, RegressionHead
+from kinfolk.layers.disentangled import DisentangledAttention
 from kinfolk.layers.head import Head
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.span import Unlimited
@@ -122,6 +123,9 @@ def _sees_all(depth: Depth | None) -> bool:
         return False
     looks = [part for block in depth.blocks for part in block.parts if not isinstance(part, FeedForward)]
     return all(
-        type(part) is Attention and isinstance(part.pattern, Full | Causal) and isinstance(part.span, Unlimited)
+        type(part) in (Attention, DisentangledAttention)
+        and isinstance(part, Attention)
+        and isinstance(part.pattern, Full | Causal)
+        and isinstance(part.span, Unlimited)
         for part in looks
     )

@@ -35,6 +35,18 @@ def bucket(distance: Tensor, n_buckets: int, farthest: int, causal: bool) -> Ten
     return offset + torch.where(away < exact, away, grown)
 
 
+def log_bucket(distance: Tensor, n_buckets: int, farthest: int) -> Tensor:
+    r"""Return the bucket of each distance, $-n$ to $n$ (He et al. 2021; DeBERTa's second release, appendix A.5).
+
+    Distances below half of `n_buckets` are their own; beyond, buckets grow in size logarithmically up to `farthest`.
+    Single precision decides the edges, as in the released code. Reference: `kinfolk.ops.naive.relative.log_bucket`.
+    """
+    half, away = n_buckets // 2, distance.abs()
+    ratio = torch.log(away.clamp(min=half).float() / half) / torch.log(torch.tensor((farthest - 1) / half))
+    grown = (torch.ceil(ratio * (half - 1)) + half).long() * distance.sign()
+    return torch.where(away <= half, distance, grown)
+
+
 def slopes(n_heads: int) -> Tensor:
     r"""Return ALiBi's slopes (Press et al. 2022, section 3): $2^{-8h/H}$; between powers of two, some of the next."""
     closest = 1 << (n_heads.bit_length() - 1)
@@ -72,6 +84,17 @@ def picked_scores(q: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:
         table_RK = table_RK.view(table_RK.shape[0], *[1] * (q.ndim - 4), *table_RK.shape[1:])
     every = q @ table_RK.mT
     return every.gather(-1, index.expand(*every.shape[:-1], index.shape[-1]))
+
+
+def picked_by_keys(k: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:
+    """Return k_j . table[index_ij] for every pair; `k` is [B, H, …, k, K], the rest and the cost as `picked_scores`.
+
+    Reference: `kinfolk.ops.naive.relative.picked_by_keys`.
+    """
+    if table_RK.ndim == 3:
+        table_RK = table_RK.view(table_RK.shape[0], *[1] * (k.ndim - 4), *table_RK.shape[1:])
+    every = table_RK @ k.mT
+    return every.gather(-2, index.expand(*every.shape[:-2], *index.shape[-2:]))
 
 
 def picked_values(weights: Tensor, table_RK: Tensor, index: Tensor) -> Tensor:

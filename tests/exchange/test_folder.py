@@ -12,7 +12,19 @@ from safetensors.torch import load_file, save_file
 import kinfolk as kf
 from kinfolk.core.errors import CheckpointError
 from kinfolk.exchange.folder import open_folder
-from kinfolk.exchange.places import Below, BelowNothing, ByHead, HeadRows, Led, Nothing, Patch, Place, Stacked, Turned
+from kinfolk.exchange.places import (
+    Below,
+    BelowNothing,
+    ByHead,
+    HeadRows,
+    InThrees,
+    Led,
+    Nothing,
+    Patch,
+    Place,
+    Stacked,
+    Turned,
+)
 from kinfolk.layers.vector_head import VectorHead
 
 NUMBERS = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "vocab_size": 37, "max_len": 24}
@@ -48,7 +60,9 @@ def test_a_model_survives_the_round_trip_bit_for_bit(folder):
     assert torch.equal(again(TOKENS).logits, model(TOKENS).logits)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "albert", "gpt2", "t5", "t5-v1-1", "bart"])
+@pytest.mark.parametrize(
+    "name", ["bert", "distilbert", "albert", "gpt2", "t5", "t5-v1-1", "bart", "deberta", "deberta-v2"]
+)
 def test_relatives_are_written_as_what_they_are(name, tmp_path):
     model = small(name)
     kind = {"t5-v1-1": "t5"}.get(name, name)
@@ -258,6 +272,7 @@ def test_sentence_folders_say_how_to_pool(tmp_path):
         (ByHead.at("a", "b", "c", n_heads=2), (18, 4)),
         (HeadRows.at("a", "b", n_heads=2), (2, 6)),
         (HeadRows.at("a", "b", n_heads=2), (3, 6)),
+        (InThrees.at("a", n_heads=2), (18, 4)),
         (Patch.at("a", channels=3), (5, 12)),
     ],
 )

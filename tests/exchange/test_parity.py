@@ -106,6 +106,24 @@ CASES |= {
     "longformer": ("LongformerModel", WINDOWS | {"num_hidden_layers": 3}),
     "longformer-mlm": ("LongformerForMaskedLM", WINDOWS),
 }
+# heads and terms whose product has a whole root, which theirs takes in single precision
+APART = BERT | {"num_attention_heads": 2, "relative_attention": True, "pos_att_type": "c2p|p2c"}
+BUCKETS = APART | {"position_buckets": 6, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+BUCKETS |= {"position_biased_input": False, "pos_att_type": ["p2c", "c2p"]}
+CASES |= {
+    "deberta": ("DebertaModel", APART),
+    "deberta-mlm": ("DebertaForMaskedLM", APART | {"position_biased_input": False, "max_relative_positions": 7}),
+    "deberta-mlm-c2p": ("DebertaForMaskedLM", APART | {"num_attention_heads": 3, "pos_att_type": ["c2p"]}),
+    "deberta-plain": ("DebertaForMaskedLM", BERT | {"num_attention_heads": 6, "hidden_act": "relu"}),
+    "deberta-class": ("DebertaForSequenceClassification", APART | {"num_labels": 5, "pooler_hidden_act": "tanh"}),
+    "deberta-v2": ("DebertaV2Model", APART),
+    "deberta-v2-mlm": ("DebertaV2ForMaskedLM", BUCKETS),
+    "deberta-v2-mlm-odd": ("DebertaV2ForMaskedLM", BUCKETS | {"share_att_key": False, "max_relative_positions": 13}),
+    "deberta-v2-mlm-p2c": ("DebertaV2ForMaskedLM", BUCKETS | {"num_attention_heads": 3, "pos_att_type": "p2c"}),
+    "deberta-v2-class": ("DebertaV2ForSequenceClassification", BUCKETS | {"num_labels": 1}),
+    "deberta-v2-tags": ("DebertaV2ForTokenClassification", BUCKETS | {"num_labels": 5, "type_vocab_size": 3}),
+    "deberta-v2-span": ("DebertaV2ForQuestionAnswering", BUCKETS),
+}
 ROUNDED = {"longformer": 3e-6, "longformer-mlm": 3e-6, "funnel": 1e-5, "funnel-mlm": 1e-5, "switch": 1e-6}
 """Kinds whose class goes through single precision at some place, and how far that takes them."""
 UNPADDED = {"funnel", "funnel-mlm", "xlnet"}
@@ -187,6 +205,12 @@ def in_double(monkeypatch):
     def forward(self, x):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon)
 
+    def centred(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.variance_epsilon) + self.bias
+
+    deberta = pytest.importorskip("transformers.models.deberta.modeling_deberta")
+    monkeypatch.setattr(deberta.DebertaLayerNorm, "forward", centred)
     for module, name in (("t5", "T5LayerNorm"), ("switch_transformers", "SwitchTransformersLayerNorm")):
         modeling = pytest.importorskip(f"transformers.models.{module}.modeling_{module}")
         monkeypatch.setattr(getattr(modeling, name), "forward", forward)
@@ -221,8 +245,9 @@ def test_a_folder_is_read_and_written_to_the_same_numbers(case, tmp_path, in_dou
     idle = {"mask_emb", "transformer.mask_emb", "bert.pooler.weight", "bert.pooler.bias"}
     report["missing_keys"] = set(report["missing_keys"]) - idle
     assert not any(report.values()), report
-    # theirs makes some parameters of XLNet anew in single precision
-    same(theirs(again.double().eval(), tokens, keep), wanted, keep, 1e-6 if case.startswith("xlnet") else 1e-12)
+    # theirs makes some parameters of these anew in single precision
+    atol = 1e-6 if imported.model_type in ("xlnet", "deberta") else 1e-12
+    same(theirs(again.double().eval(), tokens, keep), wanted, keep, atol)
     assert open_folder(tmp_path / "again").model.spec == imported.model.spec
 
 
@@ -268,6 +293,26 @@ def test_what_a_funnel_cannot_express_is_refused(tmp_path):
         kf.from_hf(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("conv_kernel_size", 3), ("embedding_size", 12), ("pos_att_type", ["c2p", "p2p"])]
+)
+def test_what_a_deberta_cannot_express_is_refused(key, value, tmp_path):
+    their_model("DebertaV2ForMaskedLM", BUCKETS | {key: value}).save_pretrained(tmp_path)
+    with pytest.raises(kf.KinfolkError, match=rf"config\.json: {key} = "):
+        kf.from_hf(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["DebertaForMaskedLM", "DebertaV2ForMaskedLM"])
+def test_the_head_of_a_deberta_has_two_names(name, tmp_path, in_double):
+    original = their_model(name, APART | {"legacy": False})
+    original.save_pretrained(tmp_path / "theirs")
+    tokens, keep = batch()
+    model = kf.from_hf(tmp_path / "theirs")
+    same(ours(model, tokens, keep), theirs(original, tokens, keep), keep)
+    kf.to_hf(model, tmp_path / "again")
+    assert "cls.predictions.bias" in load_file(tmp_path / "again" / "model.safetensors")
+
+
 def test_blocks_of_a_big_bird_are_those_of_the_relative(tmp_path):
     original = their_model("BigBirdForMaskedLM", BERT | {"block_size": 4, "num_random_blocks": 1})
     original.save_pretrained(tmp_path)
@@ -278,7 +323,7 @@ def test_blocks_of_a_big_bird_are_those_of_the_relative(tmp_path):
     assert kf.from_hf(tmp_path / "again").spec == kf.from_hf(tmp_path).spec
 
 
-@pytest.mark.parametrize("case", ["bert-mlm", "gpt2", "t5-v1-1", "bart"])
+@pytest.mark.parametrize("case", ["bert-mlm", "gpt2", "t5-v1-1", "bart", "deberta-v2-mlm", "deberta-mlm"])
 def test_gradients_are_theirs(case, tmp_path, in_double):
     """Each parameter's gradient, brought to their names by the tables that bring the parameters."""
     original = their_model(*CASES[case])

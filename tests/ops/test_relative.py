@@ -47,6 +47,30 @@ def leaves(*shapes):
     return [torch.randn(*s, generator=g, dtype=torch.float64, requires_grad=True) for s in shapes]
 
 
+@pytest.mark.parametrize(("n_buckets", "farthest"), [(256, 512), (8, 20), (6, 9)])
+def test_log_buckets_equal_naive_and_hugging_face(n_buckets, farthest):
+    distance = torch.arange(-farthest, farthest + 1)
+    got = fast.log_bucket(distance, n_buckets, farthest)
+    assert got.tolist() == [slow.log_bucket(d, n_buckets, farthest) for d in distance.tolist()]
+    assert got.abs().max() <= n_buckets
+    theirs = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2", reason="needs kinfolk[bench]")
+    assert torch.equal(got, theirs.make_log_bucket_position(distance, n_buckets, farthest).long())
+
+
+@pytest.mark.parametrize(("n_q", "n_k", "rows"), [(1, 1, 1), (5, 7, 3), (4, 1, 11)])
+def test_rows_picked_by_keys_equal_naive(n_q, n_k, rows):
+    k, table = leaves((2, n_k, 3), (2, rows, 3))
+    index = torch.randint(rows, (n_q, n_k), generator=torch.Generator().manual_seed(2))
+    got, want = fast.picked_by_keys(k[None], table, index)[0], slow.picked_by_keys(k, table, index)
+    torch.testing.assert_close(got, want)
+    weight = torch.randn(got.shape, dtype=got.dtype, generator=torch.Generator().manual_seed(3))
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), (k, table)) for x in (got, want)), strict=True):
+        torch.testing.assert_close(a, b)
+    # tiles: any axes between heads and keys
+    tiled = fast.picked_by_keys(k[None, :, None], table, index)
+    torch.testing.assert_close(tiled[0, :, 0], want)
+
+
 @pytest.mark.parametrize(("n_q", "n_k", "rows"), [(1, 1, 1), (5, 7, 3), (4, 1, 11)])
 def test_picked_scores_and_values_equal_naive(n_q, n_k, rows):
     q, table, weights, values = leaves((2, n_q, 3), (2, rows, 3), (2, n_q, n_k), (rows, 3))

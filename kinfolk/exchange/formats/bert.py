@@ -31,9 +31,9 @@ LAYER: Table = {
 }
 
 
-def norm_of(config: Config) -> LayerNorm:
+def norm_of(config: Config, usual: float = 1e-12) -> LayerNorm:
     """Return the norm of a BERT."""
-    return LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
+    return LayerNorm(eps=config.get("layer_norm_eps", usual))
 
 
 def masked_lm(config: Config, activation: str = "", to: str = "model") -> MaskedLMHead:

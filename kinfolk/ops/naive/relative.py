@@ -21,6 +21,17 @@ def bucket(distance: int, n_buckets: int, farthest: int, causal: bool) -> int:
     return first + min(n_buckets - 1, exact + int(ratio * (n_buckets - exact)))
 
 
+def log_bucket(distance: int, n_buckets: int, farthest: int) -> int:
+    """Return DeBERTa's bucket of one distance (query minus key)."""
+    half, away = n_buckets // 2, abs(distance)
+    if away <= half:
+        return distance
+    # single precision, as in the released code
+    ratio = torch.log(torch.tensor(float(away)) / half) / torch.log(torch.tensor((farthest - 1) / half))
+    grown = int(torch.ceil(ratio * (half - 1))) + half
+    return grown if distance > 0 else -grown
+
+
 def rotate(x: Tensor, pos: int, base: float, layout: str) -> Tensor:
     """Turn the channel pairs of one vector."""
     width, out = len(x), torch.zeros_like(x)
@@ -38,6 +49,13 @@ def picked_scores(q: Tensor, table: Tensor, index: Tensor) -> Tensor:
     rows = [
         [[q[h, i] @ table[h, index[i, j]] for j in range(index.shape[1])] for i in range(n_q)] for h in range(n_heads)
     ]
+    return torch.stack([torch.stack([torch.stack(row) for row in head]) for head in rows])
+
+
+def picked_by_keys(k: Tensor, table: Tensor, index: Tensor) -> Tensor:
+    """k [H, M, K], table [H, R, K], index [L, M]: the product of each key with the row its pair picks."""
+    n_q, n_k = index.shape
+    rows = [[[k[h, j] @ table[h, index[i, j]] for j in range(n_k)] for i in range(n_q)] for h in range(len(k))]
     return torch.stack([torch.stack([torch.stack(row) for row in head]) for head in rows])
 
 
