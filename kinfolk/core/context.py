@@ -144,6 +144,10 @@ class Context:
         """Tell whether reporting `name` is of any use, for what costs something to make."""
         return self.taps is not None and self.taps.hears(name)
 
+    def asked(self, name: str) -> bool:
+        """Tell whether somebody wants this very name, for what is of no use to those who listen to everything."""
+        return self.taps is not None and self.taps.names is not None and name in self.taps.names
+
     def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name the part of the model that reports inside."""
         return _NOWHERE if self.taps is None else self.taps.scope(name)

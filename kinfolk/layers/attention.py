@@ -184,7 +184,13 @@ def _scoring(
 ) -> Scoring:
     tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
     dropout = module.spec.dropout if module.training else 0.0
-    return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, tap=tap)
+    before = functools.partial(_report, ctx) if ctx.asked("scores") else None
+    return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, before=before, tap=tap)
+
+
+def _report(ctx: Context, scores_BHLM: Tensor) -> Tensor:
+    ctx.tap("scores", scores_BHLM)
+    return scores_BHLM
 
 
 def _faded(hooks: Hooks, look: Look, view: View) -> Hooks:

@@ -1,13 +1,16 @@
 r"""Learn from a larger model: its probabilities, its states, and the task's own targets (Sanh et al. 2019).
 
 $L = a\,T^2\,\mathrm{KL}(p_t(T) \| p_s(T)) + b\,\mathrm{CE} + c\,(1 - \cos(h_s, h_t))$ for each scored target, with
-$p(T)$ the softmax of logits over a temperature; the teacher runs as in evaluation and is not learnt.
+$p(T)$ the softmax of logits over a temperature; the teacher runs as in evaluation and is not learnt. Where whole
+sequences have labels, the probabilities are of their classes and the cosine is the mean over real tokens; answers that
+are no probabilities, numbers or classes that hold together, are compared by the square of their difference.
 """
 
 import dataclasses
 import functools
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,7 @@ from kinfolk.core.rng import Rng
 from kinfolk.models.folder import load_model
 from kinfolk.models.model import Model, Output, State, Transformer
 from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary, side_loss
+from kinfolk.objectives.supervised import Classify
 
 CHUNK = 4096
 """Positions whose logits, of student and teacher, are held at once."""
@@ -30,6 +34,27 @@ class Taught(Output):
     """What a student said, and what its teacher said of the same."""
 
     teacher: Output | None = None
+    inside: bool = False  # what is said does not count yet
+
+
+class Listening:
+    """A learner whose model reports what it does, whoever runs it."""
+
+    def __init__(self, learner: Learning, taps: tuple[str, ...]) -> None:
+        self.partner, self.stage = learner.partner, learner.stage
+        self.model: Any = _Reporting(learner.model, taps)
+
+
+class _Reporting:
+    def __init__(self, model: Transformer, taps: tuple[str, ...]) -> None:
+        self._model, self._taps = model, taps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def run(self, batch: Batch, state: State | None = None, taps: Any = ()) -> Output:
+        """Run it, and hear more than was asked for."""
+        return self._model.run(batch, state, (*self._taps, *(taps or ())))
 
 
 class Distil(Objective, kind="distil"):
@@ -60,7 +85,8 @@ class Distil(Objective, kind="distil"):
         return self.task.companion(model)
 
     def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
-        said, batch = self.task.run(learner, batch, memory)
+        asked = self.asks(learner) if learner.model.training else ()
+        said, batch = self.task.run(Listening(learner, asked) if asked else learner, batch, memory)
         if not learner.model.training:
             return said, batch
         teacher = teacher_of(self.teacher, said.hidden.device, said.hidden.dtype)
@@ -70,14 +96,19 @@ class Distil(Objective, kind="distil"):
                 f"{learner.model.spec.d_model} have no states to compare; set it to 0"
             )
         with torch.no_grad():
-            heard = teacher.run(batch)
+            heard = teacher.run(batch, taps=self.asks(learner))
         own = {field.name: getattr(said, field.name) for field in dataclasses.fields(said)}
         return Taught(**own, teacher=heard), batch
+
+    def asks(self, learner: Learning) -> tuple[str, ...]:
+        """Return the taps of student and teacher that are compared at this stage."""
+        return ()
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         if not isinstance(output, Taught) or output.teacher is None:
             return self.task.loss(output, batch)
-        assert batch.targets is not None
+        if batch.targets is None:
+            return self._labelled(output, output.teacher, batch)
         scored_BL = batch.targets != IGNORE
         total = self.hard * self.task.loss(output, batch).total
         mine, its = (out.hidden[scored_BL] for out in (output, output.teacher))
@@ -86,6 +117,21 @@ class Distil(Objective, kind="distil"):
         if self.states:
             total = total + self.states * (1 - F.cosine_similarity(mine, its, dim=-1)).sum()
         return Loss(total, scored_BL.sum(), side_loss(output))
+
+    def _labelled(self, output: Output, teacher: Output, batch: Batch) -> Loss:
+        task = self.task.loss(output, batch)
+        total = self.hard * task.total
+        if self.soft and isinstance(self.task, Classify):
+            target, said = (out.logits.div(self.temperature).log_softmax(-1) for out in (teacher, output))
+            total = total + self.soft * self.temperature**2 * F.kl_div(said, target, reduction="sum", log_target=True)
+        elif self.soft:
+            apart = (output.logits - teacher.logits).square().reshape(len(output.logits), -1).mean(1)
+            total = total + self.soft * apart.sum() * task.count / len(apart)
+        if self.states:
+            apart_BL = 1 - F.cosine_similarity(output.hidden, teacher.hidden, dim=-1)
+            real_BL = torch.ones_like(apart_BL) if output.keep is None else output.keep.to(apart_BL)
+            total = total + self.states * ((apart_BL * real_BL).sum(1) / real_BL.sum(1).clamp(min=1)).sum()
+        return Loss(total, task.count, task.side)
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         return self.task.measure(output, batch)
