@@ -19,6 +19,7 @@ examples:
   kin compress runs/a --steps layers=0.5 --recover 500 --distil --out runs/a-half
                                                                       half of the layers, taught by the whole model
   kin compress runs/a --steps movement=0.8 --recover 500 --out …      weights are lost while it learns on
+  kin compress runs/a --student gpt2 --student-set n_layers=3 --recover 500 --distil --out runs/student
   kin compress downloaded/ --data labelled:reviews.csv --steps rank=0.5,int8 --out runs/small
 
 Shares are of what is cut: 0 cuts nothing. Steps are taken in their order and measured one by one.
@@ -42,7 +43,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="of validation data, to measure (default: 16)",
     )
     add("--recover", type=int, default=0, metavar="N", help="then train on for so many steps")
-    add("--distil", action="store_true", help="while recovering, learn from the whole model too")
+    add(
+        "--distil",
+        nargs="?",
+        const="distilbert",
+        choices=("distilbert", "tinybert"),
+        help="while recovering, learn from the whole model too: what it says and its last states (distilbert, the "
+        "default), or its embedding, layers and attention first and then what it says (tinybert)",
+    )
+    add(
+        "--student",
+        metavar="RELATIVE",
+        help="begin with a new model, and layers of RUN where they fit",
+    )
+    add("--student-set", action="append", default=[], metavar="N=X", help="numbers of the student, such as n_layers=3")
     add("--seed", type=int, default=0, metavar="S", help="of recovering (default: 0)")
     data_arguments(parser, None)
 
@@ -71,18 +85,25 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.compress.opening import open_model
     from kinfolk.compress.pipeline import Workshop, compress, ordered, refuse, working
     from kinfolk.compress.steps import parse
+    from kinfolk.compress.student import student_of
     from kinfolk.core.errors import SpecError
     from kinfolk.objectives.distil import Distil
+    from kinfolk.objectives.imitate import Imitate
 
-    steps = ordered(parse(args.steps), args.recover)
+    steps = ordered(parse(args.steps) if args.steps or not args.student else [], args.recover)
     if args.distil and not any(step.name == "recover" for step in steps):
         raise SpecError("--distil: a teacher teaches while recovering; give --recover N as well")
     opened = open_model(args.what, _source(args))
     refuse(opened, args.out)
-    teaching = Distil(task=opened.recipe.objective, teacher="") if args.distil else None
+    teaching = {None: None, "distilbert": Distil, "tinybert": Imitate}[args.distil]
+    how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
     with working(args.out) as work:
-        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, teaching, args.seed)
-        found = compress(shop, args.out, steps)
+        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed)
+        student = None
+        if args.student:
+            made = student_of(opened, args.student, _tell, assignments=args.student_set, seed=args.seed)
+            student = shop.holding(made)
+        found = compress(shop, args.out, steps, student)
     if args.json:
         print(json.dumps([dataclasses.asdict(m) for m in found], indent=2))
         return 0

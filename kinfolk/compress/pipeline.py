@@ -98,6 +98,9 @@ class Workshop:
         recipe = self.recipe(learner.model, steps)
         if self.teaching is not None:
             taught = self.teaching.replace(task=recipe.objective, teacher=str(self.teacher))
+            if taught.states and recipe.model.d_model != self.first.model.spec.d_model:
+                # states of other widths have no angle between them
+                taught = taught.replace(states=0.0)
             recipe = recipe.replace(objective=taught)
         about = self.opened.about
         done = train(
