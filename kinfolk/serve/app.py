@@ -33,9 +33,7 @@ class App:
 
     def __init__(self, served: Mapping[str, Served], limits: Limits | None = None, token: str = "") -> None:
         self.served, self.limits, self.token = dict(served), limits or Limits(), token
-        running = {
-            name: Running(one.model, one.limit(self.limits.context)) for name, one in served.items() if one.writes
-        }
+        running = {name: Running(one.worker(self.limits.context)) for name, one in served.items() if one.writes}
         self.engine = Engine(running, self.limits)
         self.metrics = Metrics(self.engine)
         self.forms = protocol.forms(self.served, self.limits)

@@ -5,7 +5,7 @@ what it writes is what it would write alone.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,15 +13,8 @@ from torch import Tensor
 
 from kinfolk.core.errors import ShapeError
 from kinfolk.decoding.choose import choose
-from kinfolk.decoding.decode import BOS, batch_of
 from kinfolk.decoding.options import Decoding
-from kinfolk.models.joining import join, least_room, leave
-from kinfolk.models.model import State, Transformer
-
-CHUNK = 32
-"""States are made for a multiple of so many positions: rows of similar lengths need no filling up."""
-SCORED = 256
-"""Positions of a prompt that are scored at once."""
+from kinfolk.serve.workers import Worker
 
 
 class Scored(NamedTuple):
@@ -70,51 +63,37 @@ class Row:
 class Running:
     """The rows of one model that are being written, and their state."""
 
-    def __init__(self, model: Transformer, context: int) -> None:
-        self.model, self.rows = model.eval(), list[Row]()
-        self.context = min(context, model.limit or context)
-        self.pairs = model.spec.topology == "encoder-decoder"
-        self._least = least_room(model, self.context)
-        self._state: State | None = None
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.rows = worker, list[Row]()
+        self._state: Any = None
         self._logits_BV: Tensor | None = None
 
     def room_for(self, row: Row) -> int:
         """Return how many positions a row needs; the last of its tokens is not read again."""
-        return (1 if self.pairs else len(row.prompt)) + max(0, row.max_new - 1)
+        return (1 if self.worker.pairs else len(row.prompt)) + max(0, row.max_new - 1)
 
     @torch.inference_mode()
     def start(self, rows: Sequence[Row]) -> None:
         """Read the prompts of new rows, and let those join who have something to write."""
         need = max(map(self.room_for, rows))
-        if need > self.context:
-            raise ShapeError(f"prompt and new tokens need {need} positions, the model has {self.context}")
-        room = min(self.context, max(self._least, -(-need // CHUNK) * CHUNK))
-        device = next(self.model.parameters()).device
-        prompts = [list(row.prompt) for row in rows]
-        batch = batch_of([[BOS]] * len(rows) if self.pairs else prompts, device)
-        if self.pairs:
-            source = batch_of(prompts, device)
-            batch = batch.replace(source=source.tokens, source_keep=source.keep)
-        state = self.model.new_state(len(rows), room)
-        hidden_BLD = self.model.run(batch, state).hidden
-        lengths_B = torch.full((len(rows),), batch.tokens.shape[1]) if batch.keep is None else batch.keep.sum(1)
+        if need > self.worker.context:
+            raise ShapeError(f"prompt and new tokens need {need} positions, the model has {self.worker.context}")
+        state, logits_BV, scores = self.worker.begin([list(row.prompt) for row in rows], need)
         for i, row in enumerate(rows):
             if row.scores_prompt:
-                row.read = self._scored(hidden_BLD[i], row)
-        going = torch.tensor([i for i, row in enumerate(rows) if row.max_new > 0], device=device, dtype=torch.long)
-        if not len(going):
-            return
-        logits_BV = self.model.head.logits(hidden_BLD[going, (lengths_B.to(device) - 1)[going]])
-        if len(going) < len(rows):
-            leave(state, going)
-        self._take_in([row for row in rows if row.max_new > 0], state, logits_BV)
+                row.read = _read(row, scores(i))
+        going = [i for i, row in enumerate(rows) if row.max_new > 0]
+        if 0 < len(going) < len(rows):
+            state, logits_BV = self.worker.leave(state, going), logits_BV[going]
+        if going:
+            self._take_in([rows[i] for i in going], state, logits_BV)
 
     @torch.inference_mode()
     def step(self) -> list[Scored]:
-        """Choose the next token of every row and read it; return the tokens in the order of `rows`."""
+        """Choose the next token of every row; return the tokens in the order of `rows`."""
         assert self._logits_BV is not None
         likeliest = self._logits_BV.argmax(-1).tolist()
-        made = [self._choose(*one) for one in zip(self.rows, self._logits_BV, likeliest, strict=True)]
+        made = [_next(*one) for one in zip(self.rows, self._logits_BV, likeliest, strict=True)]
         for row, one in zip(self.rows, made, strict=True):
             row.written.append(one.token)
         return made
@@ -123,46 +102,41 @@ class Running:
     def go_on(self, staying: Sequence[Row]) -> None:
         """Let all rows leave but these, and read their newest tokens."""
         if len(staying) < len(self.rows):
-            self._keep([i for i, row in enumerate(self.rows) if row in set(staying)])
-        if not self.rows or self._state is None:
-            return
-        device = next(self.model.parameters()).device
-        newest = batch_of([row.written[-1:] for row in self.rows], device)
-        self._logits_BV = self.model.head.logits(self.model.run(newest, self._state).hidden[:, -1])
+            kept = set(staying)
+            which = [i for i, row in enumerate(self.rows) if row in kept]
+            self.rows = [self.rows[i] for i in which]
+            if not which:
+                self.clear()
+                return
+            self._state = self.worker.leave(self._state, which)
+        self._logits_BV = self.worker.go_on(self._state, [row.written[-1] for row in self.rows])
 
     def clear(self) -> None:
         """Forget all rows, after something went wrong."""
         self.rows, self._state, self._logits_BV = [], None, None
 
-    def _take_in(self, rows: list[Row], state: State, logits_BV: Tensor) -> None:
-        if self._state is None or self._logits_BV is None:
+    def _take_in(self, rows: list[Row], state: Any, logits_BV: Tensor) -> None:
+        if self._logits_BV is None:
             self._state, self._logits_BV = state, logits_BV
         else:
-            join(self._state, len(self.rows), state, len(rows))
+            self._state = self.worker.join(self._state, len(self.rows), state, len(rows))
             self._logits_BV = torch.cat([self._logits_BV, logits_BV])
         self.rows += rows
 
-    def _keep(self, which: list[int]) -> None:
-        self.rows = [self.rows[i] for i in which]
-        if not which:
-            self.clear()
-        elif self._state is not None:
-            leave(self._state, torch.tensor(which, device=next(self.model.parameters()).device))
 
-    def _choose(self, row: Row, logits_V: Tensor, likeliest: int) -> Scored:
-        token = likeliest if row.plain else _chosen(row, logits_V)
-        if row.n_top < 0:
-            return Scored(token)
-        return _scored(logits_V.log_softmax(-1)[None], [token], row.n_top)[0]
+def _next(row: Row, logits_V: Tensor, likeliest: int) -> Scored:
+    token = likeliest if row.plain else _chosen(row, logits_V)
+    return Scored(token) if row.n_top < 0 else _scored(logits_V.log_softmax(-1)[None], [token], row.n_top)[0]
 
-    def _scored(self, hidden_LD: Tensor, row: Row) -> list[Scored]:
-        """Score the tokens of a prompt, each by those before it; the first has nothing before it."""
-        found, ids = [Scored(row.prompt[0])], list(row.prompt)
-        for at in range(1, len(ids), SCORED):
-            stop = min(at + SCORED, len(ids))
-            log_p_LV = self.model.head.logits(hidden_LD[None, at - 1 : stop - 1])[0].log_softmax(-1)
-            found += _scored(log_p_LV, ids[at:stop], row.n_top)
-        return found
+
+def _read(row: Row, scores: Iterator[Tensor]) -> list[Scored]:
+    """Score the tokens of a prompt, each by those before it; the first has nothing before it."""
+    ids = list(row.prompt)
+    found = [Scored(ids[0])]
+    for logits_LV in scores:
+        at = len(found)
+        found += _scored(logits_LV.log_softmax(-1), ids[at : at + len(logits_LV)], row.n_top)
+    return found
 
 
 def _chosen(row: Row, logits_V: Tensor) -> int:

@@ -36,8 +36,7 @@ def complaint(value: Any, schema: Schema, where: str = "") -> str | None:
     """Say what is wrong with a value, or nothing."""
     if "anyOf" in schema:
         found = [complaint(value, one, where) for one in schema["anyOf"]]
-        # the form that it resembles most is the one that gets furthest
-        return None if None in found else max((text or "" for text in found), key=lambda text: text.count("["))
+        return None if None in found else max((text for text in found if text is not None), key=_resemblance)
     kinds = [schema["type"]] if isinstance(schema.get("type"), str) else list(schema.get("type", ()))
     if kinds and not any(_TYPES[kind](value) for kind in kinds):
         return f"{where or 'the request'}: should be {' or '.join(kinds)}, got {_shown(value)}"
@@ -68,6 +67,11 @@ def _of_object(value: Mapping[str, Any], schema: Schema, where: str) -> str | No
         if text is not None:
             return text
     return None
+
+
+def _resemblance(text: str) -> tuple[int, bool]:
+    """Rank complaints: a form that gets further, and whose kinds of values fit, is the one that was meant."""
+    return text.partition(":")[0].count("["), not any(f"should be {kind}" in text for kind in _TYPES)
 
 
 def _bounded(name: str, value: Any) -> bool:

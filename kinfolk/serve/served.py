@@ -24,6 +24,7 @@ from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.supervised import Classify
 from kinfolk.ops.readout import readout
+from kinfolk.serve.workers import TorchWorker, Worker
 from kinfolk.train import folder
 from kinfolk.train.run import load_learner
 
@@ -130,6 +131,10 @@ class Served:
         batch = batch.replace(labels=torch.zeros(len(rows), dtype=torch.long, device=self.device))
         ready = self.learner.prepare(batch, Rng(0))
         return _plain(self.model.run(ready).logits.softmax(-1))
+
+    def worker(self, context: int) -> Worker:
+        """Return who runs the model."""
+        return TorchWorker(self.model, context)
 
     @property
     def device(self) -> torch.device:

@@ -3,18 +3,14 @@
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kinfolk.core.errors import MissingExtraError, SpecError
 from kinfolk.serve.app import App
-from kinfolk.serve.limits import Limits
 from kinfolk.serve.served import Served
 
 if TYPE_CHECKING:
     import uvicorn
-
-GRACE = 30
-"""Seconds that running answers are given when the server is told to stop."""
 
 
 def open_runs(paths: Sequence[str | Path]) -> dict[str, Served]:
@@ -44,28 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 def make_server(app: App) -> "uvicorn.Server":
     """Return a server of an application; `run(sockets=[…])` blocks until it is told to stop."""
     try:
-        import uvicorn
+        from kinfolk.serve.listening import server_of
     except ImportError:
         raise MissingExtraError("serve", "kin serve") from None
-
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: Any = None) -> None:
-            # who is being answered gets the rest; who comes now over an open connection is refused
-            app.engine.close()
-            await super().shutdown(sockets)
-
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=10,
-        timeout_graceful_shutdown=GRACE,
-        ws="none",
-    )
-    return Server(config)
-
-
-def serve(paths: Sequence[str | Path], sock: socket.socket, limits: Limits, token: str = "") -> None:
-    """Serve runs until told to stop."""
-    make_server(App(open_runs(paths), limits, token)).run(sockets=[sock])
+    return server_of(app)

@@ -13,6 +13,7 @@ from kinfolk.serve.batching import Row, Running
 from kinfolk.serve.engine import BusyError, ClosingError, Done, Engine, Failed, Request
 from kinfolk.serve.limits import Limits
 from kinfolk.serve.text import Text
+from kinfolk.serve.workers import TorchWorker
 from tests.family.test_relatives import CAUSAL, model
 from tests.serve.conftest import TOY
 
@@ -36,7 +37,7 @@ def test_rows_that_join_late_write_what_they_write_alone(name):
     m = model(name)
     n_new = [7, 3, 5, 4]
     rows = [Row(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(PROMPTS, n_new, strict=True)]
-    found = written(Running(m, 64), rows)
+    found = written(Running(TorchWorker(m, 64)), rows)
     for prompt, n, got in zip(PROMPTS, n_new, found, strict=True):
         alone = kf.generate(m, prompt, max_new=n, greedy=True)
         assert got == alone[-n:]
@@ -46,7 +47,7 @@ def test_prompts_read_together_and_draws_of_their_own():
     m = model("gpt2")
     hows = [Decoding(seed=s, temperature=1.3, top_k=30) for s in range(4)]
     rows = [Row(prompt=p, max_new=6, how=how, n_top=2) for p, how in zip(PROMPTS, hows, strict=True)]
-    batch = Running(m, 64)
+    batch = Running(TorchWorker(m, 64))
     batch.start(rows)
     while batch.rows:
         made = batch.step()
@@ -60,13 +61,13 @@ def test_prompts_read_together_and_draws_of_their_own():
 def test_penalties_make_written_tokens_rarer():
     m = model("gpt2")
     plain, shy = (Row(prompt=[9, 9, 9], max_new=24, how=Decoding(greedy=True), frequency=f) for f in (0.0, 2.0))
-    a, b = written(Running(m, 64), [plain, shy])
+    a, b = written(Running(TorchWorker(m, 64)), [plain, shy])
     assert len(set(b)) > len(set(a))
 
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ShapeError, match="70 positions"):
-        Running(model("gpt2"), 64).start([Row(prompt=[9] * 60, max_new=11, how=Decoding())])
+        Running(TorchWorker(model("gpt2"), 64)).start([Row(prompt=[9] * 60, max_new=11, how=Decoding())])
 
 
 class Client:
@@ -87,7 +88,7 @@ class Client:
 @pytest.fixture
 def engine():
     m = kf.build(kf.relative("gpt2", size="tiny", **TOY, vocab_size=263), seed=3)
-    made = Engine({"m": Running(m, 1024)}, Limits(rows=2, queue=3, seconds=20))
+    made = Engine({"m": Running(TorchWorker(m, 1024))}, Limits(rows=2, queue=3, seconds=20))
     made.start()
     yield made
     made.stop(0.2)
