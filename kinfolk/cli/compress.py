@@ -11,6 +11,7 @@ from kinfolk.cli.train import data_arguments
 
 if TYPE_CHECKING:
     from kinfolk.compress.measure import Measured
+    from kinfolk.compress.pipeline import Workshop
 
 EPILOG = """\
 examples:
@@ -20,6 +21,8 @@ examples:
                                                                       half of the layers, taught by the whole model
   kin compress runs/a --steps movement=0.8 --recover 500 --out …      weights are lost while it learns on
   kin compress runs/a --student gpt2 --student-set n_layers=3 --recover 500 --distil --out runs/student
+  kin compress runs/a --to "2x faster" --allow "1% worse" --recover 300 --distil --out runs/fast
+                                                                      tries steps, draws what can be had, takes the best
   kin compress downloaded/ --data labelled:reviews.csv --steps rank=0.5,int8 --out runs/small
 
 Shares are of what is cut: 0 cuts nothing. Steps are taken in their order and measured one by one.
@@ -33,6 +36,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("what", type=Path, metavar="RUN", help="the run folder, or a folder that Hugging Face's libraries wrote")
     add("--steps", default="", metavar="S=X,S=X", help="what to do, and how much of it: heads=0.5,ff=0.25,int8")
+    add(
+        "--to",
+        default="",
+        metavar="GOAL",
+        help="instead of --steps, try them: '2x faster' (smaller, lighter)",
+    )
+    add("--allow", default="1% worse", metavar="COST", help="of --to: how much worse it may be (default: 1%% worse)")
+    add("--tries", type=int, default=32, metavar="N", help="of --to, at most (default: 32)")
     add("--out", type=Path, required=True, metavar="RUN", help="the folder of the smaller model")
     add("--batches", type=int, default=8, metavar="N", help="of training data, to decide what is cut (default: 8)")
     add(
@@ -81,7 +92,7 @@ END = "\n\nThe result is an ordinary run: generate, eval, inspect, train and com
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compress, recover, print what each step did."""
+    """Compress, recover, print what each step did; or look for the steps that reach a goal."""
     from kinfolk.compress.opening import open_model
     from kinfolk.compress.pipeline import Workshop, compress, ordered, refuse, working
     from kinfolk.compress.steps import parse
@@ -90,8 +101,10 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.objectives.distil import Distil
     from kinfolk.objectives.imitate import Imitate
 
-    steps = ordered(parse(args.steps) if args.steps or not args.student else [], args.recover)
-    if args.distil and not any(step.name == "recover" for step in steps):
+    if bool(args.to) + bool(args.steps or args.student) != 1:
+        raise SpecError("say either what to do (--steps, --student) or what to reach (--to)")
+    steps = ordered(parse(args.steps) if args.steps else [], 0 if args.to else args.recover)
+    if args.distil and not args.recover and not any(step.name == "recover" for step in steps):
         raise SpecError("--distil: a teacher teaches while recovering; give --recover N as well")
     opened = open_model(args.what, _source(args))
     refuse(opened, args.out)
@@ -99,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
     how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
     with working(args.out) as work:
         shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed)
+        if args.to:
+            return _search(args, shop)
         student = None
         if args.student:
             made = student_of(opened, args.student, _tell, assignments=args.student_set, seed=args.seed)
@@ -110,6 +125,51 @@ def run(args: argparse.Namespace) -> int:
     _show(found)
     print(f"run: {args.out}")
     return 0
+
+
+def _search(args: argparse.Namespace, shop: "Workshop") -> int:
+    """Try steps, draw what can be had for what, and leave the best that is enough; 1 if none is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from kinfolk.compress.front import page, picture, table
+    from kinfolk.compress.goal import parse_allowed, parse_goal
+    from kinfolk.compress.pipeline import write
+    from kinfolk.compress.search import search
+    from kinfolk.train import durable
+
+    goal, allowed = parse_goal(args.to), parse_allowed(args.allow)
+    found = search(shop, goal, allowed, args.recover, args.tries)
+    drawn = args.out.with_name(f"{args.out.name}-front")
+    drawn.mkdir(parents=True, exist_ok=True)
+    title = f"{args.what.name}: {goal}, at most {100 * allowed:g} % worse"
+    durable.write(drawn / "front.svg", picture(found, title))
+    durable.write(drawn / "front.html", page(found, title))
+    rows = [dataclasses.asdict(m) for m in (found.first, *(one.measured for one in found.tried))]
+    chosen = found.chosen
+    told = {
+        "goal": str(goal),
+        "allowed": allowed,
+        "chosen": None if chosen is None else chosen.measured.step,
+        "sentence": found.sentence(),
+        "front": [one.measured.step for one in found.front()],
+        "refused": found.refused,
+        "tried": rows,
+    }
+    durable.write(drawn / "front.json", json.dumps(told, indent=1))
+    if chosen is not None:
+        write(shop.opened, args.out, chosen.model(), [found.first, chosen.measured])
+    if args.json:
+        print(json.dumps(told, indent=1))
+        return 0 if chosen else 1
+    columns, *lines = table(found)
+    grid = Table(*columns)
+    for line in lines:
+        grid.add_row(*line)
+    Console().print(grid)
+    print(found.sentence())
+    print(f"front: {drawn / 'front.html'}" + (f"\nrun: {args.out}" if chosen else ""))
+    return 0 if chosen else 1
 
 
 def _tell(line: str) -> None:
