@@ -15,6 +15,7 @@ LAYERS += [
     "exchange",
     "finetune",
     "compare",
+    "predict",
     "scaling",
     "inspect",
     "compress",

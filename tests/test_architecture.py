@@ -31,6 +31,7 @@ MAY_IMPORT["finetune"] = {*MAY_IMPORT["decoding"], "exchange"}
 MAY_IMPORT["compare"] = {*MAY_IMPORT["finetune"], "finetune", "decoding"}
 MAY_IMPORT["onnx"] = {*MAY_IMPORT["decoding"], "decoding"}
 MAY_IMPORT["bench"] = {*MAY_IMPORT["onnx"], "onnx", "exchange"}
+MAY_IMPORT["predict"] = {*MAY_IMPORT["compare"], "compare"}
 MAY_IMPORT["scaling"] = {*MAY_IMPORT["compare"], "compare"}
 MAY_IMPORT["rl"] = {*MAY_IMPORT["train"], "train"}
 MAY_IMPORT["inspect"] = {*MAY_IMPORT["compare"], "compare"}
@@ -38,7 +39,7 @@ MAY_IMPORT["compress"] = {*MAY_IMPORT["inspect"], "inspect", "exchange"}
 MAY_IMPORT["serve"] = {*MAY_IMPORT["inspect"], "inspect", "onnx"}
 MAY_IMPORT["cli"] = {*MAY_IMPORT["bench"], "rl", "bench", "compare", "scaling", "inspect", "compress", "kinfolk"}
 MAY_IMPORT["cli"] |= {"finetune", "exchange", "onnx"}
-MAY_IMPORT["cli"] |= {"serve"}
+MAY_IMPORT["cli"] |= {"serve", "predict"}
 
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {

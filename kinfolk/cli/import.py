@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Make the run folder and say what is in it."""
     from kinfolk.core.plain import dumps
+    from kinfolk.exchange import sentence
     from kinfolk.exchange.folder import open_folder, write_tensors
     from kinfolk.exchange.recipe import recipe_of
     from kinfolk.exchange.tokenizing import read_tokenizer
@@ -37,11 +38,13 @@ def run(args: argparse.Namespace) -> int:
     imported = open_folder(args.folder, ignore=args.ignore)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
     spec = dumps(recipe_of(imported.model.spec, imported.model_type))
-    origin = {
+    origin: dict[str, Any] = {
         "model_type": imported.model_type,
         "architecture": imported.architecture,
         "config": json.dumps(imported.also),
     }
+    length = sentence.longest(args.folder)
+    origin |= {} if length is None else {"length": length}
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
     folder.create(args.out, spec, about, None if tokenizer is None else _Whole(tokenizer))
     write_tensors(imported.model.state_dict(), args.out / folder.WEIGHTS)

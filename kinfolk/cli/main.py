@@ -35,6 +35,8 @@ VERBS = {
     "train": Verb("From raw files to a trained model", "train one relative"),
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
     "eval": Verb("From raw files to a trained model", "score a trained model on data"),
+    "predict": Verb("From raw files to a trained model", "what a trained model says of the rows of a file"),
+    "embed": Verb("From raw files to a trained model", "one vector of every text of a file"),
     "generate": Verb("From raw files to a trained model", "let a trained model write"),
     "finetune": Verb("To your own task", "fit a trained or downloaded model to your own labels or text"),
     "import": Verb("Exchange", "make a run of a folder that Hugging Face's libraries wrote"),

@@ -126,6 +126,10 @@ class AnswerSplit:
         question, context = self.lengths(np.arange(len(self)))
         return int(question.sum() + context.sum()) + 2 * len(self)
 
+    def described(self) -> dict[str, Any]:
+        """Return what must be known to read other questions in the same way."""
+        return {"window": self.reading.window, "stride": self.reading.stride, "always": self.always}
+
     def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the lengths of the questions and of the parts of contexts."""
         rows = self._rows[indices]

@@ -15,7 +15,7 @@ ENDINGS = (".conll", ".bio", ".iob", ".iob2", ".bioes", ".conll03")
 DOCUMENT = "-DOCSTART-"
 LONGEST_TAG = 256
 
-_REMARK = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar|global\.columns)\b")
+REMARK = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar|global\.columns)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _sentences(path: str, word: int, tag: int) -> Iterator[Tagged]:
                 yield Tagged(tuple(words), tuple(tags), first)
             words, tags = [], []
             continue
-        if _REMARK.match(line) or line.startswith(DOCUMENT):
+        if REMARK.match(line) or line.startswith(DOCUMENT):
             continue
         between = ("\t" if "\t" in line else " ") if between is None else between
         row = line.split("\t") if between == "\t" else line.split()

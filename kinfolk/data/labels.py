@@ -132,6 +132,10 @@ class LabelledSplit:
         other.labels = dataclasses.replace(self.labels, classes=other.classes)
         return other
 
+    def described(self) -> dict[str, Any]:
+        """Return what must be known to read other rows in the same way."""
+        return {"sequences": self.n_texts}
+
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of the texts; of two, both."""
         first = indices * (self.n_texts + 1)

@@ -10,6 +10,7 @@ from kinfolk.layers.head import Head
 from kinfolk.layers.vector_head import VectorHead
 
 MODULES = "modules.json"
+LENGTHS = "sentence_bert_config.json"
 _PACKAGE = "sentence_transformers.models."
 _POOLS = {"cls_token": "first", "mean_tokens": "mean", "max_tokens": "max", "lasttoken": "last"}
 _OTHERS = ("mean_sqrt_len_tokens", "weightedmean_tokens")
@@ -50,6 +51,13 @@ def _pool(file: Path) -> str:
             f"{file}: pooling_mode = {chosen} cannot be expressed (allowed: one of {', '.join(_POOLS)})"
         )
     return names[chosen[0]]
+
+
+def longest(folder: Path) -> int | None:
+    """Return the most tokens of a text that a folder's model was made for; None if it does not say."""
+    file = folder / LENGTHS
+    found = read_json(file).get("max_seq_length") if file.is_file() else None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def bare(head: Head, again: Head) -> Head:

@@ -174,7 +174,16 @@ def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, An
         "data": where,
         "kind": data.kind,
         "options": to_plain(options),
-    } | ({"classes": list(getattr(data.split("train"), "classes", ()))} if data.kind == "labelled" else {})
+    } | (_labels(data.split("train")) if data.kind == "labelled" else {})
+
+
+def _labels(split: Any) -> dict[str, Any]:
+    """Return what must be known of labels to read other rows, and to name what is found."""
+    described = split.described() if hasattr(split, "described") else {}
+    return {
+        "classes": list(split.classes),
+        "reading": described | ({"pictures": True} if hasattr(split, "channels") else {}),
+    }
 
 
 def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:

@@ -19,6 +19,9 @@ def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
     scores = evaluate(learner, job.valid, job.training.eval_batches, team=team, autocast=autocast)
     if tally is not None:
         scores |= {name: Score(value, 1.0) for name, value in tally.values().items() if name not in scores}
+    if job.training.metric in scores:
+        # what decides comes first
+        scores = {job.training.metric: scores[job.training.metric]} | scores
     return scores | (job.judge(job.learner.model) if job.judge else {})
 
 

@@ -1,0 +1,121 @@
+"""A run that answers: its model, its tokenizer, and what it was taught to say."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
+from kinfolk.core.rng import Rng
+from kinfolk.data import Tokenizer
+from kinfolk.data.answering import Reading
+from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
+from kinfolk.predict.examples import Columns
+from kinfolk.train import folder
+from kinfolk.train.run import load_learner
+
+Answer = Callable[[Batch], tuple[Tensor, Tensor]]
+"""From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
+
+TASKS: dict[type, str] = {
+    SpanAnswer: "span",
+    Tag: "tags",
+    ClassifyMany: "classes",
+    Regress: "number",
+    Classify: "class",
+}
+"""What a run is asked for, by its objective."""
+
+_SETTINGS = re.compile(r"labelled:((?:[a-z]+=[^,:]*,?)+):")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opened:
+    """A run ready to answer.
+
+    task: "class", "classes", "number", "tags" or "span". n_texts: how many texts it judges at once. length: tokens of a
+    text that are read. always: every question has an answer. columns: where its own data had what it reads.
+    """
+
+    folder: Path
+    learner: Learner
+    tokenizer: Tokenizer
+    classes: tuple[str, ...]
+    task: str
+    length: int
+    answer: Answer
+    n_texts: int
+    reading: Reading
+    always: bool
+    columns: Columns
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Put the marks around what was read."""
+        return self.learner.prepare(batch, Rng(0))
+
+
+def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", average: int = 0) -> Opened:
+    """Open a run to ask it.
+
+    answer: another engine than PyTorch, from a prepared batch to states and what the head says. average: as in
+    `load_learner`.
+    """
+    recipe, learner = load_learner(run, average)
+    task = next((name for kind, name in TASKS.items() if isinstance(recipe.objective, kind)), "")
+    if not task:
+        raise SpecError(
+            f"{run}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
+            "write, kin embed gives vectors, kin finetune teaches labels"
+        )
+    about = folder.read(run)
+    read: dict[str, Any] = about.get("reading", {})
+    if read.get("pictures"):
+        raise SpecError(f"{run}: judges pictures, and rows are texts; kin eval scores it on pictures")
+    names = _columns(str(about.get("data", {}).get("name", "")))
+    learner.train(False)
+    learner.to(device)
+    opened = Opened(
+        folder=run,
+        learner=learner,
+        tokenizer=Tokenizer.load(run / folder.TOKENIZER),
+        classes=tuple(about.get("classes", ())),
+        task=task,
+        length=recipe.training.length,
+        answer=answer or torch_answer(learner, device),
+        n_texts=int(read.get("sequences", 2 if names.second else 1)),
+        reading=Reading(**{key: read[key] for key in ("window", "stride") if key in read}),
+        always=bool(read.get("always", True)),
+        columns=names,
+    )
+    return dataclasses.replace(opened, classes=opened.classes or _numbered(learner))
+
+
+def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
+    """Return the engine that is PyTorch."""
+
+    def answer(batch: Batch) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode():
+            output, _ = learner.run(batch.map(lambda x: x.to(device)))
+            return output.hidden.cpu(), output.logits.cpu()
+
+    return answer
+
+
+def _columns(name: str) -> Columns:
+    """Return the columns that the name of a run's data says."""
+    match = _SETTINGS.match(name)
+    given = dict(item.split("=", 1) for item in match[1].split(",") if item) if match else {}
+    return Columns(**{key: given[key] for key in ("text", "second") if key in given})
+
+
+def _numbered(learner: Learner) -> tuple[str, ...]:
+    """Name classes by their numbers, where nobody named them."""
+    head: Any = learner.model.spec.head
+    n = getattr(head, "n_classes", getattr(head, "n_tags", 0))
+    return tuple(map(str, range(n)))
