@@ -22,6 +22,8 @@ examples:
   kin compare --table narang --rows geglu,switch --seeds 5      those two, beside the baseline
   kin compare gtrxl lstm --env cue-recall --budget 100k-tokens  who learns to act; a token is a step there
   kin compare bert linformer --suite lra --budget 30m           the five tasks of the Long Range Arena, in one report
+  kin compare --finetune minilm runs/bert --tactics plain,ulmfit,lora=8,scratch --data a.csv --valid b.csv
+                                                                which checkpoint and which tactic suits my labels?
   kin compare --suite lra-small --relatives bert,linear         the same five, small enough for two cores and minutes
 
 Stop it at any time; the same command goes on. More seeds or contestants with the same --out add only what is missing.
@@ -37,6 +39,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--rows", default="", metavar="R", help="of the table: so many, names between commas, or list to see them")
     add("--suite", default="", metavar="S", help="run all tasks of a suite: lra, or lra-small for a laptop")
     add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")
+    add("--finetune", nargs="+", default=[], metavar="RUN|FOLDER", help="begin with these, on the labels of --data")
+    add("--tactics", default="", metavar="T,T", help="with --finetune: plain,ulmfit,lora=8 … (see kin finetune --help)")
+    add("--valid", default="", metavar="FILE", help="with --finetune: a file of its own to validate on")
     add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
     add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
     add("--solved", type=float, metavar="R", help="with --env: the mean return that counts as solved")
@@ -104,6 +109,9 @@ def run(args: argparse.Namespace) -> int:
         cache=args.cache,
         table=args.table,
         rows=args.rows,
+        finetune=tuple(args.finetune),
+        tactics=tuple(filter(None, args.tactics.split(","))),
+        valid=args.valid,
     )
     command = shlex.join(["kin", *sys.argv[1:]])
     notes = Console(stderr=True)

@@ -24,7 +24,7 @@ examples:
   kin finetune runs/bert --task tag --train a.conll --valid b.conll --out runs/tags
   kin finetune runs/gpt2 --task lm --train my.txt --out runs/mine              go on learning, on my own text
   kin finetune runs/bert --train a.csv --tactic ulmfit --out runs/mine         a tactic of the literature
-  kin finetune runs/bert --train a.csv --tactic lora=8 --merged runs/plain --out runs/mine
+  kin finetune runs/bert --train a.csv --tactic lora=8 --out runs/mine         then: kin compress … --steps plain
   kin finetune runs/bert --train a.csv --tactic layer-wise=0.9+reinit=2 --metric mcc --patience 3 --out runs/mine
   kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
 
@@ -68,7 +68,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--validations", type=int, default=1, metavar="N", help="of each epoch (default: 1)")
     how.add_argument("--further", type=int, default=0, metavar="N", help="first, N steps on the text without labels")
-    how.add_argument("--merged", type=Path, metavar="RUN", help="of lora: also write a run with ordinary weights")
     how.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe")
     how.add_argument("--seed", type=int, default=0, metavar="S", help="of new weights, order, dropout (default: 0)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
@@ -78,6 +77,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fine-tune and say how it ended."""
     from kinfolk.decoding.written import judge
+    from kinfolk.finetune.further import further
     from kinfolk.finetune.run import finetune, prepare
     from kinfolk.finetune.source import open_source
     from kinfolk.finetune.task import choose
@@ -85,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
 
     task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column)
     source = open_source(args.what)
+    if args.further:
+        effort = dataclasses.replace(_effort(args), steps=args.further, patience=0)
+        known = {"seed": args.seed, "options": options_of(args), "cache": args.cache}
+        source = further(source, task, (args.train, args.valid), args.out, effort, **known)
     made = prepare(
         source,
         task,

@@ -62,6 +62,12 @@ class Contestant:
         return registry.about(self.relative) if self.relative else None
 
     @property
+    def changes(self) -> str:
+        """What it changes, in its own words."""
+        about = self.about
+        return about.changes if about else "a recipe of its own, from a file"
+
+    @property
     def scalable(self) -> bool:
         """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
         return self.written is None and "d_model" in self._known() and "d_model" not in self.overrides

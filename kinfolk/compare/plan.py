@@ -24,6 +24,7 @@ from kinfolk.compare.outcome import write_json
 from kinfolk.compare.reading import Reading, cost_of, read
 from kinfolk.compare.settings import Settings
 from kinfolk.compare.trial import Trial
+from kinfolk.compare.tuning import Tuned, gather_tuned
 from kinfolk.core import paths
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain
@@ -47,12 +48,13 @@ PROGRAM_BYTES = 4e8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A contestant whose recipe is settled but for its number of steps."""
+    """A contestant whose recipe is settled but for its number of steps. `reading`: its own, where it has one."""
 
     contestant: Contestant
     recipe: Recipe
     cost: ModelCost
     matched: str = ""
+    reading: Reading | None = None
 
     @property
     def name(self) -> str:
@@ -96,15 +98,15 @@ class Plan:
     def steps(self, entrant: Entrant, seconds_per_step: float | None = None) -> int:
         """Return how many steps of a contestant the budget allows."""
         flops = entrant.cost.train_flops_per_token
-        return self.budget.steps(self.reading.tokens_per_step, flops, seconds_per_step)
+        reading = entrant.reading or self.reading
+        return self.budget.steps(reading.tokens_per_step, flops, seconds_per_step)
 
     def _trial(self, entrant: Entrant, recipe: Recipe, seed: int, **fields: Any) -> Trial:
         return Trial(
             name=entrant.name,
             seed=seed,
             recipe=to_plain(recipe),
-            data=_location(self.settings),
-            fingerprint=self.data.fingerprint,
+            **self._reads(entrant),
             flops_per_token=entrant.cost.train_flops_per_token,
             threads=self.layout.threads,
             nice=self.settings.nice,
@@ -116,6 +118,14 @@ class Plan:
             | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {}),
             **fields,
         )
+
+    def _reads(self, entrant: Entrant) -> dict[str, Any]:
+        """Return what a trial reads, and what it begins with."""
+        contestant = entrant.contestant
+        if not isinstance(contestant, Tuned):
+            return {"data": _location(self.settings), "fingerprint": self.data.fingerprint}
+        begins = contestant.begins
+        return {"data": begins.pop("where"), "fingerprint": contestant.data.fingerprint, "begins": begins}
 
     def card(self, entrant: Entrant, trial: Trial | None, problem: str = "") -> Card:
         """Return what a report says of a contestant."""
@@ -129,7 +139,7 @@ class Plan:
             parent=(about.parent or "") if about else "",
             year=about.year if about else 0,
             paper=about.paper if about else "",
-            changes=about.changes if about else "a recipe of its own, from a file",
+            changes=contestant.changes,
             differences=_differences(parent, recipe),
             matched=entrant.matched,
             spec=dumps(recipe),
@@ -143,6 +153,8 @@ class Plan:
 
 def make(settings: Settings) -> Plan:
     """Settle everything that can be settled without training."""
+    if settings.finetune:
+        return _tuning(settings)
     unavailable: list[tuple[str, str]] = []
     if settings.table:
         contestants, unavailable = gather_rows(settings.table, settings.rows, settings.size, settings.assignments)
@@ -167,6 +179,28 @@ def make(settings: Settings) -> Plan:
         entrants=tuple(entrants),
         layout=_layout(settings, entrants, reading),
         unavailable=tuple(unavailable),
+    )
+
+
+def _tuning(settings: Settings) -> Plan:
+    """Settle a comparison of sources and tactics."""
+    contestants = gather_tuned(settings)
+    first = contestants[0].prepared.recipe
+    read_of = functools.cache(lambda fingerprint: read(known[fingerprint], first.training.batch_size, length))
+    known = {one.data.fingerprint: one.data for one in contestants}
+    length = first.training.length
+    entrants = []
+    for one in contestants:
+        reading = read_of(one.data.fingerprint)
+        entrant = _entrant(one, one.prepared.recipe, first, reading)
+        entrants.append(dataclasses.replace(entrant, reading=reading))
+    reading = read_of(contestants[0].data.fingerprint)
+    return Plan(
+        settings=settings,
+        data=contestants[0].data,
+        reading=reading,
+        entrants=tuple(entrants),
+        layout=_layout(settings, entrants, reading),
     )
 
 

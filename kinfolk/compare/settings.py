@@ -9,6 +9,7 @@ from kinfolk.compare import budget as budgets
 from kinfolk.compare.match import check
 from kinfolk.core.errors import SpecError
 from kinfolk.family import tables
+from kinfolk.finetune import names
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Settings:
 
     contestants: relatives, spec files, run folders or tables; none: the first relatives.
     table: a published table to run again, in the place of contestants; rows: some of it, see `Table.pick`.
+    finetune: runs and downloaded folders to begin with, in the place of contestants; tactics: what is tried on each;
+        valid: a file of its own to validate on.
     data: a name, a file or a prepared folder; tokenizer, vocab: for raw files.
     budget: of every trial: "10m", "2M-tokens", "1e15-flops". seeds: trials of every contestant, 0, 1, …
     match: "params" or "flops" scales widths to the first contestant's; "none" leaves them.
@@ -43,6 +46,9 @@ class Settings:
     cache: Path | None = None
     table: str = ""
     rows: str = ""
+    finetune: tuple[str, ...] = ()
+    tactics: tuple[str, ...] = ()
+    valid: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
@@ -53,6 +59,7 @@ class Settings:
             raise SpecError(f"rows {self.rows!r}: of which table? (known: {', '.join(tables.NAMES)})")
         if self.table:
             tables.table(self.table).pick(self.rows)
+        self._check_tuning()
         budgets.parse(self.budget)
         for name in ("seeds", "jobs", "threads"):
             value = getattr(self, name)
@@ -60,6 +67,16 @@ class Settings:
                 raise SpecError(f"{name} must be at least 1, got {value}")
         if self.timeout and budgets.parse(self.timeout).unit != "seconds":
             raise SpecError(f"timeout {self.timeout!r}: expected a duration, for example 2h")
+
+    def _check_tuning(self) -> None:
+        if (self.tactics or self.valid) and not self.finetune:
+            raise SpecError("tactics and a file to validate on are for --finetune RUN|FOLDER")
+        if self.finetune and (self.contestants or self.table or self.match != "none"):
+            raise SpecError(
+                "--finetune has contestants of its own, whose widths are what they are"
+            )
+        for tactic in self.tactics:
+            names.read(tactic)
 
     @property
     def allowance(self) -> budgets.Budget:
@@ -82,10 +99,11 @@ class Settings:
         if self.out is not None:
             return Path(self.out)
         asked = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
-        # a comparison without a table is called what it was before there were any
-        asked = {name: value for name, value in asked.items() if value or name not in ("table", "rows")}
+        # a comparison without a table, or without fine-tuning, is called what it was before there were any
+        asked = {name: value for name, value in asked.items() if value or name not in _LATER}
         digest = hashlib.blake2b(json.dumps(asked, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{digest}"
 
 
+_LATER = ("table", "rows", "finetune", "tactics", "valid")
 _NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds")

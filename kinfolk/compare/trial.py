@@ -38,6 +38,7 @@ class Trial:
     data: arguments of `open_data`; fingerprint: what the opened data must be.
     flops_per_token: of training, to count what was used.
     max_seconds: the clock that stops a run whose steps take longer than was measured; 0: none.
+    begins: of fine-tuning, the source of the first weights and the tactic; empty: they are drawn.
     calibrate: only measure how long a step takes, for `max_seconds` or so.
     """
 
@@ -51,6 +52,7 @@ class Trial:
     nice: int = 0
     max_seconds: float = 0.0
     calibrate: bool = False
+    begins: dict[str, Any] = dataclasses.field(default_factory=dict)
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -60,6 +62,10 @@ class Trial:
         # where the data lies and how polite the process is are not part of what is measured
         for name in ("data", "nice"):
             del what[name]
+        # nor is where a source lies, whose weights have a hash
+        what["begins"].pop("source", None)
+        if not what["begins"]:
+            del what["begins"]
         text = json.dumps(what, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -112,6 +118,7 @@ def measure(trial: Trial) -> Outcome:
         data = _open(trial)
         known = known.replace(start_bytes=_resident())
         job = make_job(_recipe(trial), data, trial.seed)
+        job.learner.begin()
         rough = calibrate(job)
         steps = min(1000, max(5, round(trial.max_seconds / rough)))
         return known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps), peak_bytes=peak_memory())
@@ -162,7 +169,21 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     options = RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False)
     if (out / "run.toml").exists():
         return resume(out, data=data, options=options)
-    return train(_recipe(trial), data, out, seed=trial.seed, options=options, source=trial.data)
+    recipe = _recipe(trial)
+    start = _start(trial, recipe, data, out.with_name("start.safetensors")) if trial.begins else None
+    return train(recipe, data, out, seed=trial.seed, options=options, source=trial.data, start=start)
+
+
+def _start(trial: Trial, recipe: "Recipe", data: "Data", file: Path) -> Path:
+    """Write the weights that fine-tuning begins with."""
+    from kinfolk.finetune.run import Prepared, write_start
+    from kinfolk.finetune.source import open_source
+    from kinfolk.finetune.tactics import parse
+
+    source = open_source(trial.begins["source"])
+    if source.digest != trial.begins["digest"]:
+        raise DataError(f"{source.path}: its weights are not those it had when the comparison was planned")
+    return write_start(Prepared(source, recipe, data, trial.data, parse(trial.begins["tactic"])), file, trial.seed)[0]
 
 
 def _special(data: "Data", out: Path) -> dict[str, list[float]]:
@@ -251,6 +272,8 @@ def _tidy(out: Path) -> None:
 
     if (out / "model.safetensors").exists():
         durable.remove(out / "checkpoints")
+        # what fine-tuning began with can be made again from its source
+        durable.remove(out.with_name("start.safetensors"))
 
 
 def _bytes_per_token(data: "Data") -> float:

@@ -26,6 +26,7 @@ TACTICS: dict[str, About] = {
     "mixout": About("weights fall back to the first ones with this probability (Lee et al. 2020)", 0.7),
     "balanced": About("rare classes weigh more in the loss, so that all count the same"),
     "reinit": About("so many layers at the top begin anew (Zhang et al. 2021)", 1),
+    "scratch": About("nothing of what was learnt is taken over: the same body, drawn anew, to compare with"),
 }
 
 Parts = tuple[tuple[str, float], ...]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any, cast
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
@@ -17,12 +18,13 @@ from kinfolk.layers.vector_head import VectorHead
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, Linear, Training
+from kinfolk.train.entities import marks_entities
 from kinfolk.train.fitting import labelling_of, picture_of
 
 WIDTH, RATE = 768, 5e-5
 """What Devlin et al. 2019 advise for a body of this width; a narrower one learns with larger steps."""
 
-METRICS = {"class": "accuracy", "classes": "micro-f1", "number": "pearson", "tags": "accuracy", "span": "overlap"}
+METRICS = {"class": "accuracy", "classes": "micro-f1", "number": "pearson", "tags": "accuracy", "span": "answer-f1"}
 """By which checkpoints are told apart, for each kind of labels; where there are none it is the loss."""
 
 
@@ -57,12 +59,16 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
     elif picture_of(data) is not None:
         recipe, length, metric = _seeing(recipe, data), recipe.training.length, "accuracy"
     else:
-        length = _length(own.max_len, labelling.length, 1 if labelling.apart else labelling.n_sequences, effort.length)
+        length = labelling.length
+        if not labelling.row:
+            n = 1 if labelling.apart else labelling.n_sequences
+            length = _length(own.max_len, length, n, effort.length)
         asked = dataclasses.asdict(labelling) | {"length": length}
         # a head that judges already would be kept as it is, whatever it judges
         bare = recipe.replace(objective=BY_TOPOLOGY[own.topology])
         recipe = _pooled(as_classifier(bare, asked.pop("n_classes"), **asked), own.head)
-        metric = METRICS[labelling.labels]
+        entities = labelling.labels == "tags" and marks_entities(cast(Any, data.split("train")).classes)
+        metric = "entity-f1" if entities else METRICS[labelling.labels]
     training = _training(recipe.training, data, effort, own.d_model, length)
     return recipe.replace(
         name=f"{source.recipe.name}", training=training.replace(metric=_metric(effort.metric, metric))

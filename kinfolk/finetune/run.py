@@ -8,6 +8,7 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data.answering import WINDOW
 from kinfolk.data.opening import cache_folder
 from kinfolk.exchange.folder import write_tensors
 from kinfolk.family.building import build
@@ -49,7 +50,9 @@ def prepare(
     cache: Path | None = None,
 ) -> Prepared:
     """Open the data with the tokenizer of the source, and settle the recipe."""
-    where: dict[str, Any] = {"name": task.data(train_file.resolve())}
+    effort = effort or Effort()
+    window = effort.length or min(WINDOW, source.recipe.model.max_len)
+    where: dict[str, Any] = {"name": task.data(train_file.resolve(), window)}
     if valid_file is not None:
         where["valid"] = str(valid_file.resolve())
     if cache is not None:
@@ -58,7 +61,7 @@ def prepare(
         where["tokenizer"] = str(tokenizer_file(source, cache))
     data = open_data(**where)
     chosen = parse(tactic)
-    recipe = chosen.change(recipe_for(source, data, effort or Effort()), data)
+    recipe = chosen.change(recipe_for(source, data, effort), data)
     return Prepared(source, recipe.assigned(assignments), data, where, chosen)
 
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -42,6 +44,15 @@ class Source:
     def name(self) -> str:
         """What it is called."""
         return self.path.name
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of its weights."""
+        found = hashlib.blake2b(digest_size=8)
+        for name in sorted(self.weights):
+            found.update(name.encode())
+            found.update(self.weights[name].detach().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.hexdigest()
 
 
 def open_source(path: str | Path) -> Source:

@@ -38,8 +38,9 @@ class Tactic:
 
     def fresh(self, model: Model) -> tuple[str, ...]:
         """Return the beginnings of the names of weights that begin anew though the source has them."""
-        n = int(dict(self.parts).get("reinit", 0))
-        return top_blocks(model, n)
+        numbers = dict(self.parts)
+        # every name begins with nothing
+        return ("",) if "scratch" in numbers else top_blocks(model, int(numbers.get("reinit", 0)))
 
 
 def parse(text: str) -> Tactic:
@@ -179,4 +180,5 @@ CHANGES: Mapping[str, Change] = {
     "mixout": _mixout,
     "balanced": _balanced,
     "reinit": _plain,
+    "scratch": _plain,
 }

@@ -39,22 +39,35 @@ class Task:
     second: str = ""
     label: str = ""
 
-    def data(self, path: Path) -> str:
-        """Return the name under which `open_data` reads a file for this task."""
+    def data(self, path: Path, window: int = 0) -> str:
+        """Return the name under which `open_data` reads a file for this task; answers are looked for in windows."""
         if self.kind in LABELS:
             given = {"text": self.text or "text", "label": self.label or "label", "second": self.second}
             if self.kind == "pairs" and not self.second:
                 raise SpecError("task 'pairs' asks for a second text: name its column with --second-column")
             given["labels"] = LABELS[self.kind]
             return _named("labelled", given, path)
-        if self.kind in ("tag", "answer"):
-            given = {"text": self.text, "label": self.label, "labels": "tags" if self.kind == "tag" else "span"}
-            return _named("labelled", given, path)
+        if self.kind == "tag":
+            return _named("labelled", {"text": self.text, "label": self.label, "labels": "tags"}, path)
+        if self.kind == "answer":
+            windows = {"window": str(window), "stride": str(max(1, window // 3))} if window else {}
+            return _named("labelled", windows | {"labels": "span"}, path)
         if self.kind == "seq2seq":
             return _named("pairs", {"source": self.text, "target": self.second or self.label}, path)
         if self.kind == "lm" and self.text:
             return _named("corpus", {"text": self.text}, path)
         return str(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Named(Task):
+    """Data that has a name already, such as `labelled:text=review:PATH`."""
+
+    kind: str
+
+    def data(self, path: Path, window: int = 0) -> str:
+        """Return the name."""
+        return self.kind
 
 
 def choose(kind: str, path: Path, text: str = "", second: str = "", label: str = "") -> Task:

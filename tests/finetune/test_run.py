@@ -33,3 +33,19 @@ def test_a_run_learns_labels_and_stays_a_run(run, files, tmp_path, capsys):
     name = "encoder.blocks.0.parts.0.qkv.weight"
     assert torch.equal(begun[name], source[name])
     assert not torch.equal(ended[name], source[name])
+
+
+def test_text_without_labels_first_and_labels_then(run, files, tmp_path, capsys):
+    assert tune(run, files, tmp_path / "mine", "--json", "--steps", "4", "--further", "3") == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 4
+    first = json.loads((tmp_path / "mine-further" / "result.json").read_text())
+    assert "masked-token" in first["valid"]
+    begun, learnt = (
+        load_file(tmp_path / name) for name in ("mine/start.safetensors", "mine-further/model.safetensors")
+    )
+    body = [name for name in begun if not name.startswith("head.")]
+    assert body
+    assert all(torch.equal(begun[name], learnt[name]) for name in body)
+    assert not torch.equal(
+        begun["embedding.table.weight"], load_file(run / "model.safetensors")["embedding.table.weight"]
+    )
