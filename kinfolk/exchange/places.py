@@ -98,6 +98,19 @@ class Led(Place):
 
 
 @dataclasses.dataclass(frozen=True)
+class Spread(Place):
+    """One axis of size 1 more, at `axis`."""
+
+    axis: int = 0
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return get(names[0]).squeeze(self.axis)
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        return {names[0]: x.unsqueeze(self.axis)}
+
+
+@dataclasses.dataclass(frozen=True)
 class ByHead(Place):
     """Maps stored as [in, heads, width of a head], one or several under each other (Transformer-XL's children)."""
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.core.errors import ShapeError, SpecError, suggest
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
@@ -22,22 +22,28 @@ from kinfolk.layers.rows import Axes, Rows
 from kinfolk.ops import hashing, lsh
 from kinfolk.ops.lsh import Looking, Recent, Sight
 
+DRAWS = ("own", "plain")
+
 
 class Hashing(Spec):
     """How tokens fall into buckets.
 
     `buckets` is their number, or several numbers: then there are as many hashes, and who shares a bucket agrees in all.
     Nothing means about 2 max_len / size of the sight, (1,) puts all tokens into one. `seed` draws the directions, which
-    stay the same in training, evaluation and decoding.
+    stay the same in training, evaluation and decoding; as `draws` "plain", with PyTorch's generator of that very seed,
+    as Hugging Face does with its `hash_seed`.
     """
 
     n_rounds: int = 4
     buckets: tuple[int, ...] = ()
     seed: int = 0
+    draws: str = "own"
 
     def __post_init__(self) -> None:
         if self.n_rounds < 1:
             raise SpecError(f"hashing.n_rounds: {self.n_rounds} should be at least 1")
+        if self.draws not in DRAWS:
+            raise SpecError(f"hashing.draws: unknown {self.draws!r}{suggest(self.draws, DRAWS)}")
         if any(n < 1 or (n > 1 and n % 2) for n in self.buckets):
             raise SpecError(f"hashing.buckets: {self.buckets} should be even numbers, or 1 for a single bucket")
 
@@ -90,7 +96,8 @@ class _HashedAttention(PartModule):
         self.qv = Linear(dims.d_model, 2 * d_q, bias=spec.bias, packs=2)
         self.out = Linear(d_q, dims.d_model, bias=spec.bias, ends_branch=True)
         self.rotations_HKrj: Tensor
-        rotations = hashing.rotations(spec.hashing.seed, spec.n_heads, self.d_head, spec.hashing.n_rounds, self.factors)
+        how, shape = spec.hashing, (spec.n_heads, self.d_head, spec.hashing.n_rounds)
+        rotations = hashing.rotations(how.seed, *shape, self.factors, plain=how.draws == "plain")
         self.register_buffer("rotations_HKrj", rotations, persistent=False)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: "BucketState | None") -> tuple[Tensor, "BucketState | None"]:

@@ -40,6 +40,6 @@ def cost(model: Model, length: int, source_length: int | None = None, scored: fl
         if model.encoder is not None:
             inside = model.encoder.cost(dims, Shape(n)) + model.bridge.cost(dims, model.encoder, model.decoder)
             total += inside.scaled(n / length) + model.embedding.cost(dims).again().scaled(n_source / length)
-    head = model.head.cost(dataclasses.replace(dims, d_table=model.embedding.d_table(dims)))
+    head = model.head.cost(dataclasses.replace(model.head_dims, d_table=model.embedding.d_table(dims)))
     total += Cost(head.params, head.flops * scored, head.kept * scored)
     return ModelCost(total.params, total.flops, 4.0 * total.kept)

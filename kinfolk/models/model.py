@@ -54,6 +54,13 @@ class Model(Spec):
         branches = [stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None]
         return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, max(branches), n_branches=sum(branches))
 
+    @property
+    def head_dims(self) -> Dims:
+        """What the head is told: the width is that of the states it gets."""
+        last = self.decoder or self.encoder
+        assert last is not None
+        return dataclasses.replace(self.dims, d_model=self.d_model * last.widens)
+
 
 @dataclasses.dataclass
 class State:
@@ -120,7 +127,7 @@ class Transformer(Module):
         self.bridge = spec.bridge.build(spec.encoder, spec.decoder)
         back = dataclasses.replace(dims, direction="past")
         self.decoder = None if spec.decoder is None else spec.decoder.build(back)
-        self.head = spec.head.build(dims, self.embedding)
+        self.head = spec.head.build(spec.head_dims, self.embedding)
 
     def forward(
         self,

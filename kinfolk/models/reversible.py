@@ -26,7 +26,7 @@ from kinfolk.layers.position import NoPosition
 from kinfolk.layers.residual import Residual
 from kinfolk.models.stack import DepthModule, Stack, StackModule
 
-JOINS = ("mean", "concat")
+JOINS = ("mean", "concat", "wide")
 Pair = tuple[Tensor, Tensor]
 
 
@@ -63,7 +63,8 @@ class Reversible(Stack, kind="reversible"):
     """A stack that keeps no activations (Gomez et al. 2017; Kitaev et al. 2020, section 3).
 
     Both streams start as the embedding. `join` "mean" takes their mean before the norm; "concat" has a norm over
-    both side by side and a map back to the model's width (Trax and Hugging Face have no map, and a head twice as wide).
+    both side by side and a map back to the model's width; "wide" has no map, and a head twice as wide (Trax, Hugging
+    Face), which so cannot be tied.
     In half precision what is found again drifts from what was; streams stay in float32 under autocast. A part that
     chooses (hashes, experts) chooses again from inputs that are equal to rounding: only a tie can fall otherwise.
     """
@@ -88,8 +89,13 @@ class Reversible(Stack, kind="reversible"):
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         d, inside = dims.d_model, self._coupled.cost(dims, shape)
-        closing = self.norm.cost(2 * d) + linear(2 * d, d, False) if self.join == "concat" else self.norm.cost(d)
+        closing = self.norm.cost(d if self.join == "mean" else 2 * d)
+        closing += linear(2 * d, d, False) if self.join == "concat" else Cost()
         return Cost(inside.params, inside.flops + d, 2 * d) + closing
+
+    @property
+    def widens(self) -> int:
+        return 2 if self.join == "wide" else 1
 
     @property
     def _coupled(self) -> Stack:
@@ -102,8 +108,8 @@ class _Reversible(StackModule):
     def __init__(self, spec: Reversible, dims: Dims) -> None:
         super().__init__(spec._coupled, dims)
         d = dims.d_model
-        self.join = Linear(2 * d, d, bias=False) if spec.join == "concat" else None
-        self.norm = spec.norm.build(2 * d if self.join is not None else d)
+        self.join, self.how = Linear(2 * d, d, bias=False) if spec.join == "concat" else None, spec.join
+        self.norm = spec.norm.build(d if spec.join == "mean" else 2 * d)
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         # listeners want tensors with gradients, and a state for decoding must not be written twice
@@ -111,11 +117,8 @@ class _Reversible(StackModule):
         plain = plain or (ctx.memory is not None and ctx.memory.layers_NBMD is not None)
         pair = (x_BLD, x_BLD)
         pair = self._walk(pair, ctx, states) if plain or self._sharded else self._walk_lightly(pair, ctx, states)
-        if self.join is not None:
-            joined: Tensor = self.join(self.norm(torch.cat(pair, -1)))
-        else:
-            joined = self.norm(_mean(pair))
-        return joined
+        joined: Tensor = self.norm(_mean(pair) if self.how == "mean" else torch.cat(pair, -1))
+        return joined if self.join is None else self.join(joined)
 
     @property
     def _sharded(self) -> bool:

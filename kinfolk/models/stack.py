@@ -43,6 +43,11 @@ class Depth(Spec):
         """How many residual branches one pass adds up."""
         raise NotImplementedError
 
+    @property
+    def widens(self) -> int:
+        """How many times as wide as the model the states are that it gives."""
+        return 1
+
 
 class DepthModule(Module):
     """What a model may ask of its depth."""

@@ -22,6 +22,7 @@ from kinfolk.exchange.places import (
     Nothing,
     Patch,
     Place,
+    Spread,
     Stacked,
     Turned,
 )
@@ -273,6 +274,7 @@ def test_sentence_folders_say_how_to_pool(tmp_path):
         (HeadRows.at("a", "b", n_heads=2), (2, 6)),
         (HeadRows.at("a", "b", n_heads=2), (3, 6)),
         (InThrees.at("a", n_heads=2), (18, 4)),
+        (Spread.at("a", axis=1), (5, 3)),
         (Patch.at("a", channels=3), (5, 12)),
     ],
 )

@@ -65,9 +65,10 @@ def naive(module, x, ctx):
         for part, residual in zip(block.parts, block.residuals, strict=True):
             y, _ = residual.of.branch(b, part, ctx, None)
             a, b = b, a + y
-    if module.join is None:
+    if module.how == "mean":
         return module.norm((a + b) / 2)
-    return module.join(module.norm(torch.cat([a, b], -1)))
+    both = module.norm(torch.cat([a, b], -1))
+    return both if module.how == "wide" else module.join(both)
 
 
 def gradients(module, run):
@@ -84,7 +85,7 @@ def gradients(module, run):
 
 
 @pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("join", ["mean", "concat"])
+@pytest.mark.parametrize("join", ["mean", "concat", "wide"])
 def test_gradients_are_those_of_the_two_streams(parts, join):
     module = stack(parts, join=join)
     got, got_grads, drawn = gradients(module, lambda x, ctx: module(x, ctx, None))
