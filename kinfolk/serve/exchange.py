@@ -35,7 +35,8 @@ class Exchange:
         if kind != "application/json":
             raise RefusalError(415, "unsupported_media_type", f"content-type: should be application/json, got {kind!r}")
         try:
-            raw = await asyncio.wait_for(self._read(), self.limits.body_seconds)
+            async with asyncio.timeout(self.limits.body_seconds):
+                raw = await self._read()
         except TimeoutError:
             raise RefusalError(408, "request_timeout", "the request did not arrive in time") from None
         try:
@@ -100,7 +101,9 @@ class Exchange:
 
     async def _pass_on(self, message: Message) -> None:
         try:
-            await asyncio.wait_for(self._send(message), self.limits.stall_seconds)
+            # `wait_for` would swallow a cancellation that comes as the message is sent
+            async with asyncio.timeout(self.limits.stall_seconds):
+                await self._send(message)
         # it does not read what it asked for
         except (TimeoutError, OSError):
             raise GoneError from None
