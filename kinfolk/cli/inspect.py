@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ examples:
   kin inspect runs/a --text "for i in range(10):"                   a page with every head, and what is special
   kin inspect runs/a --text "a text" --out page.html --remove       also what the loss becomes without each head
   kin inspect runs/t --text "a b c" --target "c b a"                an encoder-decoder reading a given target
+  kin inspect runs/b --file book.txt --word bank                    its neighbours by the table and by context
   kin inspect runs/b --text "A sentence." --conllu treebank.conllu  which head finds which dependency relation
 
 The page is one file that needs nothing else. With --json the numbers are printed instead: statistics of every head
@@ -34,6 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--file", type=Path, metavar="FILE", help="the same from a file, its first 512 tokens")
     add("--target", metavar="TEXT", help="what an encoder-decoder reads besides (default: what it writes)")
     add("--out", type=Path, default=Path("inspect.html"), metavar="FILE", help="the page (default: inspect.html)")
+    add("--word", metavar="WORD", help="what is near it in the table, and near each time it occurs in the text")
+    add("--layer", type=int, metavar="N", help="of --word: the layer whose states are compared (default: the last)")
     add("--remove", action="store_true", help="measure the loss without each head, on the run's validation data")
     add("--batches", type=int, default=2, metavar="N", help="of --remove (default: 2)")
     add("--conllu", type=Path, metavar="FILE", help="parsed sentences, to see which head finds which relation")
@@ -43,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the numbers."""
     from kinfolk.core.errors import DataError
+    from kinfolk.inspect.neighbours import neighbours
     from kinfolk.inspect.page import describe, render
     from kinfolk.inspect.sight import look
     from kinfolk.train import durable
@@ -55,7 +60,11 @@ def run(args: argparse.Namespace) -> int:
     if not sight.maps and not sight.specials:
         raise DataError(f"{args.what}: nothing in {recipe.name} reports what it does")
     special = [i in tokenizer.special_ids for i in sight.tokens]
-    data = describe(sight, special, _findings(args, recipe, learner, tokenizer))
+    found = _findings(args, recipe, learner, tokenizer)
+    if args.word is not None:
+        near = neighbours(learner.model, tokenizer, text, args.word, layer=args.layer)
+        found = dataclasses.replace(found, neighbours=near)
+    data = describe(sight, special, found)
     if args.json:
         print(json.dumps(_numbers(data), indent=2, ensure_ascii=False))
         return 0
@@ -138,7 +147,18 @@ def _sentences(data: dict[str, Any]) -> list[str]:
         told = _summary(one)
         around = f", from {told['least']:.4g} to {told['most']:.4g}" if told["least"] < told["most"] else ""
         found.append(f"{one['path']}: {one['meaning']}: {told['mean']:.4g}{around}")
-    return found
+    return found + _near(data["neighbours"])
+
+
+def _near(found: dict[str, Any] | None) -> list[str]:
+    """Say what is near a word."""
+    if found is None:
+        return []
+    lines = [f"near {found['word']!r} in the table: " + ", ".join(one["word"] for one in found["static"])]
+    for place in found["contextual"]:
+        lines.append(f"near it in “{place['around']}”:")
+        lines += [f"  {one['cosine']:.3f}  {one['around']}" for one in place["near"]]
+    return lines
 
 
 def _summary(packed: dict[str, Any]) -> dict[str, float]:

@@ -216,6 +216,14 @@
     const rows = data.relations.map(r => [r.relation, r.count, `${r.path} ${r.head}`, r.direction, `${(100 * r.accuracy).toFixed(1)} %`, r.offset, `${(100 * r.baseline).toFixed(1)} %`]);
     section("Which head finds which relation", table(["relation", "count", "head", "direction", "found", "best distance", "found by it"], rows, "relations"));
   }
+  if (data.neighbours) {
+    const found = data.neighbours, cosine = x => x.toFixed(3);
+    const once = table([`“${found.word}” in the table`, "cosine"], found.static.map(n => [n.word, cosine(n.cosine)]), "static");
+    const each = found.contextual.map((o, i) => make("article", {}, make("h3", {}, o.around),
+      table(["nearest occurrences", "cosine"], o.near.map(n => [n.around, cosine(n.cosine)]), `contextual-${i}`)));
+    section("A word without and with its context",
+      make("p", { class: "dim" }, `By the table a word has the same neighbours everywhere; by its states (layer: ${found.layer}) others each time it occurs.`), once, ...each);
+  }
   const worth = Object.entries(data.worth).flatMap(([path, w]) => w.rises.map((rise, h) => [`${path} ${h}`, number(rise), number(w.leans[h])]));
   if (worth.length) section("What heads are worth", make("p", { class: "dim" }, `Loss ${number(data.loss)}; how much it rises without the head, and the size of its gate's gradient.`), table(["head", "rise", "gradient"], worth, "worth"));
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kinfolk.compare.report.html import Html, embed, join, tag
 from kinfolk.inspect.heads import Habit, distances, habits, places
+from kinfolk.inspect.neighbours import Neighbours
 from kinfolk.inspect.sight import Map, Sight
 from kinfolk.inspect.syntax import Found
 
@@ -34,6 +35,7 @@ MEANINGS = {
 class Findings:
     """What was found out besides the maps of one text.
 
+    neighbours: of a word, without and with its context.
     worth: by the path of a part, how much the loss leans on each head and how much it rises without it; loss: as it is.
     """
 
@@ -41,6 +43,7 @@ class Findings:
     worth: Mapping[str, tuple[Sequence[float], Sequence[float]]] = dataclasses.field(default_factory=dict)
     loss: float | None = None
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    neighbours: Neighbours | None = None
 
 
 def describe(sight: Sight, is_special: Sequence[bool], findings: Findings) -> dict[str, Any]:
@@ -60,6 +63,7 @@ def describe(sight: Sight, is_special: Sequence[bool], findings: Findings) -> di
         "relations": [dataclasses.asdict(found) for found in findings.relations],
         "worth": {path: {"leans": list(a), "rises": list(b)} for path, (a, b) in findings.worth.items()},
         "loss": findings.loss,
+        "neighbours": None if findings.neighbours is None else dataclasses.asdict(findings.neighbours),
         "facts": dict(findings.facts),
     }
 

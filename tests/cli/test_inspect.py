@@ -43,3 +43,15 @@ def test_what_is_missing_is_named(run, capsys):
     assert "nowhere" in capsys.readouterr().err
     assert main.main(["inspect", str(run / "run"), "--file", str(run / "none.txt")]) == 2
     assert "none.txt" in capsys.readouterr().err
+
+
+def test_says_what_is_near_a_word(run, capsys):
+    words = ["inspect", str(run / "run"), "--file", str(run / "text.txt"), "--word", "fox"]
+    assert main.main([*words, "--out", str(run / "near.html")]) == 0
+    out = capsys.readouterr().out
+    assert "near 'fox' in the table" in out
+    assert "[fox]" in out
+    assert main.main([*words, "--json", "--layer", "0"]) == 0
+    found = json.loads(capsys.readouterr().out)["neighbours"]
+    assert found["layer"] == "decoder.0"
+    assert found["contextual"]

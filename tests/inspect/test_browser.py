@@ -45,3 +45,20 @@ def test_the_page_shows_what_was_computed(name, tmp_path):
         assert f"{last.path}, head 2" in html.unescape(page)
     for special in sight.specials:
         assert f"{special.path} · {special.name}" in html.unescape(page)
+
+
+def test_the_page_shows_what_is_near_a_word(tmp_path):
+    from kinfolk.inspect.neighbours import neighbours
+
+    tokenizer = Tokenizer.byte()
+    model = kf.build(kf.relative("gpt2", size="tiny", vocab_size=tokenizer.vocab_size, **TOY), seed=1)
+    found = neighbours(model, tokenizer, "a <b> bank, the bank & a river", "bank", n=2)
+    sight = look(model, tokenizer, "the bank")
+    data = describe(sight, [False] * len(sight.tokens), Findings(neighbours=found))
+    file = tmp_path / "page.html"
+    file.write_text(render("Inside", data), encoding="utf-8")
+    page, complaints = opened(file, tmp_path)
+    assert complaints == []
+    shown = html.unescape(page)
+    assert all(near.around in shown for one in found.contextual for near in one.near)
+    assert f"{found.static[0].cosine:.3f}" in shown
