@@ -61,6 +61,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--steps", type=int, default=0, metavar="N", help="updates, in the place of epochs")
     how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of an update (default: 32)")
     how.add_argument("--length", type=int, default=0, metavar="N", help="cut texts after so many tokens")
+    how.add_argument("--cut", default="head", metavar="C", help="what is left of longer ones: head, tail or both")
     how.add_argument("--lr", type=float, default=0.0, help="learning rate (default: 5e-5 at width 768)")
     how.add_argument("--metric", default="", metavar="M", help="what is best: accuracy, mcc, pearson, loss …")
     how.add_argument(

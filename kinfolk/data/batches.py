@@ -18,6 +18,7 @@ from kinfolk.data.passages import elsewhere, passage
 from kinfolk.data.split import Indices, Parsed, Split, TextSplit
 
 ORDERS = ("shuffled", "contiguous", "documents")
+CUTS = ("head", "tail", "both")
 _NO_LIMIT = 1 << 60
 _COUNTED = 1 << 22
 _CHUNK = 1 << 16
@@ -43,6 +44,8 @@ class Batches:
     order: "shuffled", or "contiguous" for text: row b of a batch goes on where row b of the batch before ended, and
         `continues` says so. Rows of pairs go on with nothing, so pairs are as ever. "documents": shuffled, each row
         a passage of one document without specials, and `other` one of another document.
+    cut: what is left of a labelled sequence longer than `length`: its "head", its "tail", or of "both" a quarter of
+        the head and the rest of the tail (Sun et al. 2019, section 5.3.1).
     budget: for pairs, instead of `batch_size`, as many rows as fit in so many tokens, padding included.
     """
 
@@ -55,6 +58,7 @@ class Batches:
     grouped: bool = True
     packed: bool = False
     order: str = "shuffled"
+    cut: str = "head"
     budget: int | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +68,8 @@ class Batches:
             raise DataError(f"length must be at least 1, not {self.length}")
         if self.order not in ORDERS:
             raise DataError(f"order: unknown {self.order!r}{suggest(self.order, ORDERS)}")
+        if self.cut not in CUTS:
+            raise DataError(f"cut: unknown {self.cut!r}{suggest(self.cut, CUTS)}")
         if self.split.kind not in _SOURCES:
             raise DataError(f"split: unknown kind {self.split.kind!r}{suggest(self.split.kind, _SOURCES)}")
         self._source = _SOURCES[self.split.kind](self)
@@ -288,6 +294,8 @@ class _Labelled(_Padded):
 
     def __init__(self, batches: Batches) -> None:
         self.n_ends = int(getattr(batches.split, "ends", True))
+        if batches.cut != "head" and getattr(batches.split, "asks", "") in ("tags", "span"):
+            raise DataError(f"cut: {batches.cut!r} would move tokens away from their labels; use 'head'")
         lengths = cast(Any, batches.split).lengths(np.zeros(1, np.int64))
         super().__init__(batches, *(0 for _ in (lengths if isinstance(lengths, tuple) else (lengths,))))
 
@@ -320,7 +328,8 @@ class _Labelled(_Padded):
 
     def _sequences(self, found: Sequence[Sequence[Any]], at: int) -> list[NDArray[Any]]:
         end = [self.data.tokenizer.eos] * self.n_ends
-        return [np.append(example[at].astype(np.int64), end)[: self.limits[at]] for example in found]
+        whole = (np.append(example[at].astype(np.int64), end) for example in found)
+        return [shortened(ids, self.limits[at], self.batches.cut) for ids in whole]
 
 
 class _Images(_Padded):
@@ -338,6 +347,14 @@ class _Images(_Padded):
         found = [np.append(opening, values)[:limit] for values in self.data.rows(rows.example[mine])]
         width = int(self._lengths(rows.example)[0].max())
         return Batch(index=torch.from_numpy(rows.number[mine]), tokens=_padded(found, width, self.data.tokenizer.pad))
+
+
+def shortened(ids: NDArray[Any], limit: int, cut: str) -> NDArray[Any]:
+    """Return what is left of a sequence that may be longer than a limit."""
+    if len(ids) <= limit or cut == "head":
+        return ids[:limit]
+    first = limit // 4 if cut == "both" else 0
+    return np.concatenate([ids[:first], ids[len(ids) - (limit - first) :]])
 
 
 def _padded(rows: Sequence[NDArray[Any]], width: int, pad: int) -> Tensor:

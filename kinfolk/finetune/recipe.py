@@ -33,7 +33,8 @@ class Effort:
     """How long to learn, and from how much at once. `steps` 0: so many `epochs`. `length` 0: as long as texts are.
 
     lr: 0 is what suits the width of the body. patience: validations without improvement; 0: never stop early.
-    metric: which measure decides what is best; "" is the usual one of the labels. validations: of each epoch.
+    metric: which measure decides what is best; "" is the usual one of the labels. cut: what is left of longer texts.
+    validations: of each epoch.
     """
 
     epochs: float = 3.0
@@ -43,6 +44,7 @@ class Effort:
     lr: float = 0.0
     patience: int = 0
     metric: str = ""
+    cut: str = "head"
     validations: int = 1
 
 
@@ -100,6 +102,7 @@ def _training(old: Training, data: Data, effort: Effort, width: int, length: int
         steps=steps,
         batch_size=batch_size,
         length=length,
+        cut=effort.cut,
         order=old.order if data.kind == "text" else "shuffled",
         optimiser=AdamW(lr=lr, weight_decay=0.01),
         schedule=Linear(warmup=0.1),

@@ -11,6 +11,7 @@ from kinfolk.data import Data
 from kinfolk.family.recipe import Recipe
 from kinfolk.finetune.names import Parts, read
 from kinfolk.layers.added import Adapted, Lora
+from kinfolk.layers.class_head import PoolingHead
 from kinfolk.layers.part import Mixer, Part
 from kinfolk.models.model import Model
 from kinfolk.objectives.supervised import Classify, ClassifyMany
@@ -81,7 +82,8 @@ def _gradual(recipe: Recipe, number: float, data: Data) -> Recipe:
 
 
 def _ulmfit(recipe: Recipe, number: float, data: Data) -> Recipe:
-    recipe = _grouped(recipe, LayerWise(factor=1 / 2.6, gap=1))
+    # the lower layers hardly move, so that the upper ones may move far
+    recipe = _faster(_grouped(recipe, LayerWise(factor=1 / 2.6, gap=1)), 5)
     return _gradual(_slanted(recipe, 0.1, data), 0.5, data)
 
 
@@ -110,6 +112,13 @@ def _adapters(recipe: Recipe, number: float, data: Data) -> Recipe:
 
 def _mixout(recipe: Recipe, number: float, data: Data) -> Recipe:
     return recipe.replace(training=recipe.training.replace(noise=Mixout(p=number)))
+
+
+def _three(recipe: Recipe, number: float, data: Data) -> Recipe:
+    head = recipe.model.head
+    if not isinstance(head, PoolingHead):
+        raise SpecError(f"tactic 'three': head {head.kind!r} asks every token, and pools none")
+    return recipe.replace(model=recipe.model.replace(head=head.replace(pool="three")))
 
 
 def _balanced(recipe: Recipe, number: float, data: Data) -> Recipe:
@@ -178,6 +187,7 @@ CHANGES: Mapping[str, Change] = {
     "lora": _lora,
     "adapters": _adapters,
     "mixout": _mixout,
+    "three": _three,
     "balanced": _balanced,
     "reinit": _plain,
     "scratch": _plain,

@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+import torch
 from torch import Tensor
 
 from kinfolk.core.cost import Cost, linear
@@ -33,8 +34,9 @@ class PoolingHead(Head):
     """Pool the states of a sequence into one vector and map it to `n_outputs` numbers.
 
     `pool`: the "first" state (Devlin et al. 2019), the "last" real one (Radford et al. 2018), or the "mean" or the
-    "max" of the real ones. `activation` puts a layer of width `d_hidden` (0: as wide as the model) between: "tanh" is
-    BERT's pooler, "relu" that of the Long Range Arena (Tay et al. 2021); "none": no such layer. Dropout is the model's.
+    "max" of the real ones; or "three", last, max and mean side by side (Howard and Ruder 2018, section 3.3).
+    `activation` puts a layer of width `d_hidden` (0: as wide as the model) between: "tanh" is BERT's pooler,
+    "relu" that of the Long Range Arena (Tay et al. 2021); "none": no such layer. Dropout is the model's.
     """
 
     pool: str = "first"
@@ -43,8 +45,9 @@ class PoolingHead(Head):
 
     def __post_init__(self) -> None:
         known = ("none", *ACTIVATIONS)
-        if self.pool not in POOLS:
-            raise SpecError(f"pool: unknown {self.pool!r}{suggest(self.pool, POOLS)}")
+        pools = (*POOLS, "three")
+        if self.pool not in pools:
+            raise SpecError(f"pool: unknown {self.pool!r}{suggest(self.pool, pools)}")
         if self.activation not in known:
             raise SpecError(f"activation: unknown {self.activation!r}{suggest(self.activation, known)}")
         if self.d_hidden < 0:
@@ -55,14 +58,20 @@ class PoolingHead(Head):
         """How many numbers it gives."""
         raise NotImplementedError
 
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """What stands side by side."""
+        return ("last", "max", "mean") if self.pool == "three" else (self.pool,)
+
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return PoolingModule(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
+        pooled = len(self.pools) * dims.d_model
         if self.activation == "none":
-            return linear(dims.d_model, self.n_outputs, True)
+            return linear(pooled, self.n_outputs, True)
         width = self.d_hidden or dims.d_model
-        return linear(dims.d_model, width, True) + Cost(kept=width) + linear(width, self.n_outputs, True)
+        return linear(pooled, width, True) + Cost(kept=width) + linear(width, self.n_outputs, True)
 
 
 class PoolingModule(JudgingHead):
@@ -70,15 +79,15 @@ class PoolingModule(JudgingHead):
 
     def __init__(self, spec: PoolingHead, dims: Dims) -> None:
         super().__init__()
-        self.pool = spec.pool
-        width = (spec.d_hidden or dims.d_model) if spec.activation != "none" else dims.d_model
-        self.hidden = Linear(dims.d_model, width) if spec.activation != "none" else None
+        self.pools, pooled = spec.pools, len(spec.pools) * dims.d_model
+        width = (spec.d_hidden or dims.d_model) if spec.activation != "none" else pooled
+        self.hidden = Linear(pooled, width) if spec.activation != "none" else None
         self.activation = ACTIVATIONS["identity" if spec.activation == "none" else spec.activation]
         self.dropout = Dropout(dims.dropout)
         self.output = Linear(width, spec.n_outputs)
 
     def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
-        x_BD = readout(x_BLD, keep_BL, self.pool)
+        x_BD = torch.cat([readout(x_BLD, keep_BL, pool) for pool in self.pools], -1)
         if self.hidden is not None:
             x_BD = self.activation(self.hidden(x_BD))
         scores: Tensor = self.output(self.dropout(x_BD))

@@ -15,6 +15,7 @@ _CHOICES = {
     "compile": ("auto", "on", "off"),
     "recompute": ("none", "blocks"),
     "order": ("shuffled", "contiguous", "documents"),
+    "cut": ("head", "tail", "both"),
 }
 
 
@@ -27,6 +28,7 @@ class Training(Spec):
     order: of running text: "shuffled", or "contiguous", where a row goes on where it ended in the step before, so that
         a model that remembers segments has something to remember; or "documents", shuffled passages of one document,
         and others beside them, for objectives about pairs of sentences.
+    cut: what is left of a labelled text longer than that: "head", "tail", or "both", a quarter and three.
     accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
     groups: which parameters move, how far beside the others, and from when on; all alike unless it says otherwise.
     noise: what happens to weights during a pass; nothing unless it says otherwise.
@@ -44,6 +46,7 @@ class Training(Spec):
     batch_size: int = 16
     length: int = 256
     order: str = "shuffled"
+    cut: str = "head"
     accumulate: int = 1
     clip: float = 1.0
     optimiser: Optimiser = AdamW()

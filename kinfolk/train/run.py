@@ -224,7 +224,7 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
 
 def reading_of(training: Training) -> dict[str, Any]:
     """Return how a training reads its data: arguments of `Batches`."""
-    return {"batch_size": training.batch_size, "length": training.length, "order": training.order}
+    return {name: getattr(training, name) for name in ("batch_size", "length", "order", "cut")}
 
 
 def try_out(job: Job, team: Team) -> None:

@@ -37,6 +37,8 @@ def line(x, layer):
 
 
 def pooled(x, keep, pool):
+    if pool == "three":
+        return torch.cat([pooled(x, keep, one) for one in ("last", "max", "mean")])
     real = [x[i] for i in range(L) if keep is None or keep[i]]
     if pool in ("first", "last"):
         return real[0 if pool == "first" else -1]
@@ -56,7 +58,7 @@ def assert_same_with_gradients(head, x, got, want):
 
 
 @pytest.mark.parametrize("keep", [None, KEEP], ids=["whole", "padded"])
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", [*POOLS, "three"])
 @pytest.mark.parametrize(("activation", "d_hidden"), [("none", 0), ("tanh", 0), ("relu", 7)])
 def test_the_class_head(keep, pool, activation, d_hidden):
     spec = ClassHead(n_classes=3, pool=pool, activation=activation, d_hidden=d_hidden)
@@ -118,6 +120,7 @@ def test_two_towers(features, pool):
 EVERY = [
     ClassHead(n_classes=3),
     ClassHead(n_classes=3, activation="tanh"),
+    ClassHead(n_classes=3, pool="three"),
     ClassHead(n_classes=3, activation="relu", d_hidden=9),
     RegressionHead(),
     RegressionHead(activation="tanh", d_hidden=5),
@@ -142,7 +145,7 @@ def test_costs_count_parameters_and_products(spec: Head):
     assert found.flops * answers == pytest.approx(counter.get_total_flops(), rel=0.2)
 
 
-@pytest.mark.parametrize("spec", EVERY[:4] + EVERY[5:], ids=lambda s: s.kind)
+@pytest.mark.parametrize("spec", EVERY[:5] + EVERY[6:], ids=lambda s: s.kind)
 def test_dropout_is_the_models(spec: Head):
     wet = Dims(d_model=D, vocab_size=11, max_len=16, dropout=0.5, n_sublayers=2)
     head, x = built(spec, wet), states()
