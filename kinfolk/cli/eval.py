@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli import acting
+from kinfolk.cli import acting, harness
 from kinfolk.cli.train import data_arguments, open_source
 from kinfolk.core.errors import DataError, SpecError, suggest
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from kinfolk.models.model import Transformer
     from kinfolk.train.sliding import Timing
 
+REPORTS = (".html", ".txt")
 SPLITS = ("valid", "train", "all", "test", "longer")
 
 EPILOG = """\
@@ -23,7 +24,9 @@ examples:
   kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
   kin eval runs/c --data labelled:test.csv       all rows of another file with labels
   kin eval runs/c                                of labels also macro-F1, MCC, and which class is taken for which
+  kin eval runs/c --report report.html           the same as a page, with the examples it is most wrong about
   kin eval runs/b --bleu --beams 4 --average 5   pairs: BLEU of beam search, with the mean of five checkpoints
+  kin eval runs/a --tasks mine.yaml              tasks of lm-evaluation-harness, in files of one's own
   kin eval runs/a --json                         for machines"""
 
 
@@ -45,6 +48,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--samples", type=int, default=3, metavar="N", help="positions at which windows are run (default: 3)"
     )
+    labels = parser.add_argument_group("of labels")
+    labels.add_argument(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help=".html or .txt: each class, confusion matrix, worst examples",
+    )
+    labels.add_argument("--worst", type=int, default=20, metavar="N", help="examples in the report (default: 20)")
     written = parser.add_argument_group("of pairs: what the model writes")
     written.add_argument("--bleu", action="store_true", help="BLEU of what it writes, with sacrebleu's signature")
     written.add_argument("--rouge", action="store_true", help="ROUGE-L of what it writes, the F-measure")
@@ -56,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
+    harness.arguments(parser)
     data_arguments(parser, None)
 
 
@@ -70,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         args.split = "all" if named else "valid"
     if args.split not in SPLITS:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
+    if args.tasks:
+        return harness.evaluate(args)
     if acting.acts(args.what):
         return acting.evaluate(args)
     recipe, learner = load_learner(args.what, args.average)
@@ -154,7 +168,7 @@ def _sentence(row: "Timing", threads: int) -> str:
 def _open(args: argparse.Namespace) -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
     from kinfolk.data import Tokenizer
-    from kinfolk.data.asking import has_labels
+    from kinfolk.data.asking import has_labels, inherited
     from kinfolk.data.labels import with_classes
     from kinfolk.train import folder
     from kinfolk.train.run import reopen
@@ -162,14 +176,47 @@ def _open(args: argparse.Namespace) -> "Data":
     if args.data is None:
         return reopen(args.what)
     own = args.what / folder.TOKENIZER
-    source = {"name": args.data, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
+    about = folder.read(args.what)
+    shape = {key: value for key, value in about.get("reading", {}).items() if key in ("window", "stride")}
+    name = inherited(args.data, str(about.get("data", {}).get("name", "")), **shape)
+    source = {"name": name, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
     source |= {"valid": args.valid}
     whole = args.split == "all" and args.valid is None and has_labels(args.data)
     data = open_source({name: value for name, value in source.items() if value is not None}, whole=whole)
     if data.tokenizer.to_json() != Tokenizer.load(own).to_json():
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
-    classes = folder.read(args.what).get("classes")
+    classes = about.get("classes")
     return with_classes(data, classes) if classes and data.kind == "labelled" else data
+
+
+def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
+    """Return what keeps the worst examples beside a tally, if a report was asked for."""
+    if args.report is None:
+        return None
+    from kinfolk.predict.worst import Keeping
+
+    if tally is None:
+        raise SpecError(
+            f"--report: objective {recipe.objective.kind!r} judges no labels, so there is nothing to report"
+        )
+    if args.report.suffix not in REPORTS:
+        raise SpecError(f"--report: {args.report} should end with {' or '.join(REPORTS)}")
+    return Keeping(tally, recipe.objective, args.worst)
+
+
+def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keeping: Any, remarks: list[str]) -> None:
+    """Write the report."""
+    from kinfolk.data.atomic import write_atomic
+    from kinfolk.predict.page import as_page
+    from kinfolk.predict.report import as_text, make_report
+
+    count = max(int(score.count) for score in totals.values())
+    facts = {"run": str(args.what), "data": data.name, "part": args.split, "targets": f"{count:,}"}
+    figures = {name: score.mean for name, score in totals.items()}
+    report = make_report(f"{args.what.name} on {data.name}", facts, figures, keeping.inner, keeping.worst(), remarks)
+    text = as_page(report) if args.report.suffix == ".html" else as_text(report)
+    args.report.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(args.report, text.encode())
 
 
 def _perplexity(measure: str, mean: float) -> float | None:
@@ -197,22 +244,31 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
     if len(splits) > 1 and hasattr(splits[0], "joined"):
         splits = [splits[0].joined(splits[1])]
     tally = tally_of(recipe.objective, getattr(splits[-1], "classes", ()), splits[-1])
-    scored = learner if tally is None else Watched(learner, tally)
+    keeping = _keeping(args, recipe, tally)
+    scored = learner if tally is None else Watched(learner, keeping or tally)
+    cut = 0
     for split in splits:
+        if keeping is not None:
+            keeping.split = split
         batches = Batches(split=split, shuffle=False, **reading)
+        cut += batches.n_cut if data.kind == "labelled" else 0
         for measure, score in evaluate(scored, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))
             totals[measure] = Score(old.total + score.total, old.count + score.count)
+    lost = [f"cut            {cut:,} examples are longer than {recipe.training.length:,} tokens and lose their end"]
+    if keeping is not None:
+        _report(args, data, totals, keeping, lost * bool(cut))
     return {
         "run": str(args.what),
         "data": data.name,
         "split": args.split,
+        "cut": cut,
         "measures": {
             name: {"mean": score.mean, "perplexity": _perplexity(name, score.mean), "count": int(score.count)}
             for name, score in totals.items()
         },
         "judgement": None if tally is None else tally.plain(),
-        "said": [] if tally is None else tally.sentences(),
+        "said": ([] if tally is None else tally.sentences()) + lost * bool(cut),
         "bits_per_byte": bits_per_byte(totals, data.split(names[-1])),
         "special": special(learner, Batches(split=data.split(names[-1]), shuffle=False, **reading).at(0)),
     }

@@ -1,6 +1,7 @@
 """Names of files with labels, and what their labels are: `labelled:text=review,label=stars:PATH`."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ PREFIX = "labelled:"
 SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "labels": "labels"}
 PAIRS, CORPUS = "pairs:", "corpus:"
 """Names of columns without labels: `pairs:source=en,target=de:PATH`, and texts alone, `corpus:text=review:PATH`."""
+_NAME = re.compile(r"(?:labelled|tags):((?:[a-z]+=[^,:]*,?)+):")
 OTHERS = ("valid", "window", "stride", "source", "target")
 """Settings that say nothing about columns."""
 
@@ -40,6 +42,27 @@ def columns_of(name: str, what: "Asked", choices: Preparation) -> Preparation:
         return dataclasses.replace(choices, text_column=given.get("text", choices.text_column))
     source, target = given.get("source", choices.source_column), given.get("target", choices.target_column)
     return dataclasses.replace(choices, pairs=True, source_column=source, target_column=target)
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """Return the settings in a name, whether its file is there or not."""
+    match = _NAME.match(name)
+    return dict(item.split("=", 1) for item in match[1].split(",") if item) if match else {}
+
+
+def inherited(name: str, own: str, **usual: Any) -> str:
+    """Return a name with the settings of another where it has none of its own; `valid` belongs to each alone.
+
+    usual: settings for where neither says anything.
+    """
+    if not has_labels(name):
+        return name
+    given = settings_of(name)
+    rest = name[_NAME.match(name).end() :] if given else name.partition(":")[2]  # type: ignore[union-attr]
+    others = {key: value for key, value in settings_of(own).items() if key != "valid"}
+    merged = {key: str(value) for key, value in usual.items()} | others | given
+    said = ",".join(f"{key}={value}" for key, value in merged.items())
+    return f"{name.partition(':')[0]}:{said}:{rest}" if said else name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """A run that answers: its model, its tokenizer, and what it was taught to say."""
 
 import dataclasses
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
 from kinfolk.data.answering import Reading
+from kinfolk.data.asking import settings_of
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
 from kinfolk.predict.examples import Columns
@@ -31,8 +31,6 @@ TASKS: dict[type, str] = {
     Classify: "class",
 }
 """What a run is asked for, by its objective."""
-
-_SETTINGS = re.compile(r"labelled:((?:[a-z]+=[^,:]*,?)+):")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,8 +107,7 @@ def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
 
 def _columns(name: str) -> Columns:
     """Return the columns that the name of a run's data says."""
-    match = _SETTINGS.match(name)
-    given = dict(item.split("=", 1) for item in match[1].split(",") if item) if match else {}
+    given = settings_of(name)
     return Columns(**{key: given[key] for key in ("text", "second") if key in given})
 
 

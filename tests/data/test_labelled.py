@@ -12,6 +12,7 @@ import torch
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, Preparation, Tokenizer, open_data, prepare
+from kinfolk.data.asking import inherited
 from kinfolk.data.labels import LabelledSplit, label_text
 from kinfolk.data.lines import RowError
 from kinfolk.data.split import Indices
@@ -300,3 +301,40 @@ def test_a_word_has_its_tag_at_its_first_token(tmp_path: Path) -> None:
     assert (batch.targets >= 0).sum() == batch.n_scored
     with pytest.raises(DataError, match="no such file"):
         open_data(f"tags:{tmp_path / 'none.conllu'}")
+
+
+def test_a_name_takes_over_what_it_does_not_say() -> None:
+    own = "labelled:text=body,label=stars,valid=dev.csv:train.csv"
+    assert inherited("labelled:test.csv", own) == "labelled:text=body,label=stars:test.csv"
+    assert inherited("labelled:label=n:a.csv", own, window=64) == "labelled:window=64,text=body,label=n:a.csv"
+    assert inherited("tags:a.conll", "tags:b.conll") == "tags:a.conll"
+    assert inherited("other.txt", own) == "other.txt"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "tsv", "parquet"])
+def test_validation_from_a_file_of_its_own(tmp_path: Path, form: str) -> None:
+    (tmp_path / "dev").mkdir()
+    train, cache = write(tmp_path, form), tmp_path / "cache"
+    # of three classes only two are there, so their numbers must be those of the other file
+    held = write(tmp_path / "dev", form, [row for row in ROWS[:12] if row[2] != "bad"])
+    data = open_data(f"labelled:{train}", valid=held, cache=cache, tokenizer="bpe", vocab=300)
+    assert len(data.split("train")) == 60
+    assert len(data.split("valid")) == 8
+    assert [row[0] for row in read(data, "valid")] == [row[0] for row in ROWS[:12] if row[2] != "bad"]
+    assert {data.split("valid").classes[row[-1]] for row in read(data, "valid")} == {"good", "middling"}  # type: ignore[attr-defined]
+    assert data.fingerprint == opened(train, cache, f"valid={held}", tokenizer="bpe", vocab=300).fingerprint
+    write(tmp_path / "dev", form, [*ROWS[:3], ("odd", "s", "goood")])
+    line = {"jsonl": 4, "parquet": 4}.get(form, 5)
+    with pytest.raises(DataError, match=rf"rows.{form}:{line}: the class 'goood' .*did you mean 'good'"):
+        open_data(f"labelled:{train}", valid=held, cache=cache, tokenizer="bpe", vocab=300)
+
+
+def test_texts_too_are_validated_on_another_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three\n" * 50)
+    (tmp_path / "b.txt").write_text("four five\n" * 9)
+    data = open_data(tmp_path / "a.txt", valid=tmp_path / "b.txt", cache=tmp_path / "cache")
+    assert (data.kind, data.split("train").n_bytes, data.split("valid").n_bytes) == ("text", 700, 90)
+    with pytest.raises(DataError, match="has its own validation part"):
+        open_data("copy", valid=tmp_path / "b.txt")
+    with pytest.raises(DataError, match="no such file"):
+        open_data(tmp_path / "a.txt", valid=tmp_path / "c.txt", cache=tmp_path / "cache")

@@ -161,7 +161,7 @@ def test_answers_are_those_of_evaluation(folder, answers, capsys):
     from kinfolk.data.questions import read_questions
     from kinfolk.train.answers import exact, overlap
 
-    assert main(["eval", str(answers), "--data", f"labelled:window=64,stride=20:{folder / 'q.json'}", "--json"]) == 0
+    assert main(["eval", str(answers), "--data", f"labelled:{folder / 'q.json'}", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["judgement"]
     asked = read_questions(folder / "q.json")
     said = list(predict(open_run(answers), read_rows(str(folder / "q.json"))))
