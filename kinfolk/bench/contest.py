@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 OURS = "kinfolk"
-SUBJECTS = ("attention", "mixers", "train", "generate", "decoding", "memory", "experts", "halting", "startup")
+SUBJECTS: tuple[str, ...] = ("attention", "mixers", "train", "generate", "engines")
+SUBJECTS += ("decoding", "memory", "experts", "halting", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 
 

@@ -16,6 +16,7 @@ subjects:
   mixers      one layer of every mixer beside its peers and SDPA: how it grows, and from which length on it pays
   train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
   generate    cached greedy generation beside Hugging Face
+  engines     Hugging Face, CTranslate2, onnxruntime and torch, fp32 and int8, on one thread; `generate --engines`
   decoding    every causal relative: time per token and size of its state at several positions
   memory      peak memory of a step by depth: plain, recomputed and reversible, and what parameters take of it
   experts     mixtures of 1 to 64 experts beside a dense feed-forward of as many active weights
@@ -40,10 +41,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("subjects", nargs="+", metavar="SUBJECT", help="one or more of those below")
     add("--peers", default="all", help="all or none (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
-    add("--threads", type=int, metavar="N", help="of every process (default: one for each core)")
+    add("--threads", type=int, metavar="N", help="of every process (default: one for each core; of engines, one)")
     add("--allocator", default="default", help="default, speed or memory, for ours and peers (default: default)")
     add("--long", action="store_true", help="attention: 65,536 positions too, which takes minutes")
     add("--family", action="store_true", help="generate: then `decoding`, every causal relative")
+    add("--engines", action="store_true", help="generate: `engines` instead, fp32 and int8 on one thread")
     add("--lengths", metavar="N,N", help="attention, mixers, decoding: only these lengths, such as 1024,16384")
     add("--only", metavar="NAME,NAME", help="only contestants whose names contain one of these, and their peers")
     add("--out", type=Path, metavar="DIR", help="also write SUBJECT.json and SUBJECT.txt here")
@@ -57,10 +59,7 @@ def run(args: argparse.Namespace) -> int:
     settings = _settings(args)
     where = table.machine()
     everything = []
-    subjects = [
-        s for name in args.subjects for s in ([name, "decoding"] if name == "generate" and args.family else [name])
-    ]
-    for subject in subjects:
+    for subject in _subjects(args):
         contests = _contests(subject, args)
         standings = []
         for contest in contests:
@@ -71,6 +70,12 @@ def run(args: argparse.Namespace) -> int:
         everything += standings
     print(json.dumps(table.plain(everything, where), indent=1) if args.json else table.text(everything, where))
     return 0 if all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1
+
+
+def _subjects(args: argparse.Namespace) -> list[str]:
+    """Return the subjects, `generate` being what its options make of it."""
+    asked = ["engines"] if args.engines else ["generate", *(["decoding"] if args.family else [])]
+    return [subject for name in args.subjects for subject in (asked if name == "generate" else [name])]
 
 
 def _settings(args: argparse.Namespace) -> "Settings":
@@ -89,7 +94,8 @@ def _settings(args: argparse.Namespace) -> "Settings":
     for subject in args.subjects:
         if subject not in SUBJECTS:
             raise SpecError(f"unknown subject {subject!r}{suggest(subject, SUBJECTS)}")
-    threads = os.cpu_count() or 1 if args.threads is None else args.threads
+    alone = _subjects(args) == ["engines"]
+    threads = (1 if alone else os.cpu_count() or 1) if args.threads is None else args.threads
     for option, number in {"--rounds": args.rounds, "--threads": threads}.items():
         if number < 1:
             raise SpecError(f"{option} must be at least 1, got {number}")

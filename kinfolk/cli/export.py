@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ EPILOG = """\
 examples:
   kin export runs/a --to hf --out my-model             a folder that Hugging Face's libraries open
   kin export runs/a --to hf --out my-model --kind roberta
+  kin export runs/a --to onnx --out my-graphs          graphs for onnxruntime, their state as inputs and outputs
+  kin export runs/a --to onnx --out small --int8       weights of matrices as 8-bit integers
+  kin export runs/a --to onnx --out small --int8 --data my.txt    and what that costs on validation data
+  kin generate my-graphs --engine onnx --prompt "def " what graphs write
 
-The kind of checkpoint is found from the spec. A model that no kind can express is refused, with its place."""
+The kind of checkpoint is found from the spec. A model that no kind can express is refused, with its place, and so is a
+part that no graph can. Every graph is held to torch before it is written."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,21 +24,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="a run folder, or a saved model")
     parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help="where to; the same as --out")
-    parser.add_argument("--to", choices=["hf"], default="hf", help="for whom (default: hf)")
+    parser.add_argument("--to", choices=["hf", "onnx"], default="hf", help="for whom (default: hf)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write")
-    parser.add_argument("--kind", metavar="MODEL_TYPE", help="the kind of checkpoint, where several fit")
+    parser.add_argument("--kind", metavar="MODEL_TYPE", help="hf: the kind of checkpoint, where several fit")
+    parser.add_argument("--int8", action="store_true", help="onnx: weights of matrices as 8-bit integers")
+    parser.add_argument(
+        "--data", metavar="DATA", help='onnx: score validation data by the graphs; "own" is what the run learnt from'
+    )
+    parser.add_argument(
+        "--batches", type=int, default=0, metavar="N", help="onnx: only the first N batches of it (default: all)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the folder and say what it is."""
     from kinfolk.core.errors import SpecError
-    from kinfolk.exchange.folder import to_hf
-    from kinfolk.family.building import load
-    from kinfolk.train import folder
 
     out = args.out or args.folder
     if out is None:
         raise SpecError("kin export needs a folder to write: give --out FOLDER")
+    for option in ("int8", "data", "batches"):
+        if args.to != "onnx" and getattr(args, option):
+            raise SpecError(f"--{option} belongs to --to onnx")
+    if args.to == "onnx" and args.kind:
+        raise SpecError("--kind belongs to --to hf")
+    return _to_onnx(args, out) if args.to == "onnx" else _to_hf(args, out)
+
+
+def _to_hf(args: argparse.Namespace, out: Path) -> int:
+    from kinfolk.exchange.folder import to_hf
+    from kinfolk.family.building import load
+    from kinfolk.train import folder
+
     origin: dict[str, Any] = folder.read(args.what).get("imported", {}) if (args.what / folder.RUN).is_file() else {}
     tokenizer = args.what / folder.TOKENIZER
     to_hf(
@@ -46,3 +69,58 @@ def run(args: argparse.Namespace) -> int:
     found = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}
     print(json.dumps(found, indent=2) if args.json else f"{out}: {found['architecture']} ({found['model_type']})")
     return 0
+
+
+def _to_onnx(args: argparse.Namespace, out: Path) -> int:
+    from kinfolk.onnx.opening import export
+
+    print("tracing the model; the graphs are then held to torch", file=sys.stderr)
+    about = export(args.what, out, args.int8)
+    sizes = {name: (out / name).stat().st_size for name in about.files}
+    found: dict[str, Any] = {
+        "folder": str(out),
+        "topology": about.topology,
+        "precision": about.precision,
+        "bytes": sizes,
+        "state": [kept.name for kept in about.state],
+        "difference": max(about.differences.values()),
+    }
+    if args.data is not None:
+        found["scores"] = _scores(args, out)
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    files = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items())
+    beside = "torch" if about.precision == "fp32" else "fp32, which was held to torch"
+    print(f"{out}: {about.topology}, {about.precision}: {files}")
+    print(f"largest difference to {beside}: {found['difference']:.1e} of the largest score, or of 1")
+    for name, scores in found.get("scores", {}).items():
+        print(f"{name:14} " + "   ".join(f"{how} {value:.4f}" for how, value in scores.items()))
+    return 0
+
+
+def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
+    """Score validation data in torch, which fp32 graphs agree with, and by the graphs that were written."""
+    from kinfolk.data import Batches
+    from kinfolk.onnx.engine import Engine
+    from kinfolk.onnx.scoring import scores
+    from kinfolk.train.evaluate import evaluate
+    from kinfolk.train.run import load_learner, reading_of, reopen
+
+    recipe, learner = load_learner(args.what)
+    data = reopen(args.what) if args.data == "own" else _open(args)
+    batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(recipe.training))
+    engine = Engine(out)
+    in_torch = evaluate(learner, batches, args.batches)
+    by_graph = scores(engine, learner, batches, args.batches)
+    return {
+        name: {"torch fp32": in_torch[name].mean, f"onnxruntime {engine.about.precision}": score.mean}
+        for name, score in by_graph.items()
+    }
+
+
+def _open(args: argparse.Namespace) -> Any:
+    from kinfolk.cli.train import open_source
+    from kinfolk.train import folder
+
+    return open_source({"name": args.data, "tokenizer": str(args.what / folder.TOKENIZER)})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.cli import drawing
+from kinfolk.core.errors import SpecError
 
 EPILOG = """\
 examples:
@@ -16,6 +17,8 @@ examples:
   kin generate runs/translation --prompt "a b c" --beams 4        beam search; the prompt is the source
   kin generate runs/t5 --prompt "def <0>(x): return <1>"          what T5 puts in the place of its sentinels
   cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch
+  kin generate runs/a --prompt "def " --engine onnx               by onnxruntime; graphs are made once and kept
+  kin generate my-graphs --prompt "def " --engine onnx            of a folder that `kin export --to onnx` wrote
   kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
   kin generate runs/pixels --images cat.png dog.png               go on from their upper halves, or make them large"""
 
@@ -23,7 +26,7 @@ examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
-    parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
+    parser.add_argument("what", type=Path, metavar="RUN", help="the run folder, or an export for onnxruntime")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)")
     what.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
@@ -31,6 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
+    parser.add_argument(
+        "--engine", choices=["torch", "onnx"], default="torch", help="what runs the model (default: torch)"
+    )
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
     how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")
@@ -48,24 +54,25 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.decoding import generate
     from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
-    from kinfolk.train.run import load_learner
 
     tokenizer = read_tokenizer(args.what)
-    recipe, learner = load_learner(args.what, args.average)
-    model, names = learner.model, ["greedy", "temperature", "top_k", "top_p", "seed"]
+    recipe, model, kind = _opened(args)
+    topology, names = recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
     if isinstance(recipe.objective, Pictures):
+        if args.engine != "torch":
+            raise SpecError("--engine: pictures are drawn by torch only")
         return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
     prompts = _prompts(args)
-    opening = [tokenizer.bos] if model.spec.topology == "decoder" else []
+    opening = [tokenizer.bos] if topology == "decoder" else []
     spelling = Spelling(tokenizer, recipe.objective.extra_ids)
     # sources of pairs and of corrupted texts end
-    closed = model.spec.topology == "encoder-decoder" and _ends(args.what, recipe.objective)
+    closed = topology == "encoder-decoder" and _ends(kind, recipe.objective)
     closing = [tokenizer.eos] if closed else []
     rows = [(spelling.encode(prompt) + closing) or opening or [tokenizer.bos] for prompt in prompts]
     names += ["repetition_penalty", "beams", "length_penalty"]
     options: dict[str, Any] = {name: getattr(args, name) for name in names} | {"stop": (tokenizer.eos,)}
     live = len(rows) == 1 and args.beams == 1 and not args.json
-    writer = Writer(spelling, rows[0] if model.spec.topology == "decoder" else []) if live else None
+    writer = Writer(spelling, rows[0] if topology == "decoder" else []) if live else None
     out = generate(model, rows, args.max_new, stream=writer, **options)
     if writer is not None:
         writer.close()
@@ -76,11 +83,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ends(folder: Path, objective: Any) -> bool:
-    from kinfolk.objectives.corruption import Corruption
-    from kinfolk.train.folder import read
+def _opened(args: argparse.Namespace) -> tuple[Any, Any, str]:
+    """Return the recipe, what runs the model, and the kind of data it learnt from."""
+    from kinfolk.onnx.folder import is_exported
 
-    return isinstance(objective, Corruption) or read(folder).get("kind") == "pairs"
+    if args.engine == "torch" and not is_exported(args.what):
+        from kinfolk.train.folder import read
+        from kinfolk.train.run import load_learner
+
+        recipe, learner = load_learner(args.what, args.average)
+        return recipe, learner.model, str(read(args.what).get("kind", ""))
+    from kinfolk.onnx.opening import open_engine, recipe_of
+
+    if args.engine == "torch":
+        raise SpecError(f"{args.what} is an export for onnxruntime: add --engine onnx")
+    if args.average:
+        raise SpecError("--average: graphs have the weights they were made of; average, then export")
+    engine = open_engine(args.what)
+    return recipe_of(engine.folder), engine, engine.about.kind
+
+
+def _ends(kind: str, objective: Any) -> bool:
+    from kinfolk.objectives.corruption import Corruption
+
+    return isinstance(objective, Corruption) or kind == "pairs"
 
 
 class Writer:

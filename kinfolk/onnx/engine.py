@@ -73,6 +73,10 @@ class Engine:
     def advance(self, state: Rows, tokens_BL: Array, at_N: Array) -> Array:
         """Append tokens to every row and return the scores at some of them: [B, N, V]."""
         tokens_BL = np.ascontiguousarray(tokens_BL, np.int64)
+        if self.about.single and tokens_BL.shape[1] > 1:
+            zero = np.zeros(1, np.int64)
+            each = [self.advance(state, token_B[:, None], zero) for token_B in tokens_BL.T]
+            return np.concatenate(each, 1)[:, at_N]
         given: dict[str, Any] = {"tokens": tokens_BL, "start": state.start_B, "at": np.asarray(at_N, np.int64)}
         if self.about.fused:
             scores = self._in_place(state, given)

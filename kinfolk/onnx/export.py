@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import KinfolkError, SpecError
 from kinfolk.core.plain import dumps
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.class_head import JudgingHead
@@ -23,7 +23,8 @@ from kinfolk.onnx.folder import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER,
 from kinfolk.onnx.fused import fuse
 from kinfolk.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
 from kinfolk.onnx.int8 import quantise
-from kinfolk.onnx.trace import need, traced
+from kinfolk.onnx.recurrent import as_operators
+from kinfolk.onnx.trace import bare, failing, need, traced
 from kinfolk.train import durable
 
 SIZES = {"batch": 2, "length": 3, "past": 4, "memory": 5, "scored": 2}
@@ -56,22 +57,39 @@ def to_onnx(
     recipe: written beside the graphs, if the model is part of one. more: `kind` and `source` of `About`.
     """
     need("onnx", "onnxscript", "onnxruntime")
-    own = copy.deepcopy(model).eval().float()
-    about, graphs = make(copy.deepcopy(own))
-    with replacing(Path(out)) as aside:
-        for name, graph in graphs.items():
-            (aside / name).write_bytes(graph.SerializeToString())
-        (aside / SPEC).write_text(dumps(recipe or model.spec), encoding="utf-8")
-        if tokenizer is not None:
-            durable.copy(Path(tokenizer), aside / TOKENIZER)
-        about = dataclasses.replace(about, **more)  # type: ignore[arg-type]
-        (aside / ABOUT).write_text(about.text(), encoding="utf-8")
-        found = differences(aside, own)
-        worst = max(found.values())
-        if not worst <= LIMIT:
-            raise SpecError(f"model ({about.topology}): the graph differs from torch by {worst:.1e}, allowed {LIMIT:g}")
-        about = dataclasses.replace(about, differences=found)
-        (aside / ABOUT).write_text(about.text(), encoding="utf-8")
+    own, failed = copy.deepcopy(model).eval().float(), []
+    maker = Maker(copy.deepcopy(own))
+    for padded, single in maker.ways:
+        try:
+            about, graphs = maker.make(padded, single)
+            with replacing(Path(out)) as aside:
+                (aside / SPEC).write_text(dumps(recipe or model.spec), encoding="utf-8")
+                if tokenizer is not None:
+                    durable.copy(Path(tokenizer), aside / TOKENIZER)
+                about = dataclasses.replace(about, **more)  # type: ignore[arg-type]
+                return _written(aside, about, graphs, own)
+        except SpecError as error:
+            failed.append(error)
+    # even the least demanding way did not work
+    raise failed[-1]
+
+
+def _written(aside: Path, about: About, graphs: dict[str, Any], model: Transformer) -> About:
+    """Write graphs, and hold them to torch."""
+    for name, graph in graphs.items():
+        (aside / name).write_bytes(bare(graph).SerializeToString())
+    (aside / ABOUT).write_text(about.text(), encoding="utf-8")
+    try:
+        found = differences(aside, model)
+    except KinfolkError:
+        raise
+    except Exception as error:
+        raise SpecError(f"{failing(model, graphs.values(), str(error))} cannot be run: {error}") from None
+    worst = max(found.values())
+    if not worst <= LIMIT:
+        raise SpecError(f"model ({about.topology}): the graph differs from torch by {worst:.1e}, allowed {LIMIT:g}")
+    about = dataclasses.replace(about, differences=found)
+    (aside / ABOUT).write_text(about.text(), encoding="utf-8")
     return about
 
 
@@ -106,37 +124,68 @@ def replacing(out: Path) -> Iterator[Path]:
         durable.remove(out)
 
 
-def make(model: Transformer) -> tuple[About, dict[str, Any]]:
-    """Return the graphs of a model by file, and what must be known of them."""
-    topology, judges = model.spec.topology, isinstance(model.head, JudgingHead)
-    about = About(topology=topology, precision="fp32", limit=_limit(model), vocab_size=model.spec.vocab_size)
-    if topology == "encoder" or (topology == "decoder" and judges):
-        segmented = any(isinstance(m, TokensModule) and m.segments is not None for m in model.modules())
-        graph, padded = _padded(lambda padded: EncoderGraph(model, padded, segmented))
-        return dataclasses.replace(about, padded=padded, segmented=segmented), {MODEL: graph}
-    if judges:
-        raise SpecError(f"head ({model.spec.head.kind}) cannot be exported: only what decodes is, of two stacks")
-    graphs: dict[str, Any] = {}
-    padded, begun = True, {}
-    if topology == "encoder-decoder":
-        graphs[ENCODER], padded = _padded(lambda padded: MemoryGraph(model, padded))
-        begun = _begun(model)
-    fused = fuse(model)
+class Maker:
+    """Makes the graphs of a model, which it changes. What was traced once is not traced again."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.topology = model, model.spec.topology
+        self.judges = isinstance(model.head, JudgingHead)
+        self.found: dict[Any, Any] = {}
+        if self.judges and self.topology == "encoder-decoder":
+            raise SpecError(f"head ({model.spec.head.kind}) cannot be exported: of two stacks, only what decodes can")
+        as_operators(model)
+        self.decodes = self.topology != "encoder" and not self.judges
+        self.fused = self.decodes and fuse(model)
+
+    @property
+    def ways(self) -> tuple[tuple[bool, bool], ...]:
+        """What is tried, the best first: whether an encoder is told of padding, whether one token is read at a time."""
+        singles = (False, True) if self.decodes else (False,)
+        padded = (True,) if self.topology == "decoder" and self.decodes else (True, False)
+        return tuple((a, b) for a in padded for b in singles)
+
+    def make(self, padded: bool, single: bool) -> tuple[About, dict[str, Any]]:
+        """Return the graphs by file, and what must be known of them."""
+        model, made = self.model, {"topology": self.topology, "limit": _limit(self.model), "padded": padded}
+        about = About(precision="fp32", vocab_size=model.spec.vocab_size, **made)  # type: ignore[arg-type]
+        if not self.decodes:
+            segmented = any(isinstance(m, TokensModule) and m.segments is not None for m in model.modules())
+            graph = self._once(("model", padded), lambda: _encoder(EncoderGraph(model, padded, segmented)))
+            return dataclasses.replace(about, segmented=segmented), {MODEL: graph}
+        graphs, begun = {}, {}
+        if self.topology == "encoder-decoder":
+            graphs[ENCODER] = self._once((ENCODER, padded), lambda: _encoder(MemoryGraph(model, padded)))
+            begun = _begun(model)
+        state, graph = self._once((DECODER, single), lambda: _decoder(model, begun, single))
+        graphs[DECODER if graphs else MODEL] = graph
+        return dataclasses.replace(about, fused=self.fused, single=single, state=state), graphs
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Make something, or fail, once."""
+        if key not in self.found:
+            try:
+                self.found[key] = make()
+            except SpecError as error:
+                self.found[key] = error
+        if isinstance(self.found[key], SpecError):
+            raise self.found[key]
+        return self.found[key]
+
+
+def _encoder(graph: Graph) -> Any:
+    return traced(graph, _example(graph.inputs), AXES)
+
+
+def _decoder(model: Transformer, begun: dict[str, Tensor], single: bool) -> tuple[tuple[Kept, ...], Any]:
     decoder = DecoderGraph(model)
     state, example = _state(decoder, begun)
-    axes = AXES | {f"state.{kept.name}": kept.axes for kept in state}
-    graphs[DECODER if graphs else MODEL] = traced(decoder, _example(decoder.inputs) | begun | example, axes)
-    return dataclasses.replace(about, padded=padded, fused=fused, state=state), graphs
-
-
-def _padded(make_graph: Callable[[bool], Graph]) -> tuple[Any, bool]:
-    """Trace a graph that is told which tokens are real, or else one whose rows have one length."""
-    try:
-        graph = make_graph(True)
-        return traced(graph, _example(graph.inputs), AXES), True
-    except SpecError:
-        graph = make_graph(False)
-        return traced(graph, _example(graph.inputs), AXES), False
+    axes: dict[str, tuple[str | int, ...]] = AXES | {f"state.{kept.name}": kept.axes for kept in state}
+    example = _example(decoder.inputs) | begun | example
+    if single:
+        # what reads tokens one after the other can be given one at a time
+        example |= {"tokens": torch.zeros(SIZES["batch"], 1, dtype=torch.long), "at": torch.zeros(1, dtype=torch.long)}
+        axes |= {"tokens": ("batch", 1), "at": (1,)}
+    return state, traced(decoder, example, axes)
 
 
 def _example(names: list[str]) -> dict[str, Tensor]:
@@ -166,12 +215,13 @@ def _state(decoder: DecoderGraph, begun: dict[str, Tensor]) -> tuple[tuple[Kept,
     kept, example = [], {}
     for slot in decoder.layers(SIZES["batch"]).slots():
         name, fresh = f"state.{slot.name}", slot.get()
-        fill = 0.0 if fresh is None or slot.fixed else float(fresh.flatten()[0])
+        fill = 0.0 if fresh is None or slot.fixed else float(fresh.detach().flatten()[0])
         if slot.like is not None:
             fresh = slot.like.new_zeros(*slot.like.shape[:2], SIZES["past"], slot.like.shape[3])
         value = begun.get(name, fresh)
         assert value is not None
-        example[name] = value.contiguous()
+        # copies: two states that begin as one tensor are two inputs
+        example[name] = value.detach().clone()
         axes = tuple(axis or size for axis, size in zip(slot.axes, value.shape, strict=True))
         dtype = str(value.dtype).removeprefix("torch.")
         kept.append(Kept(name=slot.name, axes=axes, dtype=dtype, fill=fill, begins=slot.begins and bool(begun)))

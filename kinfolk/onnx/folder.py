@@ -42,7 +42,8 @@ class About:
     topology: of the model. precision: "fp32" or "int8". padded: whether an encoder is told which tokens are real;
     otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
     keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
-    each step appends to them and `seen` says where they stand. limit: most positions of a row; None: as many as fit.
+    each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
+    no more. limit: most positions of a row; None: as many as fit.
     kind: of the data that the run learnt from. source: digest of the weights. differences: largest ones to torch that
     the check found, by shape; of int8, to fp32.
     """
@@ -52,6 +53,7 @@ class About:
     padded: bool = True
     segmented: bool = False
     fused: bool = False
+    single: bool = False
     limit: int | None = None
     vocab_size: int = 0
     state: tuple[Kept, ...] = ()

@@ -41,8 +41,10 @@ class Reach:
 
     @property
     def n_total(self) -> int:
-        """The number of positions, for what has to be as long."""
-        return int(self.total.item())
+        """The number of positions, for what has to be as long; unknown until a graph is run."""
+        n = self.total.item()
+        torch._check(n >= 1)
+        return n  # type: ignore[return-value]
 
 
 def fusible(part: nn.Module) -> bool:

@@ -41,11 +41,9 @@ class _Standing(Module):
         elif batch.source is None:
             said = self.engine.scores(batch.tokens)
         else:
-            keep_BM = (
-                torch.ones_like(batch.source, dtype=torch.bool) if batch.source_keep is None else batch.source_keep
-            )
-            rows = [row[keep].tolist() for row, keep in zip(batch.source, keep_BM, strict=True)]
-            kept, n = self.engine.read(rows, batch.tokens.shape[1]), batch.tokens.shape[1]
+            keep, n = batch.source_keep, batch.tokens.shape[1]
+            rows = [row.tolist() if keep is None else row[keep[i]].tolist() for i, row in enumerate(batch.source)]
+            kept = self.engine.read(rows, n)
             said = torch.from_numpy(self.engine.advance(kept, batch.tokens.numpy(), np.arange(n)))
         return Output(said, self.head, {}, {}, None, batch.keep)
 

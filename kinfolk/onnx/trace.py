@@ -6,7 +6,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,8 +28,8 @@ def need(*packages: str) -> None:
 def traced(graph: Graph, example: dict[str, Tensor], axes: Mapping[str, Sequence[str | int]]) -> Any:
     """Return the ONNX model of a graph; axes with a name may differ from the example."""
     given = tuple(example[name] for name in graph.inputs)
-    names = [{i: name for i, name in enumerate(axes[one]) if isinstance(name, str)} for one in graph.inputs]
-    open_axes = (tuple(dict.fromkeys(one, torch.export.Dim.DYNAMIC) for one in names),)
+    names = [{i: name for i, name in enumerate(axes[one]) if name and isinstance(name, str)} for one in graph.inputs]
+    open_axes = (tuple(dict.fromkeys(one, torch.export.Dim.AUTO) for one in names),)
     program = None
     with _quiet(), torch.no_grad(), _watched(graph) as inside:
         try:
@@ -50,7 +50,7 @@ def traced(graph: Graph, example: dict[str, Tensor], axes: Mapping[str, Sequence
             raise SpecError(f"{place(graph.model, where)} cannot be exported: {_reason(error)}") from error
     assert made is not None
     proto = made.model_proto
-    _name_axes(proto, dict(zip(graph.inputs, names, strict=True)))
+    _name_axes(graph, proto, dict(zip(graph.inputs, names, strict=True)))
     return proto
 
 
@@ -64,6 +64,31 @@ def place(model: Any, path: str) -> str:
         steps.append(step)
         kind = getattr(spec, "kind", kind)
     return f"{'.'.join(steps) or 'model'} ({kind or model.spec.topology})"
+
+
+def bare(proto: Any) -> Any:
+    """Return a graph without what the exporter noted in it: names of files and lines of this machine."""
+    import onnx
+
+    out = onnx.ModelProto()
+    out.CopyFrom(proto)
+    del out.metadata_props[:]
+    for one in (out.graph, *out.graph.node, *out.graph.initializer, *out.graph.input, *out.graph.output):
+        del one.metadata_props[:]
+        one.doc_string = ""
+    del out.graph.value_info[:]
+    return out
+
+
+def failing(model: Any, protos: Iterable[Any], message: str) -> str:
+    """Return the place of the node that a message of onnxruntime is about."""
+    for proto in protos:
+        for node in proto.graph.node:
+            if f"'{node.name}'" in message:
+                scopes = next((p.value for p in node.metadata_props if p.key.endswith("name_scopes")), "")
+                names = re.findall(r"'([\w.]+)'", scopes)
+                return place(model, max((name for name in names if name.startswith("model")), key=len, default=""))
+    return place(model, "")
 
 
 @contextlib.contextmanager
@@ -100,11 +125,15 @@ def _reason(error: BaseException) -> str:
     return lines[0][:200] if lines else type(error).__name__
 
 
-def _name_axes(proto: Any, names: dict[str, dict[int, str]]) -> None:
-    """Call open axes by what they are."""
+def _name_axes(graph: Graph, proto: Any, names: dict[str, dict[int, str]]) -> None:
+    """Call open axes by what they are; refuse a graph in which one was closed."""
     for one in proto.graph.input:
         for axis, name in names.get(one.name, {}).items():
-            one.type.tensor_type.shape.dim[axis].dim_param = name
+            found = one.type.tensor_type.shape.dim[axis]
+            if found.HasField("dim_value"):
+                closed = f"its {name} would always be {found.dim_value}"
+                raise SpecError(f"{place(graph.model, '')} cannot be exported: {closed} ({one.name})")
+            found.dim_param = name
 
 
 @contextlib.contextmanager
@@ -115,7 +144,8 @@ def _quiet() -> Iterator[None]:
     for logger in loud:
         logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        quiet = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             warnings.simplefilter("ignore")
             yield
     finally:
