@@ -79,6 +79,7 @@ ABOUT = {
     "share": "share=2: every two layers in a row become one that runs twice",
     "rank": "two thin maps for each, with so much less weights, nearest on data",
     "svd": "the same, nearest to the weights themselves",
+    "table": "a narrow table of tokens and a map, with so much less weights, nearest on data",
     "sparse": "the smallest weights become zero at once; nothing gets smaller by that alone",
     "magnitude": "the smallest become zero while recovering, by a cubic schedule",
     "movement": "those that move towards zero become zero while recovering",

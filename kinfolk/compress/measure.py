@@ -16,6 +16,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches, Data
 from kinfolk.family.recipe import Recipe
+from kinfolk.layers.maps import WholeMap
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.train.evaluate import evaluate
@@ -77,7 +78,7 @@ class Judge:
         size = sum(p.numel() * p.element_size() for p in own)
         zeros = sum(int((p == 0).sum()) for p in own) / max(1, params)
         batch = learner.prepare(valid.at(0), Rng(derive(0, "valid")))
-        memory = size + peak(model, batch)
+        memory = size + peak(model, batch) + sum(m.held for m in model.modules() if isinstance(m, WholeMap))
         speed = faster(model, self.first, batch)
         return Measured(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory)
 

@@ -11,6 +11,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError
 from kinfolk.data import Tokenizer
 from kinfolk.layers.attention import CrossAttention
+from kinfolk.layers.maps import bare
 from kinfolk.models.model import Model, Transformer
 
 WEIGHTS, HIDDEN = "weights", "hidden"
@@ -123,7 +124,7 @@ def _crosses(spec: Model, path: str) -> bool:
     if stack != "decoder" or not hasattr(depth, "order") or len(numbers) != 2:
         return False
     block = depth.blocks[depth.order[min(int(numbers[0]), len(depth.order) - 1)]]
-    return isinstance(block.parts[int(numbers[1])], CrossAttention)
+    return isinstance(bare(block.parts[int(numbers[1])]), CrossAttention)
 
 
 def _labels(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[str, ...]:

@@ -192,6 +192,11 @@ class WholeMap(Map):
         self.fast = activations and ENGINE in torch.backends.quantized.supported_engines
         self._packed: tuple[Any, Any] = (None, None)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the copy that the kernel works with."""
+        return 0 if self._packed[1] is None else self.whole.numel()
+
     def draw(self) -> None:
         """Draw it; nobody begins with whole numbers, but every model can be drawn."""
         whole, step = quantise(torch.randn(self.out_features, self.in_features) * 0.02)

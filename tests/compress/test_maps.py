@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 import kinfolk as kf
+from kinfolk.compress import exchanging
 from kinfolk.compress.maps import factorise, factors, places, plain, rank_for, seconds_of
 from kinfolk.compress.measure import peak
 from kinfolk.compress.steps import Step, take
@@ -15,6 +16,9 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, loads
 from kinfolk.core.rng import Rng
+from kinfolk.data import Tokenizer
+from kinfolk.inspect.removal import gated, gates_of
+from kinfolk.inspect.sight import see
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.maps import Int8, LowRank, Rank, WholeMap, bare, quantise
@@ -28,7 +32,14 @@ from kinfolk.objectives.objective import Vocabulary
 TOY = {"d_model": 24, "n_layers": 4, "n_heads": 3, "d_ff": 40, "vocab_size": 30, "max_len": 32}
 NAMES = ["gpt2", "vanilla", "geglu", "roberta"]
 ROWS = [[Step("rank", 0.4)], [Step("int8", "weights")], [Step("rank", 0.4), Step("int8", "weights")]]
-DONE = [Step("rank", 0.4), Step("svd", 0.4), Step("int8"), Step("int8", "weights"), Step("share", 2)]
+DONE = [
+    Step("table", 0.4),
+    Step("rank", 0.4),
+    Step("svd", 0.4),
+    Step("int8"),
+    Step("int8", "weights"),
+    Step("share", 2),
+]
 
 
 def quiet(line):
@@ -54,7 +65,7 @@ def after(learn, *steps):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("step", [Step("rank", 0.0), Step("svd", 0.0), Step("share", 1), Step("plain")], ids=str)
+@pytest.mark.parametrize("step", [Step("rank", 0.0), Step("table", 0.0), Step("share", 1), Step("plain")], ids=str)
 def test_nothing_exchanged_is_nothing_changed(name, step):
     learn = learner(name)
     given = batch(learn)
@@ -197,6 +208,35 @@ def test_the_quick_way_is_that_of_the_formula():
     with torch.no_grad():
         one.step.mul_(2)
         torch.testing.assert_close(one(x) - one.offset, 2 * (quick - one.offset), rtol=1e-4, atol=1e-4)
+
+
+def test_a_narrow_table_keeps_the_words_that_occur(monkeypatch):
+    learn = learner("gpt2")
+    given, table = batch(learn), learn.model.embedding.weight.detach().clone()
+    monkeypatch.setattr(exchanging, "rank_for", lambda *sizes: 24)
+    torch.testing.assert_close(after(learn, Step("table", 0.5)).run(given).logits, learn.model.run(given).logits)
+    monkeypatch.setattr(exchanging, "rank_for", lambda *sizes: 6)
+    model = after(learn, Step("table", 0.5))
+    now = (model.embedding.table.inner.weight @ model.embedding.table.outer.weight.mT).detach()
+    seen = torch.bincount(given.tokens.flatten(), minlength=30)
+    errors = (now - table).norm(dim=1) / table.norm(dim=1)
+    assert float(errors[seen > 1].mean()) < float(errors[seen == 0].mean())
+    assert model.n_params == learn.model.n_params - 30 * 24 + 30 * 6 + 24 * 6
+    with pytest.raises(SpecError, match="factorised"):
+        after(learn, Step("table", 0.5), Step("table", 0.5))
+
+
+def test_heads_of_exchanged_maps_can_be_looked_at():
+    learn = learner("vanilla")
+    model = after(learn, Step("rank", 0.4))
+    given = batch(learn)
+    gates = gates_of(model)
+    assert gates.keys() == gates_of(learn.model).keys()
+    free = model.run(given).hidden
+    with gated(model, gates):
+        assert torch.equal(model.run(given).hidden, free)
+    sight = see(model.float(), Tokenizer.byte(), [8, 9, 10], [8, 9])
+    assert {one.keys for one in sight.maps} == {"same", "source"}
 
 
 def test_a_stored_model_of_whole_numbers_is_smaller(tmp_path):
