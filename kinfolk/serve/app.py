@@ -48,6 +48,9 @@ class App:
             "/v1/embeddings": {"POST": self._embeddings},
             "/v1/classify": {"POST": self._classify},
             "/v1/inspect": {"POST": self._inspect},
+            "/tokenizer_info": {"GET": self._tokenizer},
+            "/tokenize": {"POST": self._tokenize},
+            "/detokenize": {"POST": self._detokenize},
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,6 +183,23 @@ class App:
         served = protocol.find(self.served, body["model"])
         found = await self._call(exchange, served, lambda: seen(served, body["text"], body.get("target")))
         await exchange.answer(200, found)
+
+    async def _tokenizer(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+        tokenizer = next(iter(self.served.values())).tokenizer
+        names = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "pad_token": tokenizer.pad}
+        await exchange.answer(200, {name: tokenizer.inner.id_to_token(i) for name, i in names.items()})
+
+    async def _tokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        body = protocol.checked(await exchange.body(headers), self.forms.tokenize)
+        served = protocol.find(self.served, body.get("model", next(iter(self.served))))
+        ids = await asyncio.to_thread(protocol.tokens, served, body["prompt"])
+        found = {"tokens": ids, "count": len(ids), "max_model_len": served.limit(self.limits.context)}
+        await exchange.answer(200, found)
+
+    async def _detokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+        body = protocol.checked(await exchange.body(headers), self.forms.detokenize)
+        served = protocol.find(self.served, body.get("model", next(iter(self.served))))
+        await exchange.answer(200, {"prompt": served.decode([int(i) for i in body["tokens"]])})
 
     async def _texts(self, exchange: Exchange, headers: Mapping[str, str], form: Any) -> Any:
         body = protocol.checked(await exchange.body(headers), form)

@@ -14,6 +14,7 @@ from torch import Tensor
 from kinfolk.core.errors import ShapeError
 from kinfolk.decoding.choose import choose
 from kinfolk.decoding.options import Decoding
+from kinfolk.serve.text import Text
 from kinfolk.serve.workers import Worker
 
 
@@ -162,3 +163,23 @@ def _scored(log_p_LV: Tensor, ids: list[int], n_top: int) -> list[Scored]:
         rows = zip(at.tolist(), values.tolist(), strict=True)
         tops = [tuple(zip(which, log_p, strict=True)) for which, log_p in rows]
     return [Scored(*one) for one in zip(ids, own_L, tops, strict=True)]
+
+
+def write(batch: Running, rows: Sequence[Row], texts: Sequence[Text], most: int) -> list[str]:
+    """Write all rows, at most so many at once, and return what each wrote."""
+    waiting, owner = list(range(len(rows))), {row: i for i, row in enumerate(rows)}
+    found = [""] * len(rows)
+    while waiting or batch.rows:
+        free = most - len(batch.rows)
+        if waiting and free:
+            batch.start([rows[i] for i in waiting[:free]])
+            waiting = waiting[free:]
+        staying = []
+        for row, made in zip(list(batch.rows), batch.step(), strict=True):
+            i = owner[row]
+            new, finish = texts[i].take(made.token, row.finish)
+            found[i] += new
+            if finish is None:
+                staying.append(row)
+        batch.go_on(staying)
+    return found

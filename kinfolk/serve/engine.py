@@ -251,14 +251,8 @@ class Engine:
         """Pass on what a token adds to a text; return whether the row is done."""
         request, i = self._owners[row]
         text = request.texts[i]
-        offset, finish = text.length, row.finish
-        # the token that ends a text is no part of it
-        new = "" if finish == "stop" else text.add(made.token)
-        if text.stopped:
-            finish = "stop"
-        elif finish is not None:
-            new += text.close()
-            finish = "stop" if text.stopped else finish
+        offset = text.length
+        new, finish = text.take(made.token, row.finish)
         request.tell(Piece(i, new, (made,), (offset,), finish))
         return finish is not None
 

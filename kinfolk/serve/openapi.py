@@ -34,6 +34,14 @@ def document(forms: Forms, guarded: bool) -> dict[str, Any]:
         "/v1/classify": _post("the class of each text", forms.classify, _json(_list(label, usage))),
         "/v1/inspect": _post("attention of every layer and head", forms.inspect, _json({"type": "object"})),
     }
+    told = record(["tokens"], tokens=array(WHOLE), count=WHOLE, max_model_len=WHOLE)
+    name = {"type": ["string", "null"]}
+    names = record(bos_token=name, eos_token=name, pad_token=name)
+    paths |= {
+        "/tokenizer_info": _get("the names of special tokens", _json(names)),
+        "/tokenize": _post("the ids of a text", forms.tokenize, _json(told)),
+        "/detokenize": _post("the text of ids", forms.detokenize, _json(record(["prompt"], prompt=TEXT))),
+    }
     paths["/health"]["get"]["security"] = []
     guard: dict[str, Any] = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if guarded else {}
     error = record(["message", "type", "code"], message=TEXT, type=TEXT, param={"type": "null"}, code=TEXT)

@@ -41,6 +41,8 @@ class Forms:
     embeddings: Schema
     classify: Schema
     inspect: Schema
+    tokenize: Schema
+    detokenize: Schema
 
 
 def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
@@ -62,7 +64,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
         # one that is not served is answered with 404 rather than as a fault of form
         return {"type": "string", "description": f"one of: {', '.join(names)}", "example": (list(names) or [""])[0]}
 
-    most = limits.rows + limits.queue
+    most, anyone = limits.rows + limits.queue, {"type": ["string", "null"], "description": "the first, if left out"}
     return Forms(
         completions=record(["model"], model=model(writing), **_wishes(texts(writing, most), limits)),
         embeddings=record(
@@ -79,6 +81,8 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
             text={"type": "string", "minLength": 1},
             target={"type": ["string", "null"], "description": "what an encoder-decoder reads besides"},
         ),
+        tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
+        detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
     )
 
 
@@ -157,6 +161,15 @@ def sequences(served: Served, given: Any, most: int) -> list[list[int]]:
             )
         rows.append(ids)
     return rows
+
+
+def tokens(served: Served, text: str) -> list[int]:
+    """Return the ids of a text as it is; the name of a special token alone is that token."""
+    names = {served.tokenizer.inner.id_to_token(i): i for i in served.tokenizer.special_ids}
+    try:
+        return [names[text]] if text in names else served.spelling.encode(text)
+    except KinfolkError as error:
+        raise RefusalError(400, "invalid_prompt", str(error)) from None
 
 
 def understand(asked: Mapping[str, Any], served: Served, limits: Limits) -> Asked:

@@ -78,14 +78,15 @@ class Served:
         """Return how many positions a text may have."""
         return min(context, self.model.limit or context)
 
+    @property
+    def closing(self) -> list[int]:
+        """What a source ends with, where sources of pairs and of corrupted texts end."""
+        ends = isinstance(self.recipe.objective, Corruption) or self.about.get("kind") == "pairs"
+        return [self.tokenizer.eos] if ends and self.model.spec.topology == "encoder-decoder" else []
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt; an empty one is the beginning of a text."""
-        spec = self.model.spec
-        ends = spec.topology == "encoder-decoder" and (
-            isinstance(self.recipe.objective, Corruption) or self.about.get("kind") == "pairs"
-        )
-        closing = [self.tokenizer.eos] if ends else []
-        return (self.spelling.encode(text) + closing) or [self.tokenizer.bos]
+        return (self.spelling.encode(text) + self.closing) or [self.tokenizer.bos]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; what is no token of the tokenizer's has none."""

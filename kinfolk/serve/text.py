@@ -29,6 +29,16 @@ class Text:
         self._first, self._read = self._read, len(self._ids)
         return self._past_stops(new)
 
+    def take(self, token: int, finish: str | None) -> tuple[str, str | None]:
+        """Take the newest token of a row, after which it may be finished; return new text and whether that holds."""
+        # the token that ends a text is no part of it
+        new = "" if finish == "stop" else self.add(token)
+        if self.stopped:
+            return new, "stop"
+        if finish is not None:
+            new += self.close()
+        return new, "stop" if self.stopped else finish
+
     def close(self) -> str:
         """Return what still waits when nothing comes after it."""
         new, self._read = self._new(), len(self._ids)
