@@ -107,11 +107,11 @@ def run(args: argparse.Namespace) -> int:
     steps = ordered(parse(args.steps) if args.steps else [], 0 if args.to else args.recover)
     if args.distil and not args.recover and not any(step.name == "recover" for step in steps):
         raise SpecError("--distil: a teacher teaches while recovering; give --recover N as well")
-    opened = open_model(args.what, _source(args))
-    refuse(opened, args.out)
     teaching = {None: None, "distilbert": Distil, "tinybert": Imitate}[args.distil]
-    how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
     with working(args.out) as work:
+        opened = open_model(args.what, _source(args), work)
+        refuse(opened, args.out)
+        how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
         shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed)
         if args.to:
             return _search(args, shop)

@@ -29,12 +29,14 @@ class Opened:
     data: Data
     tokenizer: Tokenizer
     about: dict[str, Any]
+    words: Path | None = None
 
 
-def open_model(path: Path, source: Mapping[str, Any] | None = None) -> Opened:
+def open_model(path: Path, source: Mapping[str, Any] | None = None, aside: Path | None = None) -> Opened:
     """Open a run or a folder; `source` has arguments of `open_data`, without them the run's own data is opened again.
 
-    Other data is read with the model's tokenizer: other ids would mean other tokens.
+    Other data is read with the model's tokenizer: other ids would mean other tokens. `aside` is where that of a folder
+    is written which has it in several files; `words` of what is returned is the file that data was read with.
     """
     if not (path / folder.RUN).is_file() and (path / CONFIG).is_file():
         recipe, learner, tokenizer, about = _foreign(path)
@@ -48,7 +50,10 @@ def open_model(path: Path, source: Mapping[str, Any] | None = None) -> Opened:
         return Opened(path, recipe, learner, reopen(path), tokenizer, about)
     words = path / folder.TOKENIZER
     if not words.is_file():
-        raise DataError(f"{path}: has no {folder.TOKENIZER}; make a run of it with `kin import` first")
+        if aside is None:
+            raise DataError(f"{path}: has no {folder.TOKENIZER}; make a run of it with `kin import` first")
+        words = aside / folder.TOKENIZER
+        tokenizer.save(words)
     given = {"tokenizer": str(words)} | {key: value for key, value in source.items() if value is not None}
     name = given.pop("name")
     data = open_data(name, **given)
@@ -57,7 +62,7 @@ def open_model(path: Path, source: Mapping[str, Any] | None = None) -> Opened:
     if about.get("classes") and data.kind == "labelled":
         data = with_classes(data, about["classes"])
     described = {"data": {"name": name, **given}, "fingerprint": data.fingerprint, "kind": data.kind}
-    return Opened(path, recipe, learner, data, tokenizer, about | described)
+    return Opened(path, recipe, learner, data, tokenizer, about | described, words)
 
 
 def _foreign(path: Path) -> tuple[Recipe, Learner, Tokenizer, dict[str, Any]]:

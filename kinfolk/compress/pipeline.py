@@ -186,7 +186,7 @@ def write(opened: Opened, out: Path, model: Transformer, found: Sequence[Measure
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe = opened.recipe.replace(model=model.spec)
     about = dict(opened.about)
-    if about["data"].get("tokenizer") == str(opened.path / folder.TOKENIZER):
+    if about["data"].get("tokenizer") == str(opened.words):
         about["data"] = about["data"] | {"tokenizer": str(out.resolve() / folder.TOKENIZER)}
     with durable.folder(out) as aside:
         save_model(model, aside)

@@ -133,6 +133,21 @@ def test_an_imported_folder_is_compressed_on_given_data(run, place, tmp_path):
     found = compress(mine, tmp_path / "out", parse("ff=0.5,int8=weights"))
     assert found[-1].bytes < found[0].bytes
     assert load_learner(tmp_path / "out")[1].model.n_params == found[-1].params
+    # what it was judged by can be opened again, with the tokenizer that it has now
+    assert open_model(tmp_path / "out").data.fingerprint == opened.data.fingerprint
+
+
+def test_a_folder_without_one_file_for_its_tokenizer(place, tmp_path):
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two", "three", "four", "five", "six"]
+    recipe = kf.relative("bert", size="tiny", **(TOY | {"max_len": 128}), vocab_size=16)
+    kf.to_hf(kf.build(recipe, seed=1), tmp_path / "hf")
+    (tmp_path / "hf" / "vocab.txt").write_text("\n".join(words))
+    source = {"name": str(place / "text.txt"), "cache": str(tmp_path / "cache")}
+    with pytest.raises(DataError, match="kin import"):
+        open_model(tmp_path / "hf", source)
+    opened = open_model(tmp_path / "hf", source, tmp_path)
+    assert opened.words == tmp_path / "tokenizer.json"
+    assert opened.data.tokenizer.encode("three") == [7]
 
 
 def test_the_command_says_what_each_step_did(run, tmp_path, capsys):
