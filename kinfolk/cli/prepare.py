@@ -46,6 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument("--label-column", default="", metavar="C", help="rows have a label here: name, or number from 1")
     rows.add_argument("--second-column", default="", metavar="C", help="of labelled rows: a second text")
     rows.add_argument("--labels", default="class", metavar="KIND", help="class, classes or number (default: class)")
+    rows.add_argument("--between", default="bar", metavar="B", help="of classes: bar, comma, semicolon or space (bar)")
     rows.add_argument("--on-bad", default="stop", metavar="stop|skip", help="what a bad row does (default: stop)")
     rows.add_argument("--max-line", type=size, default="16M", metavar="SIZE", help="longest row (default: 16M)")
     machine = parser.add_argument_group("the machine")
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         label_column=args.label_column,
         second_column=args.second_column,
         labels=args.labels,
+        between=args.between,
         max_line=args.max_line,
         sample=args.sample,
     )

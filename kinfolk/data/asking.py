@@ -13,6 +13,7 @@ from kinfolk.data.treebank import is_treebank
 
 PREFIX = "labelled:"
 SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "labels": "labels"}
+SETTINGS |= {"between": "between"}
 PAIRS, CORPUS = "pairs:", "corpus:"
 """Names of columns without labels: `pairs:source=en,target=de:PATH`, and texts alone, `corpus:text=review:PATH`."""
 _NAME = re.compile(r"(?:labelled|tags):((?:[a-z]+=[^,:]*,?)+):")

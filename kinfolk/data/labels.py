@@ -12,23 +12,27 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.lines import RowError
+from kinfolk.data.preparation import BETWEEN as GAPS
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.shards import Shard
 from kinfolk.data.split import Data, Indices, Shards, Split
 from kinfolk.data.tokenizer import Tokenizer
 
 BETWEEN = "|"
-"""Stands between the names of classes that hold together, where a column is text."""
+"""Stands between the names of classes that hold together, where they are kept as text."""
 
 LONGEST = 256
 MOST = 10_000
 
 
-def label_text(value: Any, kind: str) -> str:
+def label_text(value: Any, kind: str, between: str = "bar") -> str:
     """Return a label as text, or raise `RowError` with what is wrong with it; `kind` as in `Preparation.labels`."""
     if kind == "classes":
-        given = value if isinstance(value, list | tuple) else () if value in (None, "") else str(value).split(BETWEEN)
-        names = sorted({_one(name) for name in given})
+        given = (
+            value if isinstance(value, list | tuple) else () if value in (None, "") else str(value).split(GAPS[between])
+        )
+        # spaces around a comma are no part of a name, and several of them are one gap
+        names = sorted({_one(name) for name in given if between == "bar" or str(name).strip()})
         if any(BETWEEN in name for name in names):
             raise RowError("label not allowed", f"{BETWEEN!r} stands between classes, it cannot be in a name")
         return BETWEEN.join(names)

@@ -19,6 +19,8 @@ from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.names import split_name
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.preparing import prepare
+from kinfolk.data.several import PREFIX as SEVERAL
+from kinfolk.data.several import joined, names_in
 from kinfolk.data.sources import find_sources
 from kinfolk.data.split import Data
 from kinfolk.data.stdlib import stdlib_files
@@ -48,9 +50,9 @@ def open_data(
         reads a tag of each word, and of SQuAD's JSON, questions with their answers, through windows of
         `labelled:window=384,stride=128:PATH` tokens. `pairs:source=en,target=de:PATH` reads two columns as sources and
         targets, `corpus:text=review:PATH` one as running text. A treebank (`.conllu`, `.conllu.gz`) is read as it is:
-        sentences with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word. Pictures are read
-        from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per class; `images:PATH`
-        leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
+        sentences with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word.
+        Pictures are read from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per
+        class; `images:PATH` leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.
@@ -58,6 +60,11 @@ def open_data(
         say so too: `labelled:valid=dev.csv:train.csv`.
     """
     text = str(name)
+    if text.startswith(SEVERAL):
+        known = {"cache": cache, "seed": seed, "tokenizer": tokenizer, "vocab": vocab, "choices": choices}
+        first, *others = names_in(text)
+        parts = [open_data(first, valid=valid, **known), *(open_data(other, **known) for other in others)]  # type: ignore[arg-type]
+        return joined(text, parts)
     if valid is not None and (is_task(text) or text.partition(":")[0] in (*LABELLED, "stdlib")):
         raise DataError(f"valid: {text!r} has its own validation part")
     if is_task(text):

@@ -8,7 +8,9 @@ from kinfolk.core.errors import DataError, suggest
 TOKENIZERS = ("byte", "char", "word", "bpe", "unigram")
 ON_BAD = ("stop", "skip")
 LABELS = ("class", "classes", "number")
-_OF_LABELS = ("label_column", "second_column", "labels")
+BETWEEN = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
+"""What may stand between the names of classes that hold together, where a column is text."""
+_OF_LABELS = ("label_column", "second_column", "labels", "between")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,8 @@ class Preparation:
     pairs: rows are (source, target); plain text files come in twos, line by line.
     text_column, source_column, target_column: name of a column or key, or the number of a column counted from 1.
     label_column: rows have a label in this column, and perhaps a second text in `second_column`; "" if not.
-    labels: what a label is: one "class", the "classes" that hold (a list, or names with | between), or a "number".
+    labels: what a label is: one "class", the "classes" that hold (a list, or names in a text), or a "number".
+    between: what stands between names in a text: a "bar" (|), "comma", "semicolon" or "space".
     max_line: bytes of the longest row; text files have no such limit, their documents are cut anyway.
     sample: bytes of text that a tokenizer learns from.
     """
@@ -40,6 +43,7 @@ class Preparation:
     label_column: str = ""
     second_column: str = ""
     labels: str = "class"
+    between: str = "bar"
     max_line: int = 16 << 20
     sample: int = 32 << 20
 
@@ -48,6 +52,8 @@ class Preparation:
             raise DataError(f"on_bad: unknown choice {self.on_bad!r}{suggest(self.on_bad, ON_BAD)}")
         if self.labels not in LABELS:
             raise DataError(f"labels: unknown choice {self.labels!r}{suggest(self.labels, LABELS)}")
+        if self.between not in BETWEEN:
+            raise DataError(f"between: unknown choice {self.between!r}{suggest(self.between, BETWEEN)}")
         if self.label_column and self.pairs:
             raise DataError(
                 "label_column: pairs of a source and a target have no labels; a second_column may be labelled"
@@ -70,4 +76,6 @@ class Preparation:
     def plain(self) -> dict[str, Any]:
         """Return the choices as plain data; what is said of labels only where there are any."""
         plain = dataclasses.asdict(self)
-        return plain if self.label_column else {k: v for k, v in plain.items() if k not in _OF_LABELS}
+        # data that was prepared before there was this choice is the same data
+        left_out = ("between",) if self.label_column and self.between == "bar" else ()
+        return {k: v for k, v in plain.items() if k not in (left_out if self.label_column else _OF_LABELS)}

@@ -91,7 +91,7 @@ class Reader(abc.ABC):
         if not self.choices.label_column:
             return document(values)
         *texts, label = values
-        return dataclasses.replace(document(texts), label=label_text(label, self.choices.labels))
+        return dataclasses.replace(document(texts), label=label_text(label, self.choices.labels, self.choices.between))
 
     def lines(self, file: Bytes, start: int, stop: int | None) -> Iterator[bytes | None]:
         """Yield lines, None for one that is too long."""

@@ -150,7 +150,7 @@ class SpanAnswer(Labels, kind="span-answer"):
 
     Labels count from the first token of the sequence that holds answers: of two, the second, a question being the
     first. A label below 0, or an answer that was cut off, is no answer. Evaluation takes the best span of at most
-    `longest` tokens that beats no answer by more than `threshold`.
+    `longest` tokens that beats no answer by more than `threshold`; it is never in the question.
     """
 
     opening: str = "cls"
@@ -186,7 +186,8 @@ class SpanAnswer(Labels, kind="span-answer"):
         assert batch.labels is not None
         n, scores = _number(batch.labels), output.logits.double()
         nats = F.cross_entropy(scores, batch.labels, reduction="sum") / 2
-        found, _ = best_span(scores[..., 0], scores[..., 1], self.longest, self.threshold)
+        inside = _in_text(scores, batch)
+        found, _ = best_span(inside[..., 0], inside[..., 1], self.longest, self.threshold)
         shared = torch.minimum(found, batch.labels)[:, 1] - torch.maximum(found, batch.labels)[:, 0] + 1
         lengths = (found[:, 1] - found[:, 0] + 1) + (batch.labels[:, 1] - batch.labels[:, 0] + 1)
         overlap = 2 * shared.clamp(min=0) / lengths.clamp(min=1)
@@ -204,6 +205,16 @@ def _weights(weights: tuple[float, ...], logits_BC: Tensor) -> Tensor | None:
     if len(weights) != logits_BC.shape[1]:
         raise SpecError(f"weights: {len(weights)} of them for {logits_BC.shape[1]} classes")
     return logits_BC.new_tensor(weights)
+
+
+def _in_text(scores_BL2: Tensor, batch: Batch) -> Tensor:
+    """Leave out what can be no answer: where two sequences were read, the first, which is the question."""
+    if batch.segments is None or not bool(batch.segments.any()):
+        return scores_BL2
+    question_BL = batch.segments == 0
+    # the opening token stands for no answer
+    question_BL[:, 0] = False
+    return scores_BL2.masked_fill(question_BL[..., None], -torch.inf)
 
 
 def _number(labels: Tensor) -> Tensor:

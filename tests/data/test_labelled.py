@@ -338,3 +338,15 @@ def test_texts_too_are_validated_on_another_file(tmp_path: Path) -> None:
         open_data("copy", valid=tmp_path / "b.txt")
     with pytest.raises(DataError, match="no such file"):
         open_data(tmp_path / "a.txt", valid=tmp_path / "c.txt", cache=tmp_path / "cache")
+
+
+def test_names_of_classes_may_have_commas_between(tmp_path: Path) -> None:
+    path = tmp_path / "many.tsv"
+    path.write_text("".join(f"text {i}\t{['2', '2,7', '', '7 , 10'][i % 4]}\tid{i}\n" for i in range(40)))
+    data = opened(path, tmp_path / "cache", "text=1,label=2,labels=classes,between=comma")
+    assert data.split("train").classes == ("2", "7", "10")  # type: ignore[attr-defined]
+    holds = {row[0]: row[1].tolist() for part in ("train", "valid") for row in read(data, part)}
+    assert [holds[f"text {i}"] for i in range(4)] == [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 1]]
+    with pytest.raises(DataError, match="between: unknown choice 'tab'"):
+        opened(path, tmp_path / "cache", "text=1,label=2,labels=classes,between=tab")
+    assert "between" not in Preparation(label_column="label").plain()
