@@ -150,7 +150,7 @@ def run(name: str, tactic: str, args: argparse.Namespace, seed: int) -> dict[str
         if not files[1].exists():
             files = write(study, args.data, place)
         effort = Effort(epochs=study.epochs, length=study.length, metric=study.metric, validations=2)
-        made = prepare(open_source(args.source), study.task, *files, effort=effort, tactic=tactic)
+        made = prepare(open_source(args.source), study.task, files, effort=effort, tactic=tactic)
         result, _ = finetune(made, out, seed=seed, options=options)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     best = next(row for row in rows if row["step"] == result.best_step and "valid" in row)

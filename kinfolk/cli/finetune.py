@@ -26,6 +26,7 @@ examples:
   kin finetune runs/bert --train a.csv --tactic ulmfit --out runs/mine         a tactic of the literature
   kin finetune runs/bert --train a.csv --tactic lora=8 --out runs/mine         then: kin compress … --steps plain
   kin finetune runs/bert --train a.csv --tactic layer-wise=0.9+reinit=2 --metric mcc --patience 3 --out runs/mine
+  kin finetune runs/bert --train a.csv --also c.csv --also d.csv --out …       several tasks, one body; a.csv is judged
   kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
 
 The result is an ordinary run: eval, predict, resume, compress and export take it. What is best is told by --metric."""
@@ -69,6 +70,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--validations", type=int, default=1, metavar="N", help="of each epoch (default: 1)")
     how.add_argument("--further", type=int, default=0, metavar="N", help="first, N steps on the text without labels")
+    how.add_argument(
+        "--also", type=Path, action="append", default=[], metavar="FILE", help="learn from these labels too"
+    )
     how.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe")
     how.add_argument("--seed", type=int, default=0, metavar="S", help="of new weights, order, dropout (default: 0)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
@@ -93,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
     made = prepare(
         source,
         task,
-        args.train,
-        args.valid,
+        (args.train, args.valid),
         effort=_effort(args),
         tactic=args.tactic,
         assignments=args.set,
         cache=args.cache,
+        also=[(choose("auto", file), file) for file in args.also],
     )
     if args.processes > 1 and not parallel.inside():
         from kinfolk.cli.train import command_of

@@ -78,8 +78,7 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
             made = prepare(
                 source,
                 task,
-                path,
-                Path(settings.valid) if settings.valid else None,
+                (path, Path(settings.valid) if settings.valid else None),
                 effort=Effort(),
                 tactic=tactic,
                 assignments=settings.assignments,

@@ -30,6 +30,7 @@ class Batch:
     targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
     candidates: Tensor | None = None  # [B, L, C] what is wrong at each position, where only some of it is looked at
     labels: Tensor | None = None  # [B] classes; [B] numbers; [B, C] classes that hold; [B, 2] first and last of a span
+    task: Tensor | None = None  # [B] which of several tasks, the same one for all rows; None: the first
     segments: Tensor | None = None  # [B, L] which sentence of a pair a token belongs to, 0 or 1
     positions: Tensor | None = None  # [B, L] where packing restarts them
     document: Tensor | None = None  # [B, L] which packed document a token belongs to
@@ -37,6 +38,10 @@ class Batch:
     lots: Tensor | None = None  # [B, L] numbers in [0, 1) for what is drawn while a model runs
     heads: Tensor | None = None  # [B, W] a parse of what an encoder reads: the head of each word, -1 of a root
     words: Tensor | None = None  # [B, L or M] the word that each token of it belongs to, -1 outside the parse
+    mentions: Tensor | None = None  # [B, S, 2] first and last token of what names something, -1 where there is none
+    entities: Tensor | None = None  # [B, S, C] what each mention may mean, -1 where there is nothing more
+    priors: Tensor | None = None  # [B, S, C] how often it means that
+    links: Tensor | None = None  # [B, S] which of them is meant, IGNORE where nobody says
     continues: Tensor | None = None  # [B] true where a row goes on with the same row of the last batch; None: nowhere
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
 from kinfolk.data.passages import elsewhere, passage
+from kinfolk.data.several import Turn, Turns
 from kinfolk.data.split import Indices, Parsed, Split, TextSplit
 
 ORDERS = ("shuffled", "contiguous", "documents")
@@ -349,6 +350,24 @@ class _Images(_Padded):
         return Batch(index=torch.from_numpy(rows.number[mine]), tokens=_padded(found, width, self.data.tokenizer.pad))
 
 
+class _Several:
+    """Batches of several parts in turn."""
+
+    n_cut = 0
+
+    def __init__(self, batches: Batches) -> None:
+        parts = cast(Any, batches.split).parts
+        self.inner = [dataclasses.replace(batches, split=part) for part in parts]
+        self.seed = batches.seed
+
+    def order(self) -> Any:
+        return Turns([inner._order for inner in self.inner], self.seed)
+
+    def batch(self, turn: Turn, mine: slice) -> Batch:
+        made = self.inner[turn.part]._source.batch(turn.rows, mine)
+        return made.replace(task=torch.full((len(made),), turn.part))
+
+
 def shortened(ids: NDArray[Any], limit: int, cut: str) -> NDArray[Any]:
     """Return what is left of a sequence that may be longer than a limit."""
     if len(ids) <= limit or cut == "head":
@@ -369,3 +388,4 @@ def _keep(lengths: Indices, mine: slice) -> Tensor:
 
 
 _SOURCES: dict[str, Any] = {"text": _Windows, "pairs": _PaddedPairs, "labelled": _Labelled, "images": _Images}
+_SOURCES["several"] = _Several

@@ -34,7 +34,7 @@ def further(
     beside = out.with_name(out.name + SUFFIX)
     if folder.result(beside) is None:
         text = Task("lm", text=task.text or "text")
-        made = prepare(source, text, *files, effort=dataclasses.replace(effort, metric="loss"), cache=cache)
+        made = prepare(source, text, files, effort=dataclasses.replace(effort, metric="loss"), cache=cache)
         known: dict[str, Any] = {"seed": seed, "options": options}
         result, _ = finetune(made, beside, **known)
         if result.status == "interrupted":

@@ -8,7 +8,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
 from kinfolk.exchange.recipe import BY_TOPOLOGY
 from kinfolk.family.recipe import Recipe
-from kinfolk.family.supervise import as_classifier
+from kinfolk.family.supervise import Labelling, as_classifier
 from kinfolk.finetune.source import Source
 from kinfolk.layers.class_head import PoolingHead
 from kinfolk.layers.head import Head, LMHead, MaskedLMHead
@@ -16,6 +16,7 @@ from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.layers.towers import PairHead
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.several import Several
 from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, Linear, Training
 from kinfolk.train.entities import marks_entities
@@ -71,10 +72,28 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
         recipe = _pooled(as_classifier(bare, asked.pop("n_classes"), **asked), own.head)
         entities = labelling.labels == "tags" and marks_entities(cast(Any, data.split("train")).classes)
         metric = "entity-f1" if entities else METRICS[labelling.labels]
+        recipe = _beside(recipe, data)
     training = _training(recipe.training, data, effort, own.d_model, length)
     return recipe.replace(
         name=f"{source.recipe.name}", training=training.replace(metric=_metric(effort.metric, metric))
     )
+
+
+def _beside(recipe: Recipe, data: Data) -> Recipe:
+    """Add a head and an objective for every task that is learnt beside the first."""
+    parts = getattr(data.split("train"), "parts", ())[1:]
+    if not parts:
+        return recipe
+    others, heads = [], []
+    for part in parts:
+        alone = dataclasses.replace(data, splits={"train": part})
+        asked = dataclasses.asdict(cast(Labelling, labelling_of(alone)))
+        bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
+        made = _pooled(as_classifier(bare, asked.pop("n_classes"), **asked), recipe.model.head)
+        others.append(made.objective)
+        heads.append(made.model.head)
+    several = Several(task=recipe.objective, others=tuple(others), heads=tuple(heads))
+    return recipe.replace(objective=several)
 
 
 def _metric(asked: str, usual: str) -> str:

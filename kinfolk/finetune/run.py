@@ -10,6 +10,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.data import Data, Tokenizer, open_data
 from kinfolk.data.answering import WINDOW
 from kinfolk.data.opening import cache_folder
+from kinfolk.data.several import name_of
 from kinfolk.exchange.folder import write_tensors
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
@@ -41,20 +42,26 @@ class Prepared:
 def prepare(
     source: Source,
     task: Task,
-    train_file: Path,
-    valid_file: Path | None,
+    files: tuple[Path, Path | None],
     *,
     effort: Effort | None = None,
     tactic: str = "plain",
     assignments: Sequence[str] = (),
     cache: Path | None = None,
+    also: Sequence[tuple[Task, Path]] = (),
 ) -> Prepared:
-    """Open the data with the tokenizer of the source, and settle the recipe."""
+    """Open the data with the tokenizer of the source, and settle the recipe.
+
+    files: to learn from, and to validate on; without the second a share of the first is held out.
+    also: tasks that are learnt beside the first, each with a head of its own that is dropped in the end.
+    """
     effort = effort or Effort()
     window = effort.length or min(WINDOW, source.recipe.model.max_len)
-    where: dict[str, Any] = {"name": task.data(train_file.resolve(), window)}
-    if valid_file is not None:
-        where["valid"] = str(valid_file.resolve())
+    where: dict[str, Any] = {"name": task.data(files[0].resolve(), window)}
+    if also:
+        where["name"] = name_of([where["name"], *(other.data(file.resolve(), window) for other, file in also)])
+    if files[1] is not None:
+        where["valid"] = str(files[1].resolve())
     if cache is not None:
         where["cache"] = str(cache)
     if task.kind != "image":

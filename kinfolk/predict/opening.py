@@ -65,7 +65,9 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
     `load_learner`.
     """
     recipe, learner = load_learner(run, average)
-    task = next((name for kind, name in TASKS.items() if isinstance(recipe.objective, kind)), "")
+    # what was learnt with a teacher or beside other tasks is asked as what it is
+    judge = getattr(recipe.objective, "task", recipe.objective)
+    task = next((name for kind, name in TASKS.items() if isinstance(judge, kind)), "")
     if not task:
         raise SpecError(
             f"{run}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "

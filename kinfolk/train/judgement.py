@@ -51,6 +51,8 @@ def tally_of(objective: Objective, classes: Sequence[str], split: Any = None) ->
     split: where the examples are from. With it tags that mark entities are judged by entities, and answers by their
     text; the examples must then come in the order of the split.
     """
+    # what is learnt with a teacher or beside other tasks is judged as what it is
+    objective = getattr(objective, "task", objective)
     n = len(classes)
     if isinstance(objective, SpanAnswer):
         return Answers(split, objective.longest, objective.threshold) if hasattr(split, "questions") else None

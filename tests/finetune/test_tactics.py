@@ -26,7 +26,7 @@ CLASSIFY = Task("classify")
 
 def made(run, files, tactic="plain", *assignments):
     given = {"effort": SHORT, "tactic": tactic, "assignments": ("training.precision=fp32", *assignments)}
-    return prepare(open_source(run), CLASSIFY, *files, **given)
+    return prepare(open_source(run), CLASSIFY, files, **given)
 
 
 def begun(prepared, tmp_path):

@@ -82,7 +82,7 @@ def test_text_and_pairs_are_gone_on_with(words, tmp_path, capsys):
     assert tune(vanilla, tmp_path / "p.csv", tmp_path / "v", capsys)["task"] == "seq2seq"
     bert = open_source(make_run(tmp_path / "encoder", "bert", words))
     with pytest.raises(SpecError, match="an encoder writes nothing"):
-        prepare(bert, Task("seq2seq"), tmp_path / "p.csv", None)
+        prepare(bert, Task("seq2seq"), (tmp_path / "p.csv", None))
 
 
 def test_pictures(tmp_path, capsys):
