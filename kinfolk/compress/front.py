@@ -15,6 +15,7 @@ text { font: 12px system-ui, sans-serif; fill: #333 } .grid { stroke: #ddd } .ax
 .small { font-size: 10px } .goal { stroke: #888; stroke-dasharray: 4 3 }
 @media (prefers-color-scheme: dark) { svg { background: #16181c } text { fill: #ddd } .grid { stroke: #333 } }
 """
+LINE, LETTER = 11, 4.9
 CUT = 1.0
 """What is worse by more than this share is drawn at the edge."""
 
@@ -25,13 +26,15 @@ def picture(found: Search, title: str) -> str:
     rows += [(one.measured.speed, found.cost(one), one.measured.bytes) for one in found.tried]
     place = _Place([row[0] for row in rows], [row[1] for row in rows])
     front, chosen = found.front(), found.chosen
-    drawn = [*_axes(place, found)]
+    drawn, names = [*_axes(place, found)], []
     for one in sorted(found.tried, key=lambda one: (one in front, one is chosen)):
         kind = "chosen" if one is chosen else "front" if one in front else "beaten"
         drawn.append(_dot(place, one.measured.speed, found.cost(one), one.measured.bytes / found.first.bytes, kind))
         if kind != "beaten":
-            drawn.append(_name(place, one, found.cost(one)))
+            names.append(one)
     drawn.append(_dot(place, 1.0, 0.0, 1.0, "first"))
+    writer = _Names(place)
+    drawn += [writer.write(one, found.cost(one)) for one in sorted(names, key=found.cost)]
     size = f"0 0 {LEFT + WIDTH + RIGHT} {TOP + HEIGHT + BOTTOM}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{size}" role="img"><title>{html.escape(title)}</title>'
@@ -132,9 +135,26 @@ def _dot(place: _Place, speed: float, cost: float, size: float, kind: str) -> st
     return f'<circle {where} fill="{COLOUR[kind]}" fill-opacity="0.7">{told}</circle>'
 
 
-def _name(place: _Place, one: Tried, cost: float) -> str:
-    x, y = place.x(one.measured.speed), place.y(cost)
-    anchor = "end" if x > LEFT + 0.7 * WIDTH else "start"
-    side = -12 if anchor == "end" else 12
-    text = html.escape(", ".join(map(str, one.steps)))
-    return f'<text class="small" x="{x + side:.1f}" y="{y + 3:.1f}" text-anchor="{anchor}">{text}</text>'
+class _Names:
+    """Names of dots, moved up or down where they would lie on one another."""
+
+    def __init__(self, place: _Place) -> None:
+        self.place = place
+        self.taken: list[tuple[float, float, float]] = []
+
+    def write(self, one: Tried, cost: float) -> str:
+        """Return the name beside its dot."""
+        text = ", ".join(map(str, one.steps))
+        x, y, wide = self.place.x(one.measured.speed), self.place.y(cost) + 3, LETTER * len(text)
+        anchor = "end" if x + 12 + wide > LEFT + WIDTH else "start"
+        left = x - 12 - wide if anchor == "end" else x + 12
+        shifts = sorted(range(-20, 21), key=abs)
+        y = next((y + LINE * n for n in shifts if self._free(left, y + LINE * n, wide)), y)
+        self.taken.append((left, y, wide))
+        where = f'x="{x + (-12 if anchor == "end" else 12):.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+        return f'<text class="small" {where}>{html.escape(text)}</text>'
+
+    def _free(self, left: float, y: float, wide: float) -> bool:
+        inside = TOP + LINE <= y <= TOP + HEIGHT
+        apart = (abs(y - b) >= LINE or left + wide < a or a + w < left for a, b, w in self.taken)
+        return inside and all(apart)

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,6 +80,10 @@ def test_a_pipeline_leaves_an_ordinary_run(run, tmp_path):
     assert recipe.objective == load_learner(run)[0].objective
     told = json.loads((tmp_path / "out" / "compression.json").read_text())
     assert [row["step"] for row in told["steps"]] == [one.step for one in found]
+    # kinds that no relative has are known to a process that has seen none of this
+    command = [sys.executable, "-c", "import kinfolk as kf, sys; print(kf.load(sys.argv[1]).n_params)"]
+    done = subprocess.run([*command, str(tmp_path / "out")], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == found[-1].params
     # again, from what was left
     again = compress(shop(tmp_path / "out", tmp_path / "more"), tmp_path / "again", parse("plain"))
     assert again[1].loss == pytest.approx(again[0].loss, rel=0.02)

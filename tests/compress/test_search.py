@@ -1,6 +1,7 @@
 """Goals in words, the front, and the search for the steps that reach a goal."""
 
 import dataclasses
+import itertools
 import json
 from xml.etree import ElementTree
 
@@ -84,6 +85,15 @@ def test_the_picture_and_the_page_say_what_was_tried():
     assert "no &lt;heads&gt;" in text
     assert [row[0] for row in table(result)] == ["steps", "as trained", "a=0.5", "far=0.5", "c=0.5"]
     assert table(result)[2][-1] == "chosen"
+
+
+def test_names_of_dots_do_not_lie_on_one_another():
+    rows = [tried(f"step{i}", 1.5 + 0.001 * i, 300 - i, 2.0 + 0.0001 * i) for i in range(8)]
+    root = ElementTree.fromstring(picture(found(*rows), "t"))
+    names = [n for n in root.iter("{http://www.w3.org/2000/svg}text") if (n.text or "").startswith("step")]
+    heights = sorted(float(n.get("y")) for n in names)
+    assert len(heights) == 8
+    assert all(b - a >= 10.9 for a, b in itertools.pairwise(heights))
 
 
 def test_a_search_tries_measures_and_lets_the_best_learn(run, tmp_path, monkeypatch):  # noqa: F811
