@@ -54,7 +54,7 @@ def language_model(text: Path, out: Path, steps: int, width: int) -> Path:
     """Train the six layers that are compressed, on the bytes of a text."""
     numbers = {"d_model": width, "n_layers": 6, "n_heads": 8, "d_ff": 4 * width, "max_len": 256, "dropout": 0.1}
     source = {"name": str(text), "cache": str(out.parent / "data")}
-    return trained("gpt2", source, out, steps, numbers, batch_size=16, length=128)
+    return trained("gpt2", source, out, steps, numbers, batch_size=16, length=96)
 
 
 def classifier(questions: Path, out: Path, steps: int, width: int) -> Path:
@@ -139,7 +139,7 @@ def students(run: Path, out: Path, steps: int, seeds: Sequence[int]) -> list[dic
                 done = any((r["seed"], r["start"], r["way"]) == (seed, start, way) for r in rows)
                 if done or (way == "TinyBERT" and (start == "drawn" or seed != seeds[0])):
                     continue
-                with working(out / "now") as work:
+                with working(out / "taught") as work:
                     opened = open_model(run)
                     teaching = None if kind is None else kind(task=opened.recipe.objective, teacher="")
                     shop = Workshop(opened, work, print, n_valid=0, teaching=teaching, seed=seed)
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--classifier-steps", type=int, default=400)
     parser.add_argument("--learn", type=int, default=100, help="steps of recovering")
-    parser.add_argument("--student-steps", type=int, default=300)
+    parser.add_argument("--student-steps", type=int, default=240)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tries", type=int, default=28)
     parser.add_argument("--only", default="train,steps,students,front", help="some parts, between commas")

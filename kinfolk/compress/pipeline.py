@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ class Workshop:
     @functools.cached_property
     def teacher(self) -> Path:
         """Where the whole model lies for whoever learns from it."""
-        return save_model(self.first.model, self.work / "teacher")
+        # of its own name: a teacher that was read is remembered by where it lay
+        return save_model(self.first.model, tempfile.mkdtemp(prefix="teacher-", dir=self.work))
 
     def take(self, step: Step, learner: Learner) -> Learner:
         """Return a learner after a step; the one before is left as it was."""
