@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     imported = open_folder(args.folder, ignore=args.ignore)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
-    spec = dumps(recipe_of(imported.model.spec, imported.model_type))
+    spec = dumps(recipe_of(imported.model.spec, imported.model_type, str(imported.also.get("problem_type", ""))))
     origin: dict[str, Any] = {
         "model_type": imported.model_type,
         "architecture": imported.architecture,
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     length = sentence.longest(args.folder)
     origin |= {} if length is None else {"length": length}
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
+    about |= _classes(imported.also, imported.model.spec.head)
     folder.create(args.out, spec, about, None if tokenizer is None else _Whole(tokenizer))
     write_tensors(imported.model.state_dict(), args.out / folder.WEIGHTS)
     found = {
@@ -65,6 +66,14 @@ def run(args: argparse.Namespace) -> int:
     if imported.left_out:
         print(f"  left out, because {imported.architecture} does not use them: {', '.join(imported.left_out)}")
     return 0
+
+
+def _classes(config: dict[str, Any], head: Any) -> dict[str, Any]:
+    """Return the names of classes or tags, where a configuration has as many as the head."""
+    n, names = getattr(head, "n_classes", getattr(head, "n_tags", 0)), config.get("id2label")
+    if not n or not isinstance(names, dict) or sorted(names) != sorted(map(str, range(n))):
+        return {}
+    return {"classes": [str(names[str(i)]) for i in range(n)]}
 
 
 class _Whole:

@@ -5,19 +5,19 @@ from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.detection_head import DetectionHead
 from kinfolk.layers.head import Head
 from kinfolk.layers.paired_head import PairedHead
+from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.models.model import Model
 from kinfolk.objectives.causal import CausalLM
 from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.sentences import SentencePairs
 from kinfolk.objectives.sequence import SequenceToSequence
-from kinfolk.objectives.supervised import Classify, Tag
+from kinfolk.objectives.supervised import Classify, ClassifyMany, SpanAnswer, Tag
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear
 from kinfolk.optim.training import Training
 
 BY_HEAD: dict[type[Head], Objective] = {
-    ClassHead: Classify(),
     PairedHead: SentencePairs(),
     DetectionHead: Tag(),
 }
@@ -28,9 +28,15 @@ BY_TOPOLOGY: dict[str, Objective] = {
 }
 
 
-def recipe_of(model: Model, name: str) -> Recipe:
-    """Return a recipe that goes on with a model as Devlin et al. 2019, appendix A.3, advise for small data."""
-    objective = BY_HEAD.get(type(model.head), BY_TOPOLOGY[model.topology])
+SEVERAL = "multi_label_classification"
+
+
+def recipe_of(model: Model, name: str, problem: str = "") -> Recipe:
+    """Return a recipe that goes on with a model as Devlin et al. 2019, appendix A.3, advise for small data.
+
+    problem: what a configuration calls its `problem_type`.
+    """
+    objective = _judging(model, problem) or BY_HEAD.get(type(model.head), BY_TOPOLOGY[model.topology])
     order = "documents" if isinstance(objective, SentencePairs) else "shuffled"
     training = Training(
         steps=1000,
@@ -41,3 +47,14 @@ def recipe_of(model: Model, name: str) -> Recipe:
         schedule=Linear(warmup=0.1),
     )
     return Recipe(name=name, model=model, objective=objective, training=training)
+
+
+def _judging(model: Model, problem: str) -> Objective | None:
+    """Return what a head that judges was taught with; an encoder's texts begin with an opening token."""
+    head, opening = model.head, "cls" if model.topology == "encoder" else "none"
+    if isinstance(head, ClassHead):
+        kind = ClassifyMany if problem == SEVERAL else Classify
+        return kind(opening=opening if head.pool == "first" else "none")
+    if isinstance(head, TagHead):
+        return Tag(opening=opening)
+    return SpanAnswer() if isinstance(head, SpanHead) and opening == "cls" else None

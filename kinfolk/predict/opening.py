@@ -12,7 +12,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
-from kinfolk.data.answering import Reading
+from kinfolk.data.answering import WINDOW, Reading
 from kinfolk.data.asking import settings_of
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
@@ -78,6 +78,7 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
     if read.get("pictures"):
         raise SpecError(f"{run}: judges pictures, and rows are texts; kin eval scores it on pictures")
     names = _columns(str(about.get("data", {}).get("name", "")))
+    n_texts = int(read.get("sequences", 2 if names.second else 1))
     learner.train(False)
     learner.to(device)
     opened = Opened(
@@ -86,10 +87,10 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
         tokenizer=Tokenizer.load(run / folder.TOKENIZER),
         classes=tuple(about.get("classes", ())),
         task=task,
-        length=recipe.training.length,
+        length=_length(learner, recipe.training.length, n_texts) if "imported" in about else recipe.training.length,
         answer=answer or torch_answer(learner, device),
-        n_texts=int(read.get("sequences", 2 if names.second else 1)),
-        reading=Reading(**{key: read[key] for key in ("window", "stride") if key in read}),
+        n_texts=n_texts,
+        reading=_reading(read, learner),
         always=bool(read.get("always", True)),
         columns=names,
     )
@@ -105,6 +106,18 @@ def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
             return output.hidden.cpu(), output.logits.cpu()
 
     return answer
+
+
+def _length(learner: Learner, usual: int, n_texts: int) -> int:
+    """Return how many tokens of a text are read by a model that was not trained here: as many as it has positions."""
+    limit = learner.model.limit
+    return usual if limit is None else (limit - 1) // n_texts
+
+
+def _reading(read: dict[str, Any], learner: Learner) -> Reading:
+    """Return how long texts are read: as in training, or else with windows that the model has positions for."""
+    usual = {"window": min(WINDOW, learner.model.limit or WINDOW)}
+    return Reading(**usual | {key: read[key] for key in ("window", "stride") if key in read})
 
 
 def _columns(name: str) -> Columns:

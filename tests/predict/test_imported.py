@@ -1,0 +1,107 @@
+"""Models that others taught: a folder with a head that judges, imported, says what the original stack says."""
+
+import json
+
+import pytest
+import tokenizers
+import torch
+
+from kinfolk.cli.main import main
+from kinfolk.predict.opening import open_run
+from kinfolk.predict.predicting import predict
+from kinfolk.predict.rows import Row
+
+transformers = pytest.importorskip("transformers", reason="is the other side of this test")
+transformers.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "ada",
+    "love",
+    "##lace",
+    "goes",
+    "to",
+    "the",
+    "river",
+    ".",
+    "who",
+]
+SMALL = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+}
+TEXT = "Ada Lovelace goes to the river."
+
+
+def saved(folder, kind, **config):
+    torch.manual_seed(0)
+    theirs = getattr(transformers, kind)(transformers.BertConfig(**SMALL, **config)).eval()
+    # larger weights, so that answers are far apart
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.mul_(6 if p.ndim > 1 else 1)
+    theirs.save_pretrained(folder)
+    inner = tokenizers.BertWordPieceTokenizer(vocab={word: i for i, word in enumerate(WORDS)})
+    inner.save(str(folder / "tokenizer.json"))
+    assert main(["import", str(folder), "--out", str(folder / "run")]) == 0
+    return theirs, inner, open_run(folder / "run")
+
+
+def test_classes(tmp_path):
+    names = {0: "bad", 1: "good", 2: "odd"}
+    theirs, inner, ours = saved(tmp_path, "BertForSequenceClassification", id2label=names)
+    assert (ours.task, ours.classes, ours.length) == ("class", ("bad", "good", "odd"), 39)
+    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.softmax(-1)[0]
+    assert list(said["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-5)
+    assert said["label"] == names[int(wanted.argmax())]
+
+
+def test_several_classes(tmp_path):
+    theirs, inner, ours = saved(
+        tmp_path, "BertForSequenceClassification", num_labels=3, problem_type="multi_label_classification"
+    )
+    assert ours.task == "classes"
+    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.sigmoid()[0]
+    assert list(said["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-5)
+
+
+def test_tags(tmp_path):
+    names = {0: "O", 1: "B-PER", 2: "I-PER"}
+    theirs, inner, ours = saved(tmp_path, "BertForTokenClassification", id2label=names)
+    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    coded = inner.encode(TEXT)
+    with torch.no_grad():
+        shares = theirs(torch.tensor([coded.ids])).logits.softmax(-1)[0]
+    firsts = [i for i, piece in enumerate(coded.tokens) if not piece.startswith(("##", "["))]
+    assert said["tags"] == [names[int(shares[i].argmax())] for i in firsts]
+    assert said["scores"] == pytest.approx([float(shares[i].max()) for i in firsts], abs=1e-5)
+
+
+def test_answers(tmp_path):
+    theirs, inner, ours = saved(tmp_path, "BertForQuestionAnswering")
+    assert (ours.task, ours.reading.window) == ("span", 40)
+    asked = {"question": "who goes", "context": TEXT}
+    (said,) = predict(ours, [Row("x", 1, asked)])
+    coded = inner.encode("who goes", TEXT)
+    with torch.no_grad():
+        found = theirs(torch.tensor([coded.ids]), token_type_ids=torch.tensor([coded.type_ids]))
+    inside = [i for i, kind in enumerate(coded.type_ids) if kind == 1 and coded.ids[i] != WORDS.index("[SEP]")]
+    spans = {(i, j): float(found.start_logits[0, i] + found.end_logits[0, j]) for i in inside for j in inside if i <= j}
+    first, last = max(spans, key=spans.__getitem__)
+    assert said["answer"] == TEXT[coded.offsets[first][0] : coded.offsets[last][1]]
+    total = torch.tensor(list(spans.values())).double().logsumexp(0)
+    assert said["score"] == pytest.approx(float((spans[first, last] - total).exp()), abs=1e-5)
+    assert json.dumps(said)
