@@ -121,6 +121,7 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     from kinfolk.family.pictures import read_whole
     from kinfolk.family.supervise import judging
     from kinfolk.train.fitting import labelling_of, picture_of
+    from kinfolk.train.knowing import fitted
 
     vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
@@ -139,7 +140,7 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
         assignments.append(f"training.steps={args.steps}")
     recipe = judging(recipe.learning_from(data.kind), labelling_of(data))
     recipe = read_whole(recipe, picture).assigned(assignments)
-    return recipe if args.knowledge is None else informed(recipe, str(args.knowledge))
+    return recipe if args.knowledge is None else fitted(informed(recipe, str(args.knowledge)))
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":

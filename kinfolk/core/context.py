@@ -20,7 +20,9 @@ class Padding:
 
     @classmethod
     def of(cls, keep_BL: Tensor) -> "Padding":
-        """Look whether a mask pads on the right only."""
+        """Look whether a mask pads on the right only; a graph cannot look, and is promised that it does."""
+        if torch.compiler.is_exporting():
+            return cls(keep_BL, right=True)
         return cls(keep_BL, right=not bool((keep_BL[:, 1:] & ~keep_BL[:, :-1]).any()))
 
 
@@ -64,16 +66,32 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Mentions:
+    """What the tokens of each example may name: S mentions with C candidates each."""
+
+    spans_BS2: Tensor  # the first and the last token of a mention; below 0: there is none
+    entities_BSC: Tensor  # the numbers of what it may mean; below 0: nothing more
+    priors_BSC: Tensor  # how often it means that, of all times
+    links_BS: Tensor | None = None  # which candidate is meant, IGNORE where nobody says
+
+    @property
+    def real(self) -> Tensor:
+        """Which mentions there are: those that may mean anything."""
+        return (self.spans_BS2[..., 0] >= 0) & (self.entities_BSC >= 0).any(-1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tree:
     """How the tokens of each example belong together.
 
     By a parse: how deep every token stands, and the relation that replaces the distance j - i. By segments: which of
-    the two sentences of a pair a token is part of.
+    the two sentences of a pair a token is part of. By mentions: which of them name something.
     """
 
     depth_BL: Tensor | None = None
     relation_BLM: Tensor | None = None
     segments_BL: Tensor | None = None
+    mentions: Mentions | None = None
 
 
 class Taps:

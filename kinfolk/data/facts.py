@@ -1,5 +1,6 @@
 """Facts of a tab-separated file, in the tokens of a tokenizer."""
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +50,37 @@ def read_triples(file: str | Path, tokenizer: Tokenizer, relation: bool = True) 
     ids = iter(spelt(tokenizer, [said for subject in subjects for said in facts[subject]]))
     branches = [tuple(next(ids) for _ in facts[subject]) for subject in subjects]
     return Names(named(tokenizer, dict(zip(subjects, branches, strict=True))))
+
+
+def read_entities(file: str | Path, tokenizer: Tokenizer) -> tuple[Names[tuple[tuple[int, float], ...]], list[str]]:
+    """Read `mention TAB entity TAB prior` lines: the candidates of each mention, the likeliest first, and all entities.
+
+    Priors are above 0, and of each mention divided by their sum; a line without one counts 1.
+    """
+    numbers: dict[str, int] = {}
+    counts: dict[str, dict[int, float]] = {}
+    for line, (mention, entity, *prior) in read_rows(Path(file), ("mention", "entity", "prior"), more=1):
+        entry = counts.setdefault(mention, {})
+        number = numbers.setdefault(entity, len(numbers))
+        if number in entry:
+            raise DataError(f"{file}:{line}: says once more that {mention!r} may mean {entity!r}")
+        entry[number] = _prior(prior[0], f"{file}:{line}") if prior else 1.0
+    known = {}
+    for mention, entry in counts.items():
+        total = sum(entry.values())
+        likeliest = sorted(entry, key=lambda number: (-entry[number], number))
+        known[mention] = tuple((number, entry[number] / total) for number in likeliest)
+    return Names(named(tokenizer, known)), list(numbers)
+
+
+def _prior(text: str, where: str) -> float:
+    try:
+        prior = float(text)
+    except ValueError:
+        prior = math.nan
+    if not (math.isfinite(prior) and prior > 0):
+        raise DataError(f"{where}: the prior {text!r} is not a number above 0")
+    return prior
 
 
 def spelt(tokenizer: Tokenizer, texts: list[str]) -> list[Name]:

@@ -9,6 +9,7 @@ from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead, RegressionHead
 from kinfolk.layers.disentangled import DisentangledAttention
 from kinfolk.layers.head import Head
+from kinfolk.layers.knowledge import KnowledgeAttention
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.span import Unlimited
 from kinfolk.layers.tag_head import SpanHead, TagHead
@@ -121,7 +122,9 @@ def _sees_all(depth: Depth | None) -> bool:
     """Whether in each layer every position looks at all others, or all before it."""
     if not isinstance(depth, Stack):
         return False
-    looks = [part for block in depth.blocks for part in block.parts if not isinstance(part, FeedForward)]
+    # what looks at entities looks at no positions
+    others = FeedForward | KnowledgeAttention
+    looks = [part for block in depth.blocks for part in block.parts if not isinstance(part, others)]
     return all(
         type(part) in (Attention, DisentangledAttention)
         and isinstance(part, Attention)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Memory, Padding, Taps, Tree
+from kinfolk.core.context import Context, Memory, Mentions, Padding, Taps, Tree
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.embedding import Embedding
@@ -232,9 +232,13 @@ class Transformer(Module):
 
 
 def _tree(batch: Batch) -> Tree | None:
-    if batch.heads is None or batch.words is None:
-        return None if batch.segments is None else Tree(segments_BL=batch.segments)
-    return grow(batch.heads, batch.words)
+    if batch.heads is not None and batch.words is not None:
+        return grow(batch.heads, batch.words)
+    named = None
+    if batch.mentions is not None and batch.entities is not None and batch.priors is not None:
+        named = Mentions(batch.mentions, batch.entities, batch.priors, batch.links)
+    nothing = batch.segments is None and named is None
+    return None if nothing else Tree(segments_BL=batch.segments, mentions=named)
 
 
 def _advance(state: State, batch: Batch) -> None:

@@ -5,6 +5,7 @@ a function from prepared batches to batches, which runs where data is loaded: se
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.knowledge import Branches, Ids, Mention, Names, SentenceTree
 from kinfolk.core.spec import Spec
 from kinfolk.layers.attention import Attention
+from kinfolk.layers.knowledge import KnowledgeAttention
 from kinfolk.layers.part import FeedForward
 from kinfolk.layers.position import NoPosition
 from kinfolk.models.model import Model
@@ -113,6 +115,68 @@ class Facts:
                 taken.append(Mention(mention.first, mention.last, branches))
                 room = None if room is None else room - sum(map(len, branches))
         return SentenceTree.grow(row, taken).sentence_first()
+
+
+class Entities(Knowledge, kind="entities"):
+    """What names may mean (Peters et al. 2019, KnowBERT): `mention TAB entity TAB prior` in each line of a file.
+
+    A prior is a number above 0, such as a count; those of a mention are divided by their sum, and without any all are
+    alike. The `most` likely candidates of a mention are looked at.
+    """
+
+    most: int = 30
+
+    def __post_init__(self) -> None:
+        if self.most < 1:
+            raise SpecError(f"most: {self.most} is not allowed; a mention means at least one thing")
+
+    def fits(self, model: Model) -> None:
+        """Somebody has to look at the candidates."""
+        if not any(True for _ in attentions(model)):
+            raise SpecError("knowledge: no part of the model looks at entities; give it a 'knowledge-attention'")
+
+
+def attentions(model: Model) -> Iterator[tuple[int, KnowledgeAttention]]:
+    """Yield the parts of an encoder that look at entities, and the blocks they are in."""
+    blocks = model.encoder.blocks if isinstance(model.encoder, Stack) else ()
+    for i, block in enumerate(blocks):
+        yield from ((i, part) for part in block.parts if isinstance(part, KnowledgeAttention))
+
+
+Candidates = tuple[tuple[int, float], ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lexicon:
+    """The candidates of every name with their priors, the likeliest first, and the names of all entities."""
+
+    names: Names[Candidates]
+    entities: tuple[str, ...] = ()
+    most: int = 30
+
+    def inform(self, batch: Batch, vocabulary: Vocabulary, limit: int | None) -> Batch:
+        """Say what rows name and may mean by it."""
+        if batch.source is not None:
+            raise ShapeError("knowledge: what an encoder-decoder reads is not looked up")
+        found = [self.mentions(row, vocabulary) for row in _rows(batch)]
+        width = max(map(len, found))
+        if not width:
+            return batch
+        most = max(len(m.what[: self.most]) for row in found for m in row)
+        spans, entities = np.full((len(found), width, 2), -1), np.full((len(found), width, most), -1)
+        priors = np.zeros(entities.shape, np.float32)
+        for i, row in enumerate(found):
+            for j, mention in enumerate(row):
+                known = mention.what[: self.most]
+                spans[i, j] = mention.first, mention.last
+                entities[i, j, : len(known)], priors[i, j, : len(known)] = zip(*known, strict=True)
+        made = {"mentions": spans, "entities": entities, "priors": priors}
+        return batch.replace(**{name: torch.from_numpy(x) for name, x in made.items()})
+
+    def mentions(self, row: Ids, vocabulary: Vocabulary) -> list[Mention[Candidates]]:
+        """Return what a row names."""
+        starts = None if vocabulary.pieces is None else vocabulary.pieces.word_starts(row)
+        return list(self.names.mentions(row, starts))
 
 
 def _rows(batch: Batch) -> list[Ids]:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.data import Tokenizer
-from kinfolk.data.facts import read_triples
+from kinfolk.data.facts import read_entities, read_rows, read_triples
 from kinfolk.family.recipe import Recipe
-from kinfolk.objectives.knowledge import Facts, Triples
+from kinfolk.models.stack import Stack
+from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples, attentions
 from kinfolk.objectives.objective import Known
 from kinfolk.train import folder
 
@@ -21,7 +22,27 @@ def known_by(recipe: Recipe, tokenizer: Tokenizer) -> Known | None:
         raise DataError(f"knowledge.file: {knowledge.file}: no such file")
     if isinstance(knowledge, Triples):
         return Facts(read_triples(knowledge.file, tokenizer, knowledge.relation), knowledge.most)
+    if isinstance(knowledge, Entities):
+        names, entities = read_entities(knowledge.file, tokenizer)
+        for at, part in attentions(recipe.model):
+            if part.n_entities < len(entities):
+                where = f"model.encoder.blocks[{at}].parts[0].n_entities"
+                raise SpecError(f"{where}: {part.n_entities} is less than the {len(entities)} of {knowledge.file}")
+        return Lexicon(names, tuple(entities), knowledge.most)
     raise SpecError(f"knowledge: nobody here reads {knowledge.kind!r}")
+
+
+def fitted(recipe: Recipe) -> Recipe:
+    """Return a recipe whose model has a vector for each entity of its file."""
+    knowledge, depth = recipe.knowledge, recipe.model.encoder
+    if not isinstance(knowledge, Entities) or not knowledge.file or not isinstance(depth, Stack):
+        return recipe
+    n = len({entity for _, (_, entity, *_) in read_rows(Path(knowledge.file), ("mention", "entity", "prior"), more=1)})
+    blocks = list(depth.blocks)
+    for at, part in attentions(recipe.model):
+        parts = tuple(part.replace(n_entities=n) if other is part else other for other in blocks[at].parts)
+        blocks[at] = blocks[at].replace(parts=parts)
+    return recipe.replace(model=recipe.model.replace(encoder=depth.replace(blocks=tuple(blocks))))
 
 
 def file_of(recipe: Recipe) -> Path | None:

@@ -5,7 +5,7 @@ import pytest
 import tokenizers
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.facts import read_triples
+from kinfolk.data.facts import read_entities, read_triples
 from kinfolk.data.pieces import pieces_of
 from kinfolk.data.tokenizer import Tokenizer
 
@@ -92,3 +92,30 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(DataError, match=r"facts\.tsv: cannot be read as UTF-8"):
         read_triples(file, Tokenizer.byte())
+
+
+def test_what_names_may_mean(tmp_path):
+    file = tmp_path / "entities.tsv"
+    file.write_text("Java\tisland\t10\nJava\tlanguage\t30\nBeijing\tcity\nJava\tcoffee\t10\n")
+    tokenizer = Tokenizer.byte()
+    names, entities = read_entities(file, tokenizer)
+    assert entities == ["island", "language", "city", "coffee"]
+    assert names.known[tuple(tokenizer.encode("Java"))] == ((1, 0.6), (0, 0.2), (3, 0.2))
+    assert names.known[tuple(tokenizer.encode("Beijing"))] == ((2, 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("Java", "1 columns"),
+        ("Java\tisland\t-1", "the prior '-1' is not a number above 0"),
+        ("Java\tisland\tmany", "'many'"),
+        ("Java\tisland\tnan", "'nan'"),
+        ("Java\tlanguage\t2", "once more that 'Java' may mean 'language'"),
+    ],
+)
+def test_a_line_that_says_no_meaning_is_named(line, words, tmp_path):
+    file = tmp_path / "entities.tsv"
+    file.write_text(f"Java\tlanguage\t1\n{line}\n")
+    with pytest.raises(DataError, match=rf"entities\.tsv:2: .*{words}"):
+        read_entities(file, Tokenizer.byte())

@@ -4,7 +4,12 @@ import json
 
 import pytest
 
+import kinfolk as kf
 from kinfolk.cli.main import main
+from kinfolk.data import Tokenizer
+from kinfolk.family.knowing import informed
+from kinfolk.objectives.knowledge import attentions
+from kinfolk.train.knowing import fitted, known_by
 from kinfolk.train.run import load_learner, resume
 
 SMALL = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=16", "training.batch_size=8")
@@ -46,3 +51,16 @@ def test_what_cannot_be_read_or_told_is_refused_before_there_is_a_run(command, t
     assert "facts.tsv: no such file" in refused(command)
     assert "encoder of blocks" in refused(["train", "gpt2", *command[2:]])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_gets_a_vector_for_each_entity(tmp_path):
+    file = tmp_path / "entities.tsv"
+    file.write_text("Ada\tperson\t3\nAda\tlanguage\t1\nBo\ttree\n")
+    recipe = informed(kf.relative("knowbert", size="tiny", d_model=16, n_heads=2, n_layers=1), str(file))
+    recipe = recipe.fitted(Tokenizer.byte().vocab_size)
+    assert [part.n_entities for _, part in attentions(fitted(recipe).model)] == [3]
+    lexicon = known_by(fitted(recipe), Tokenizer.byte())
+    assert lexicon.entities == ("person", "language", "tree")
+    few = kf.relative("knowbert", size="tiny", n_entities=2, **{"knowledge.file": str(file)})
+    with pytest.raises(kf.KinfolkError, match=r"parts\[0\]\.n_entities: 2 is less than the 3 of .*entities\.tsv"):
+        known_by(few, Tokenizer.byte())
