@@ -1,7 +1,8 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// draws what was seen of a text into the page; an opening "path/head/row/column" says where to look first
+const show = (data, opening = "") => {
   const page = document.getElementById("page");
+  page.replaceChildren();
   const svgNS = "http://www.w3.org/2000/svg";
   const style = getComputedStyle(document.documentElement);
   const colour = name => style.getPropertyValue(name).trim();
@@ -103,7 +104,7 @@
     const from = visible(labels(map, "rows")[at[0]]), to = visible(labels(map, "cols")[at[1]]);
     const w = weight(map, chosen.head, at[0], at[1]);
     told.textContent = `${at[0]} ${from} → ${at[1]} ${to}: ${w}`;
-    told.dataset.value = w;
+    Object.assign(told.dataset, { value: w, row: at[0], column: at[1] });
     cursor.setAttribute("x", at[1] * cell);
     cursor.setAttribute("y", at[0] * cell);
     connect(at[0]);
@@ -227,9 +228,12 @@
   const worth = Object.entries(data.worth).flatMap(([path, w]) => w.rises.map((rise, h) => [`${path} ${h}`, number(rise), number(w.leans[h])]));
   if (worth.length) section("What heads are worth", make("p", { class: "dim" }, `Loss ${number(data.loss)}; how much it rises without the head, and the size of its gate's gradient.`), table(["head", "rise", "gradient"], worth, "worth"));
 
-  // an address may end in #path/head/row/column
-  const [path, ...numbers] = decodeURIComponent(location.hash.slice(1)).split("/");
+  const [path, ...numbers] = decodeURIComponent(opening).split("/");
   const [head, row, column] = numbers.map(n => parseInt(n, 10) || 0);
   if (maps.length) choose(Math.max(0, maps.findIndex(m => m.path === path)), head || 0);
   if (maps.length && path) tell(row || 0, column || 0);
-})();
+};
+
+// a page of its own holds its data, and its address may end in #opening
+const embedded = document.getElementById("data");
+if (embedded) show(JSON.parse(embedded.textContent), location.hash.slice(1));

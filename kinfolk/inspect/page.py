@@ -70,14 +70,6 @@ def describe(sight: Sight, is_special: Sequence[bool], findings: Findings) -> di
 
 def render(title: str, data: Mapping[str, Any]) -> str:
     """Return the page: one file, nothing loaded from elsewhere."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", _asset("kinfolk.compare.report", "page.css"), _asset(__package__, "page.css")),
-    )
     facts = " · ".join(f"{name} {value}" for name, value in data["facts"].items())
     body = tag(
         "main",
@@ -85,7 +77,21 @@ def render(title: str, data: Mapping[str, Any]) -> str:
         tag("div", id="page"),
         tag("noscript", "The pictures need scripts to be allowed."),
     )
-    script = join(embed(dict(data), "data"), tag("script", _asset(__package__, "page.js")))
+    return document(title, body, embed(dict(data), "data"))
+
+
+def document(title: str, body: Html, *scripts: Html) -> str:
+    """Return a page that can draw what was seen; what the scripts need comes before the one that draws."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("link", rel="icon", href="data:,"),
+        tag("title", title),
+        tag("style", asset("kinfolk.compare.report", "page.css"), asset(__package__, "page.css")),
+    )
+    script = join(*scripts, tag("script", asset(__package__, "page.js")))
     return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n{script}\n</body>\n</html>\n'
 
 
@@ -110,5 +116,6 @@ def _packed(value: Tensor) -> dict[str, Any]:
     return {"shape": list(value.shape), "data": base64.b64encode(flat.tobytes()).decode()}
 
 
-def _asset(package: str, name: str) -> Html:
+def asset(package: str, name: str) -> Html:
+    """Return a file of a package, to be put into a page as it is."""
     return Html(resources.files(package).joinpath(name).read_text(encoding="utf-8"))

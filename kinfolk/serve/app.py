@@ -110,9 +110,9 @@ class App:
         return found[method]
 
     async def _page(self, exchange: Exchange, _: Mapping[str, str]) -> None:
-        from kinfolk.serve.page import page
+        from kinfolk.serve.page import HEADERS, page
 
-        await exchange.send(200, page(list(self.served)).encode(), "text/html; charset=utf-8")
+        await exchange.send(200, page(self.served).encode(), "text/html; charset=utf-8", HEADERS)
 
     async def _health(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         if self.engine.closing:

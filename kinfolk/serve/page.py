@@ -1,11 +1,20 @@
 """The live page: type a text, and see what every head of a run does with it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from kinfolk.inspect.page import Findings, describe
+from kinfolk.compare.report.html import Html, embed, join, tag
+from kinfolk.inspect.page import Findings, asset, describe, document
 from kinfolk.inspect.sight import look
 from kinfolk.serve.served import Served
+
+HEADERS = {
+    # what a text may hold is shown as text, and nothing is loaded from or sent to anywhere else
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 
 def seen(served: Served, text: str, target: str | None = None) -> dict[str, Any]:
@@ -16,6 +25,27 @@ def seen(served: Served, text: str, target: str | None = None) -> dict[str, Any]
     return describe(sight, special, Findings(facts=facts))
 
 
-def page(names: Sequence[str]) -> str:
+def page(served: Mapping[str, Served]) -> str:
     """Return the page of a server of these runs."""
-    return "<!doctype html><title>Kinfolk</title>" + ", ".join(names)
+    kinds = {name: one.model.spec.topology for name, one in served.items()}
+    options = [tag("option", name, value=name) for name in kinds]
+    form = tag(
+        "form",
+        tag("label", "Run", tag("select", *options, id="run", name="run")),
+        tag("label", "Text", tag("textarea", id="text", name="text", rows="3", spellcheck="false", autofocus=True)),
+        tag("button", "Look", type="submit", title="or press Ctrl and Enter"),
+        tag("label", "Target", tag("input", id="target", autocomplete="off"), id="targeted", hidden=True),
+        tag("label", "Token", tag("input", id="token", type="password", autocomplete="off"), id="guarded", hidden=True),
+        tag("p", "Type a text, and look at every head.", id="said", class_="dim", aria_live="polite"),
+        id="ask",
+    )
+    body = tag(
+        "main",
+        tag("header", tag("p", "Kinfolk · live", class_="eyebrow"), tag("h1", "Look inside")),
+        form,
+        tag("div", id="page"),
+        tag("noscript", "The pictures need scripts to be allowed."),
+        tag("style", asset(__package__, "live.css")),
+    )
+    live = tag("script", asset(__package__, "live.js"), defer=True)
+    return document("Kinfolk", join(body, embed(kinds, "runs")), Html(live))
