@@ -191,11 +191,14 @@ class WholeMap(Map):
         self.offset = None if linear.bias is None else nn.Parameter(torch.zeros(self.out_features))
         self.fast = activations and ENGINE in torch.backends.quantized.supported_engines
         self._packed: tuple[Any, Any] = (None, None)
+        self._float: tuple[Any, Any] = (None, None)
 
     @property
     def held(self) -> int:
-        """Bytes of the copy that the kernel works with."""
-        return 0 if self._packed[1] is None else self.whole.numel()
+        """Bytes of the copies that it works with: what the kernel wants, or the matrix in floating point."""
+        floating = self._float[1]
+        packed = 0 if self._packed[1] is None else self.whole.numel()
+        return packed + (0 if floating is None else floating.numel() * floating.element_size())
 
     def draw(self) -> None:
         """Draw it; nobody begins with whole numbers, but every model can be drawn."""
@@ -206,7 +209,12 @@ class WholeMap(Map):
 
     @property
     def weight(self) -> Tensor:
-        return self.whole.to(self.step.dtype) * self.step[:, None]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return self._floating()
+        if self._float[0] != (seen := self._seen()):
+            self._float = seen, self._floating()
+        found: Tensor = self._float[1]
+        return found
 
     @property
     def bias(self) -> Tensor | None:
@@ -236,16 +244,22 @@ class WholeMap(Map):
         return y
 
     def _pack(self) -> Any:
-        """Return the matrix as the kernel wants it, made again when a number of it has changed."""
-        own = [x for x in (self.whole, self.step, self.offset) if x is not None]
-        seen = tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in own)
-        if self._packed[0] != seen:
+        """Return the matrix as the kernel wants it."""
+        if self._packed[0] != (seen := self._seen()):
             self._packed = seen, _packed(self.whole, self.step, self.offset)
         return self._packed[1]
 
+    def _floating(self) -> Tensor:
+        return self.whole.to(self.step.dtype) * self.step[:, None]
+
+    def _seen(self) -> Any:
+        """Return what changes when a number does, so that copies are made again."""
+        own = [x for x in (self.whole, self.step, self.offset) if x is not None]
+        return tuple((x.data_ptr(), x.dtype, 0 if x.is_inference() else x._version) for x in own)
+
     def __getstate__(self) -> dict[str, Any]:
-        # what the kernel wants is made anew in a copy
-        return self.__dict__ | {"_packed": (None, None)}
+        # copies to work with are made anew in a copy
+        return self.__dict__ | {"_packed": (None, None), "_float": (None, None)}
 
 
 class Int8(Mapped, kind="int8"):

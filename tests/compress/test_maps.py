@@ -210,6 +210,19 @@ def test_the_quick_way_is_that_of_the_formula():
         torch.testing.assert_close(one(x) - one.offset, 2 * (quick - one.offset), rtol=1e-4, atol=1e-4)
 
 
+def test_a_copy_to_work_with_follows_its_numbers():
+    one = WholeMap(Linear(6, 4), activations=False)
+    one.draw()
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        before = one(x)
+        assert one.held == 4 * 24
+        one.step.mul_(2)
+        torch.testing.assert_close(one(x) - one.offset, 2 * (before - one.offset))
+        assert one.double()(x.double()).dtype == torch.float64
+    assert copy.deepcopy(one).held == 0
+
+
 def test_a_narrow_table_keeps_the_words_that_occur(monkeypatch):
     learn = learner("gpt2")
     given, table = batch(learn), learn.model.embedding.weight.detach().clone()

@@ -44,7 +44,17 @@ WIDE = Vocabulary(10_000, pieces=Fives())
 INPUTS = ("source", "source_keep", "tokens", "keep", "positions", "segments", "visible")
 
 # what they ask for is no token of the text: labels that somebody gave, actions, what a teacher says
-NO_TOKENS = ("classify", "classify-apart", "classify-many", "regress", "tag", "span-answer", "policy", "distil")
+NO_TOKENS = (
+    "classify",
+    "classify-apart",
+    "classify-many",
+    "regress",
+    "tag",
+    "span-answer",
+    "policy",
+    "distil",
+    "imitate",
+)
 # no part of the model mixes positions, each sees its own token alone
 ITSELF = ("skip-gram",)
 BY_HAND = {
