@@ -35,7 +35,7 @@ def transplant(
 ) -> Moved:
     """Fill a model with the weights of another; what it has more of keeps what was drawn.
 
-    A table with more rows takes over the rows there are: new tokens stand behind the old ones. The head begins anew,
+    A larger vocabulary takes over the rows there are: new tokens stand behind the old ones. The head begins anew,
     but for the layer that pre-training left in it, unless `head` asks for all that fits. `fresh`: beginnings of names
     that may be missing or keep what was drawn. Anything else that is missing or misshapen is refused by name.
     """
@@ -55,7 +55,7 @@ def transplant(
         elif old.shape == x.shape:
             x.copy_(old)
             kept.append(name)
-        elif x.ndim == 2 and name.startswith("embedding.") and len(old) < len(x) and old.shape[1:] == x.shape[1:]:
+        elif len(x) == model.spec.vocab_size and len(old) < len(x) and old.shape[1:] == x.shape[1:]:
             x[: len(old)] = old
             kept.append(name)
         elif of_head:

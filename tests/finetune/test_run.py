@@ -7,6 +7,13 @@ import torch
 from safetensors.torch import load_file
 
 from kinfolk.cli.main import main
+from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.finetune.recipe import Effort
+from kinfolk.finetune.run import finetune, prepare, write_start
+from kinfolk.finetune.source import open_source
+from kinfolk.finetune.task import Task
+from kinfolk.train import RunOptions
+from tests.finetune.conftest import make_run
 
 FEW = ("--epochs", "2", "--batch-size", "16", "--lr", "5e-3", "--quiet", "--no-tensorboard")
 
@@ -49,3 +56,37 @@ def test_text_without_labels_first_and_labels_then(run, files, tmp_path, capsys)
     assert not torch.equal(
         begun["embedding.table.weight"], load_file(run / "model.safetensors")["embedding.table.weight"]
     )
+
+
+def test_new_tokens_stand_behind_the_old_ones(words, files, tmp_path):
+    small = make_run(tmp_path / "small", "bert", words, vocab_size=words.vocab_size - 3)
+    made = prepare(open_source(small), Task("classify"), files)
+    assert made.recipe.model.vocab_size == words.vocab_size
+    start, source = load_file(write_start(made, tmp_path / "start")[0]), load_file(small / "model.safetensors")
+    name = "embedding.table.weight"
+    assert torch.equal(start[name][:-3], source[name])
+    assert start[name][-3:].abs().sum() > 0
+
+
+def test_a_body_that_does_not_fit_is_refused_by_name(run, files, tmp_path):
+    made = prepare(open_source(run), Task("classify"), files, assignments=("model.encoder.blocks[0].parts[1].d_ff=48",))
+    with pytest.raises(CheckpointError, match=r"encoder.blocks.0.parts.1.widen.weight has shape \(32, 16\)"):
+        write_start(made, tmp_path / "start")
+    with pytest.raises(SpecError, match="40 tokens of 1 texts do not fit"):
+        prepare(open_source(run), Task("classify"), files, effort=Effort(length=40))
+    with pytest.raises(SpecError, match="metric: no validation measures 'mmc'; did you mean 'mcc'"):
+        finetune(prepare(open_source(run), Task("classify"), files, effort=Effort(metric="mmc")), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(CheckpointError, match=r"neither spec\.toml nor config\.json"):
+        open_source(tmp_path)
+
+
+def test_the_best_checkpoint_is_that_of_the_metric(run, files, tmp_path):
+    effort = Effort(steps=12, batch_size=16, lr=1e-2, metric="mcc", validations=4, patience=2)
+    made = prepare(open_source(run), Task("classify"), files, effort=effort)
+    result, _ = finetune(made, tmp_path / "out", options=RunOptions(quiet=True, tensorboard=False, threads=1))
+    rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
+    found = {row["step"]: row["valid"]["mcc"] for row in rows if "valid" in row}
+    assert len(found) > 1
+    assert result.best == max(found.values())
+    assert result.best_step == min(step for step, value in found.items() if value == result.best)
