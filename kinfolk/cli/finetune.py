@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from kinfolk.finetune.run import Prepared
     from kinfolk.finetune.transplant import Moved
 
+WRITTEN = 64
+"""Targets that are written at each validation, where what is best is told by them."""
+
 EPILOG = """\
 examples:
   kin finetune all-MiniLM-L6-v2 --train a.csv --valid b.csv --out runs/mine    a downloaded folder, columns text, label
@@ -27,6 +30,7 @@ examples:
   kin finetune runs/bert --train a.csv --tactic lora=8 --out runs/mine         then: kin compress … --steps plain
   kin finetune runs/bert --train a.csv --tactic layer-wise=0.9+reinit=2 --metric mcc --patience 3 --out runs/mine
   kin finetune runs/bert --train a.csv --also c.csv --also d.csv --out …       several tasks, one body; a.csv is judged
+  kin finetune runs/bert --train a.csv --knowledge facts.tsv --out runs/mine   K-BERT: facts about the names in a text
   kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
 
 The result is an ordinary run: eval, predict, resume, compress and export take it. What is best is told by --metric."""
@@ -73,6 +77,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--also", type=Path, action="append", default=[], metavar="FILE", help="learn from these labels too"
     )
+    how.add_argument(
+        "--knowledge", type=Path, metavar="FILE", help="facts to read beside a text: subject TAB relation TAB object"
+    )
     how.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="change the recipe")
     how.add_argument("--seed", type=int, default=0, metavar="S", help="of new weights, order, dropout (default: 0)")
     parser.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
@@ -82,11 +89,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fine-tune and say how it ended."""
     from kinfolk.decoding.written import judge
+    from kinfolk.family.knowing import informed
     from kinfolk.finetune.further import further
     from kinfolk.finetune.run import finetune, prepare
     from kinfolk.finetune.source import open_source
     from kinfolk.finetune.task import choose
     from kinfolk.train import parallel
+    from kinfolk.train.knowing import fitted
 
     task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column)
     source = open_source(args.what)
@@ -104,10 +113,14 @@ def run(args: argparse.Namespace) -> int:
         cache=args.cache,
         also=[(choose("auto", file), file) for file in args.also],
     )
+    if args.knowledge is not None:
+        made = dataclasses.replace(made, recipe=fitted(informed(made.recipe, str(args.knowledge))))
     if args.processes > 1 and not parallel.inside():
         from kinfolk.cli.train import command_of
 
         return parallel.launch(command_of("finetune", args), args.processes, args.restarts)
+    if args.metric in ("bleu", "rouge-l") and not args.written:
+        args.written = WRITTEN
     with plain_warnings():
         result, moved = finetune(made, args.out, seed=args.seed, options=options_of(args), judging=judge)
     if args.json:

@@ -38,6 +38,7 @@ class Batch:
     lots: Tensor | None = None  # [B, L] numbers in [0, 1) for what is drawn while a model runs
     heads: Tensor | None = None  # [B, W] a parse of what an encoder reads: the head of each word, -1 of a root
     words: Tensor | None = None  # [B, L or M] the word that each token of it belongs to, -1 outside the parse
+    spoken: Tensor | None = None  # [B, L] true for tokens of the text itself, where others are read beside it
     mentions: Tensor | None = None  # [B, S, 2] first and last token of what names something, -1 where there is none
     entities: Tensor | None = None  # [B, S, C] what each mention may mean, -1 where there is nothing more
     priors: Tensor | None = None  # [B, S, C] how often it means that

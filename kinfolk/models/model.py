@@ -167,7 +167,8 @@ class Transformer(Module):
             x_BLD, ctx = self._through(self.decoder, "decoder", batch, ctx, state.layers if state else None)
         if state is not None:
             _advance(state, batch)
-        keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
+        # what stands beside a text is not what is judged
+        keep_BL = batch.spoken if batch.spoken is not None or ctx.padding is None else ctx.padding.keep_BL
         return Output(x_BLD, self.head, listener.found if listener else {}, ctx.side_losses or {}, state, keep_BL)
 
     def new_state(self, batch_size: int, max_len: int) -> State:

@@ -78,17 +78,13 @@ class Facts:
             return batch
         width = max(batch.tokens.shape[1], *(len(tree.tokens) for tree in trees))
         tokens = np.full((len(trees), width), vocabulary.pad, np.int64)
-        positions, keep = np.zeros_like(tokens), np.zeros(tokens.shape, np.bool_)
+        positions, keep, spoken = np.zeros_like(tokens), *np.zeros((2, *tokens.shape), np.bool_)
         visible = np.zeros((*tokens.shape, width), np.bool_)
         segments = None if batch.segments is None else np.zeros_like(tokens)
         for i, tree in enumerate(trees):
             n = len(tree.tokens)
-            tokens[i, :n], positions[i, :n], keep[i, :n], visible[i, :n, :n] = (
-                tree.tokens,
-                tree.positions,
-                True,
-                tree.visible,
-            )
+            tokens[i, :n], positions[i, :n], keep[i, :n] = tree.tokens, tree.positions, True
+            visible[i, :n, :n], spoken[i, :n] = tree.visible, tree.trunk
             if segments is not None and batch.segments is not None:
                 # a branch belongs to the sentence it hangs on
                 segments[i, :n] = batch.segments[i].numpy()[tree.parent]
@@ -99,6 +95,7 @@ class Facts:
             positions=torch.from_numpy(positions),
             keep=torch.from_numpy(keep),
             visible=torch.from_numpy(visible),
+            spoken=torch.from_numpy(spoken),
             segments=None if segments is None else torch.from_numpy(segments),
             targets=targets,
         )

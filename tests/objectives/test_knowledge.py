@@ -11,6 +11,8 @@ from kinfolk.core.knowledge import Names
 from kinfolk.core.rng import Rng
 from kinfolk.family.knowing import informed
 from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.tag_head import SpanHead
+from kinfolk.layers.vector_head import VectorHead
 from kinfolk.objectives.knowledge import Facts, Triples
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
@@ -147,6 +149,17 @@ def test_a_classifier_learns_what_only_the_facts_tell():
         right[known is not None] = float(total / count)
     assert right[True] == 1.0
     assert right[False] < 0.9
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "last"])
+def test_what_stands_beside_a_text_is_not_pooled(pool):
+    m = kf.build(model().spec.replace(head=VectorHead(pool=pool)), seed=1).double().eval()
+    out = m.run(told(batch(ROW, [25, 9])))
+    hidden = [out.hidden[0, :7], out.hidden[1, :2]]
+    take = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0).values, "last": lambda x: x[-1]}[pool]
+    torch.testing.assert_close(out.logits, torch.stack([take(x) for x in hidden]))
+    spans = kf.build(m.spec.replace(head=SpanHead()), seed=1).double().run(told(batch(ROW))).logits
+    assert (spans[0, :, 0] > -torch.inf).tolist() == [True] * 7 + [False] * 6
 
 
 def test_models_that_cannot_be_told_are_refused():
