@@ -231,6 +231,7 @@ def _perplexity(measure: str, mean: float) -> float | None:
 def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
     from kinfolk.data import Batches
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
+    from kinfolk.train.fitting import n_cut
     from kinfolk.train.judgement import Watched, tally_of
     from kinfolk.train.run import reading_of
     from kinfolk.train.special import special
@@ -251,7 +252,7 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
         if keeping is not None:
             keeping.split = split
         batches = Batches(split=split, shuffle=False, **reading)
-        cut += batches.n_cut if data.kind == "labelled" else 0
+        cut += n_cut(split, recipe.training.length)
         for measure, score in evaluate(scored, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))
             totals[measure] = Score(old.total + score.total, old.count + score.count)

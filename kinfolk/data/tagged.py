@@ -125,6 +125,10 @@ class TaggedSplit:
         other._numbers = [table[numbers] for numbers in self._numbers]
         return other
 
+    def described(self) -> dict[str, Any]:
+        """Return what must be known to read other sentences in the same way."""
+        return {"asks": self.asks}
+
     def joined(self, other: "TaggedSplit") -> "TaggedSplit":
         """Return the sentences of both, one split after the other."""
         return TaggedSplit(self.name, self.tokenizer, [*self.sentences, *other.sentences], self.classes)

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from kinfolk.data import Data
+from kinfolk.data import Batches, Data
 from kinfolk.family.pictures import Picture
 from kinfolk.family.supervise import Labelling
 
@@ -40,6 +40,13 @@ def _kind(split: Any) -> str:
     *_, label = split.examples(np.zeros(1, np.int64))[0]
     whole = np.issubdtype(np.asarray(label).dtype, np.integer)
     return "classes" if np.ndim(label) else "class" if whole else "number"
+
+
+def n_cut(split: Any, length: int) -> int:
+    """Count the examples of a file that are longer than what is read of them; what is made up is as long as asked."""
+    if not hasattr(split, "described"):
+        return 0
+    return Batches(split, batch_size=1, length=length, shuffle=False).n_cut
 
 
 def picture_of(data: Data) -> Picture | None:

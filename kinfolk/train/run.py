@@ -27,6 +27,7 @@ from kinfolk.optim import Training
 from kinfolk.train import folder, knowing, loop, parallel
 from kinfolk.train.average import averaged
 from kinfolk.train.evaluate import Score
+from kinfolk.train.fitting import n_cut
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
 from kinfolk.train.scoring import check_metric
@@ -37,6 +38,10 @@ Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
 
 class OtherVersion(UserWarning):
     """A run goes on with another PyTorch than it was begun with."""
+
+
+class Shortened(UserWarning):
+    """Examples with labels are longer than what is read of them."""
 
 
 def train(
@@ -59,17 +64,18 @@ def train(
     out, options = Path(out), options or RunOptions()
     run = describe(data, seed, options, source)
     with parallel.join(options.strategy, options.device) as team:
-        job = make_job(recipe, data, seed, team)
+        job = _judged(make_job(recipe, data, seed, team), data, options, judging)
         if start is not None:
             load_weights(job.learner.model, start)
             job.learner.begin()
         if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
             try_out(job, team)
+            say_cut(job, data)
             begun = None if start is None else Path(start)
             about = run | folder.origin()
             folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowing.file_of(recipe))
         team.wait()
-        return _carry_out(_judged(job, data, options, judging), out, team, options)
+        return _carry_out(job, out, team, options)
 
 
 def resume(
@@ -234,6 +240,17 @@ def try_out(job: Job, team: Team) -> None:
         job.learner(batch.rows(slice(0, 1)))
         if job.training.metric:
             check_metric(job, job.learner.measure(batch.rows(slice(0, 1))), team.world)
+
+
+def say_cut(job: Job, data: Data) -> None:
+    """Warn of labelled examples that lose their end, with the words that are then never asked about."""
+    for part in ("train", "valid") if data.kind == "labelled" else ():
+        split, length = data.split(part), job.training.length
+        if n := n_cut(split, length):
+            words = split.words_cut(length) if hasattr(split, "words_cut") else 0
+            lost = f", {words:,} words with them" if words else ""
+            text = f"{data.name}: {n:,} of {len(split):,} examples of the {part} part are longer than {length:,} tokens"
+            warnings.warn(f"{text} and lose their end{lost} (training.length)", Shortened, stacklevel=3)
 
 
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:

@@ -1,6 +1,7 @@
 """Figures about labels against their definitions, and from a file with labels to what `kin eval` says of it."""
 
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -184,3 +185,23 @@ def test_classes_of_tasks_are_as_they_are():
     with pytest.raises(DataError, match="'even', which the model does not know"):
         with_classes(data, ("a", "b"))
     assert isinstance(tally_of(Classify(), ("a", "b")), Confusion)
+
+
+def test_what_is_cut_is_said(tmp_path, capsys):
+    data = rows(tmp_path / "long.jsonl", [("x" * (10 + i), "no" if i % 2 else "yes") for i in range(30)])
+    fixed = ("d_model=16", "n_layers=1", "n_heads=2", "d_ff=16", "training.length=24", "training.precision=fp32")
+    small = [x for pair in (*fixed, "training.compile=off") for x in ("--set", pair)]
+    quick = ["--steps", "1", "--quiet", "--no-tensorboard", "--threads", "1", "--out", str(tmp_path / "run")]
+    cache = ["--cache", str(tmp_path / "cache")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["train", "bert", "--data", f"labelled:{data}", *cache, *small, *quick]) == 0
+    # of texts of 10 to 39 letters and an end, those of 24 and more
+    part = {"train": 0, "valid": 0}
+    for name in part:
+        split = open_data(f"labelled:{data}", cache=tmp_path / "cache").split(name)
+        part[name] = sum(int(n) >= 24 for n in split.lengths(np.arange(len(split))))
+    said = capsys.readouterr().err
+    assert sum(part.values()) == 16
+    n = len(open_data(f"labelled:{data}", cache=tmp_path / "cache").split("train"))
+    assert f"{part['train']} of {n} examples of the train part are longer than 24 tokens and lose their end" in said
