@@ -28,6 +28,8 @@ MEANINGS = {
     "mcc": "Matthews' correlation of labels and answers; 0 is guessing",
     "pearson": "the correlation of numbers and their guesses",
     "spearman": "the correlation of the ranks of numbers and their guesses",
+    "bleu": "BLEU of what a model writes for the first pairs held out",
+    "rouge-l": "ROUGE-L of what a model writes for the first pairs held out, the F-measure",
     "squared-error": "the square of the difference of a number and its guess",
     "absolute-error": "the difference of a number and its guess",
 }

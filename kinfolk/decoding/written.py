@@ -86,11 +86,12 @@ def targets_of(model: Transformer, sources: list[list[int]], tokenizer: Tokenize
 
 
 def judge(data: Data, n: int, batch_size: int, length: int) -> Any:
-    """Return what a run calls at each validation: the BLEU of greedy texts for the first n pairs held out."""
+    """Return what a run calls at each validation: BLEU and ROUGE-L of greedy texts for the first n pairs held out."""
     batches = Batches(split=data.split("valid"), shuffle=False, batch_size=batch_size, length=length)
 
     def scores(model: Transformer) -> dict[str, Score]:
-        return {"bleu": Score(write(model, batches, n).bleu()["BLEU"], 1.0)}
+        made = write(model, batches, n)
+        return {"bleu": Score(made.bleu()["BLEU"], 1.0), "rouge-l": Score(made.rouge()["ROUGE-L"], 1.0)}
 
     return scores
 

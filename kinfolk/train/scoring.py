@@ -10,6 +10,9 @@ from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
 from kinfolk.train.tallies import Tally
 
+WRITTEN = ("bleu", "rouge-l")
+"""What is measured of texts that a model writes, where it is asked to."""
+
 
 def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
     """Return the score of every measure, the headline first."""
@@ -38,6 +41,7 @@ def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:
     if not metric or metric in measures:
         return
     known = {*measures, *(tally.values() if tally is not None and world == 1 else ())}
+    known |= set(WRITTEN if job.judge is not None else ())
     if metric not in known:
         several = " of several processes" if world > 1 else ""
         raise SpecError(f"training.metric: no validation{several} measures {metric!r}{suggest(metric, known)}")

@@ -79,7 +79,8 @@ def test_text_and_pairs_are_gone_on_with(words, tmp_path, capsys):
     found = tune(gpt, write_csv(tmp_path / "p.csv", both), tmp_path / "p", capsys)
     assert (found["task"], "target-token" in found["valid"]) == ("seq2seq", True)
     vanilla = make_run(tmp_path / "vanilla", "vanilla", words)
-    assert tune(vanilla, tmp_path / "p.csv", tmp_path / "v", capsys)["task"] == "seq2seq"
+    found = tune(vanilla, tmp_path / "p.csv", tmp_path / "v", capsys, "--metric", "rouge-l", "--written", "2")
+    assert (found["task"], found["best"]) == ("seq2seq", found["valid"]["rouge-l"])
     bert = open_source(make_run(tmp_path / "encoder", "bert", words))
     with pytest.raises(SpecError, match="an encoder writes nothing"):
         prepare(bert, Task("seq2seq"), (tmp_path / "p.csv", None))
