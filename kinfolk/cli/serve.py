@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-ENGINES = ("torch", "onnx")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN = "KINFOLK_TOKEN"
 
@@ -14,6 +13,7 @@ EPILOG = """\
 examples:
   kin serve runs/a                                    http://127.0.0.1:8000, a page at its root
   kin serve runs/a runs/b --port 9000                 several runs, each by the name of its folder
+  kin serve runs/a --engine onnx                      by onnxruntime; also an export, such as one in int8
   kin serve runs/a --rows 32 --queue 128              more texts at once, and more that may wait
   KINFOLK_TOKEN=… kin serve runs/a --host 0.0.0.0     for others too; who has no token is refused
 
@@ -48,12 +48,11 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import SpecError, suggest
     from kinfolk.serve.app import App
     from kinfolk.serve.limits import Limits
+    from kinfolk.serve.served import ENGINES
     from kinfolk.serve.server import listen, make_server, open_runs
 
     if args.engine not in ENGINES:
         raise SpecError(f"--engine: unknown {args.engine!r}{suggest(args.engine, ENGINES)}")
-    if args.engine == "onnx":
-        raise SpecError("--engine: rows of an ONNX graph cannot join a running batch; use torch")
     given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     if args.threads:
@@ -61,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
         torch.set_num_threads(args.threads)
     token = args.token or os.environ.get(TOKEN, "")
-    app = App(open_runs(args.what), limits, token)
+    app = App(open_runs(args.what, args.engine, args.threads or 0), limits, token)
     server = make_server(app)
     sock = listen(args.host, args.port)
     host, port = sock.getsockname()[:2]

@@ -16,6 +16,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, suggest
 from kinfolk.data import Tokenizer
+from kinfolk.family.recipe import Recipe
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.supervised import Labels
@@ -54,11 +55,12 @@ class Embedder:
         found: list[Any] = [None] * len(rows)
         for start in range(0, len(order), batch_size):
             mine = order[start : start + batch_size]
-            for i, vector in zip(mine, self._run([rows[i] for i in mine]), strict=True):
+            for i, vector in zip(mine, self.of_rows([rows[i] for i in mine]), strict=True):
                 found[i] = vector
         return np.stack(found).astype(np.float32), sum(len(ids) > room for ids in coded)
 
-    def _run(self, rows: list[list[int]]) -> Any:
+    def of_rows(self, rows: list[list[int]]) -> Any:
+        """Return the vectors of ids that have their marks already."""
         width = max(map(len, rows))
         tokens = torch.tensor([row + [self.tokenizer.pad] * (width - len(row)) for row in rows])
         keep = torch.tensor([[i < len(row) for i in range(width)] for row in rows])
@@ -81,7 +83,21 @@ def open_embedder(
     unit: None is the head's own way, too. length: the most tokens of a text; None is what the run was made for.
     """
     recipe, learner = load_learner(run)
-    model, head = learner.model, recipe.model.head
+    return embedder_of(run, recipe, learner.model, pool=pool, unit=unit, length=length, answer=answer)
+
+
+def embedder_of(
+    run: Path,
+    recipe: Recipe,
+    model: Transformer,
+    *,
+    pool: str = "",
+    unit: bool | None = None,
+    length: int | None = None,
+    answer: Callable[[Batch], tuple[Tensor, Tensor]] | None = None,
+) -> Embedder:
+    """Return what gives the vectors of a run that is open already, as `open_embedder` does."""
+    head = recipe.model.head
     if recipe.model.topology == "encoder-decoder":
         raise SpecError(f"{run}: an encoder-decoder has two rows of states, and no vector of a text is agreed on")
     if pool and pool not in POOLS:

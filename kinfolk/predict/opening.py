@@ -14,7 +14,9 @@ from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
 from kinfolk.data.answering import WINDOW, Reading
 from kinfolk.data.asking import settings_of
+from kinfolk.family.recipe import Recipe
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
 from kinfolk.predict.examples import Columns
 from kinfolk.train import folder
@@ -38,11 +40,13 @@ class Opened:
     """A run ready to answer.
 
     task: "class", "classes", "number", "tags" or "span". n_texts: how many texts it judges at once. length: tokens of a
-    text that are read. always: every question has an answer. columns: where its own data had what it reads.
+    text that are read; cut: which, of a longer one. always: every question has an answer. columns: where its own data
+    had what it reads. objective: what it was taught, of several tasks the first.
     """
 
     folder: Path
     learner: Learner
+    objective: Objective
     tokenizer: Tokenizer
     classes: tuple[str, ...]
     task: str
@@ -52,6 +56,7 @@ class Opened:
     reading: Reading
     always: bool
     columns: Columns
+    cut: str = "head"
 
     def prepare(self, batch: Batch) -> Batch:
         """Put the marks around what was read."""
@@ -65,9 +70,7 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
     `load_learner`.
     """
     recipe, learner = load_learner(run, average)
-    # what was learnt with a teacher or beside other tasks is asked as what it is
-    judge = getattr(recipe.objective, "task", recipe.objective)
-    task = next((name for kind, name in TASKS.items() if isinstance(judge, kind)), "")
+    task = judges(recipe)
     if not task:
         raise SpecError(
             f"{run}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
@@ -84,6 +87,7 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
     opened = Opened(
         folder=run,
         learner=learner,
+        objective=asked(recipe),
         tokenizer=Tokenizer.load(run / folder.TOKENIZER),
         classes=tuple(about.get("classes", ())),
         task=task,
@@ -93,8 +97,20 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
         reading=_reading(read, learner),
         always=bool(read.get("always", True)),
         columns=names,
+        cut=recipe.training.cut,
     )
     return dataclasses.replace(opened, classes=opened.classes or _numbered(learner))
+
+
+def judges(recipe: Recipe) -> str:
+    """Return what a recipe is asked for; "" if it judges nothing."""
+    return next((name for kind, name in TASKS.items() if isinstance(asked(recipe), kind)), "")
+
+
+def asked(recipe: Recipe) -> Objective:
+    """Return what a run is asked as: what was learnt with a teacher or beside other tasks is its own task."""
+    found: Objective = getattr(recipe.objective, "task", recipe.objective)
+    return found
 
 
 def torch_answer(learner: Learner, device: str = "cpu") -> Answer:

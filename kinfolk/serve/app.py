@@ -151,30 +151,33 @@ class App:
             self.engine.cancel(request)
 
     async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served, rows = await self._texts(exchange, headers, self.forms.embeddings)
-        vectors = await self._call(exchange, served, lambda: served.embed(rows))
+        body = protocol.checked(await exchange.body(headers), self.forms.embeddings)
+        served = protocol.find(self.served, body["model"])
+        most = served.limit(self.limits.context)
+        rows = await asyncio.to_thread(protocol.sequences, served, body["input"], most)
+        texts = [
+            ids if isinstance(one, list) else one
+            for one, ids in zip(protocol.several(body["input"]), rows, strict=True)
+        ]
+        vectors, n_cut = await self._call(exchange, served, lambda: served.embed(texts))
+        if n_cut:
+            raise RefusalError(400, "context_length_exceeded", f"{n_cut} of the texts do not fit {served.name}")
         packed = body.get("encoding_format") == "base64"
         data = [
             {"object": "embedding", "index": i, "embedding": _packed(vector) if packed else vector}
             for i, vector in enumerate(vectors)
         ]
-        n = sum(map(len, rows))
-        usage = {"prompt_tokens": n, "total_tokens": n}
-        await exchange.answer(200, {"object": "list", "data": data, "model": served.name, "usage": usage})
+        await exchange.answer(200, _listed(served, data, sum(map(len, rows))))
 
     async def _classify(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        _, served, rows = await self._texts(exchange, headers, self.forms.classify)
-        if not served.classes:
+        body = protocol.checked(await exchange.body(headers), self.forms.classify)
+        served = protocol.find(self.served, body["model"])
+        if served.opened is None or served.opened.task not in ("class", "classes"):
             raise RefusalError(400, "model_does_not_classify", f"{served.name} was not trained to tell classes apart")
-        chances = await self._call(exchange, served, lambda: served.classify(rows))
-        data = []
-        for i, each in enumerate(chances):
-            best = max(range(len(each)), key=each.__getitem__)
-            names = dict(zip(served.classes, each, strict=True))
-            data.append({"index": i, "label": served.classes[best], "probabilities": names})
-        n = sum(map(len, rows))
-        usage = {"prompt_tokens": n, "total_tokens": n}
-        await exchange.answer(200, {"object": "list", "data": data, "model": served.name, "usage": usage})
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        said = await self._call(exchange, served, lambda: served.classify(texts))
+        n = sum(len(served.tokenizer.encode(t)) for one in texts for t in ([one] if isinstance(one, str) else one))
+        await exchange.answer(200, _listed(served, [{"index": i, **one} for i, one in enumerate(said)], n))
 
     async def _inspect(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         from kinfolk.serve.page import seen
@@ -200,12 +203,6 @@ class App:
         body = protocol.checked(await exchange.body(headers), self.forms.detokenize)
         served = protocol.find(self.served, body.get("model", next(iter(self.served))))
         await exchange.answer(200, {"prompt": served.decode([int(i) for i in body["tokens"]])})
-
-    async def _texts(self, exchange: Exchange, headers: Mapping[str, str], form: Any) -> Any:
-        body = protocol.checked(await exchange.body(headers), form)
-        served = protocol.find(self.served, body["model"])
-        most = served.limit(self.limits.context)
-        return body, served, await asyncio.to_thread(protocol.sequences, served, body["input"], most)
 
     async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
         waiting = Waiting(self.engine)
@@ -280,6 +277,11 @@ async def _stream(answer: Answer, first: Event, waiting: Waiting) -> AsyncIterat
 
 def _told(served: Served) -> dict[str, Any]:
     return {"id": served.name, "object": "model", "created": served.created, "owned_by": served.recipe.name}
+
+
+def _listed(served: Served, data: list[Any], n: int) -> dict[str, Any]:
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    return {"object": "list", "data": data, "model": served.name, "usage": usage}
 
 
 def _packed(vector: list[float]) -> str:

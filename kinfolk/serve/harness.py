@@ -45,7 +45,7 @@ class KinfolkLM(TemplateLM):
         if not self.served.writes:
             raise SpecError(f"{self.served.name}: the harness scores what a model writes, and this one does not write")
         self.rows, self.max_length = int(rows), self.served.limit(int(context))
-        self.pairs = self.served.model.spec.topology == "encoder-decoder"
+        self.pairs = self.served.spec.topology == "encoder-decoder"
         self.backend = "seq2seq" if self.pairs else "causal"
 
     @property

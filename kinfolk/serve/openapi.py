@@ -18,7 +18,12 @@ def document(forms: Forms, guarded: bool) -> dict[str, Any]:
     models = record(["object", "data"], object=TEXT, data=array(model))
     embedding = record(["index", "embedding"], object=TEXT, index=WHOLE, embedding={"anyOf": [array(REAL), TEXT]})
     label = record(
-        ["index", "label"], index=WHOLE, label=TEXT, probabilities={"type": "object", "additionalProperties": REAL}
+        ["index", "probabilities"],
+        index=WHOLE,
+        label=TEXT,
+        labels=array(TEXT),
+        score=REAL,
+        probabilities={"type": "object", "additionalProperties": REAL},
     )
     paths = {
         "/health": _get("whether it is there", _json(record(["status"], status=TEXT, models=array(TEXT)))),

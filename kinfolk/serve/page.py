@@ -27,7 +27,7 @@ def seen(served: Served, text: str, target: str | None = None) -> dict[str, Any]
 
 def page(served: Mapping[str, Served]) -> str:
     """Return the page of a server of these runs."""
-    kinds = {name: one.model.spec.topology for name, one in served.items()}
+    kinds = {name: one.spec.topology for name, one in served.items()}
     options = [tag("option", name, value=name) for name in kinds]
     form = tag(
         "form",

@@ -49,11 +49,11 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
     """Describe what may be asked of these runs."""
     every = list(served)
     writing = [name for name in every if served[name].writes]
-    judging = [name for name in every if served[name].classes]
+    judging = [name for name in every if served[name].opened is not None]
 
     def ids(names: Sequence[str]) -> Schema:
         # of several models, what all of them have
-        end = min((served[name].model.spec.vocab_size for name in names), default=1)
+        end = min((served[name].spec.vocab_size for name in names), default=1)
         return array({"type": "integer", "minimum": 0, "maximum": end - 1}, 1, limits.context)
 
     def texts(names: Sequence[str], most: int) -> Schema:
@@ -74,7 +74,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
             encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None], "default": "float"},
             user={"type": ["string", "null"]},
         ),
-        classify=record(["model", "input"], model=model(judging), input=texts(judging, most)),
+        classify=record(["model", "input"], model=model(judging), input=_judged(most)),
         inspect=record(
             ["model", "text"],
             model=model(every),
@@ -84,6 +84,12 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
         tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
         detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
     )
+
+
+def _judged(most: int) -> Schema:
+    text = {"type": "string", "pattern": r"\S", "minLength": 1}
+    pair = array(text, 2, 2)
+    return {"anyOf": [text, array({"anyOf": [text, pair]}, 1, most)], "description": "texts, or pairs of texts"}
 
 
 def _wishes(prompt: Schema, limits: Limits) -> dict[str, Schema]:
@@ -143,11 +149,15 @@ def find(served: Mapping[str, Served], name: str) -> Served:
     return served[name]
 
 
+def several(given: Any) -> list[Any]:
+    """Return a text, several, or their ids, as several."""
+    return given if isinstance(given, list) and not isinstance(given[0], int | float) else [given]
+
+
 def sequences(served: Served, given: Any, most: int) -> list[list[int]]:
     """Return a text, several, or their ids as lists of ids."""
-    several = isinstance(given, list) and (not given or not isinstance(given[0], int | float))
     rows = []
-    for one in given if several else [given]:
+    for one in several(given):
         try:
             ids = served.encode(one) if isinstance(one, str) else [int(i) for i in one]
         except KinfolkError as error:
@@ -155,10 +165,8 @@ def sequences(served: Served, given: Any, most: int) -> list[list[int]]:
         if len(ids) > most:
             message = f"a text of {len(ids)} tokens does not fit the {most} positions of {served.name}"
             raise RefusalError(400, "context_length_exceeded", message)
-        if max(ids) >= served.model.spec.vocab_size:
-            raise RefusalError(
-                400, "invalid_prompt", f"token {max(ids)}: {served.name} has {served.model.spec.vocab_size}"
-            )
+        if max(ids) >= served.spec.vocab_size:
+            raise RefusalError(400, "invalid_prompt", f"token {max(ids)}: {served.name} has {served.spec.vocab_size}")
         rows.append(ids)
     return rows
 
@@ -176,7 +184,7 @@ def understand(asked: Mapping[str, Any], served: Served, limits: Limits) -> Aske
     """Turn a checked request for texts into rows, or refuse it."""
     if not served.writes:
         raise RefusalError(400, "model_does_not_write", f"{served.name} does not write: it has no decoder for text")
-    pairs, context = served.model.spec.topology == "encoder-decoder", served.limit(limits.context)
+    pairs, context = served.spec.topology == "encoder-decoder", served.limit(limits.context)
     prompts = sequences(served, asked.get("prompt", ""), context)
     n, top, echo = int(asked.get("n", 1)), asked.get("logprobs"), bool(asked.get("echo"))
     if len(prompts) * n > limits.rows + limits.queue:

@@ -1,4 +1,4 @@
-"""A run as a server has it: the model, its way from text to ids and back, and what it can be asked for."""
+"""A run as a server has it: its way from text to ids and back, and what it can be asked for."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,52 +7,77 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
-from kinfolk.decoding.decode import BOS, batch_of
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.class_head import JudgingHead
-from kinfolk.layers.vector_head import VectorHead
-from kinfolk.models.model import Transformer
+from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
-from kinfolk.objectives.supervised import Classify
-from kinfolk.ops.readout import readout
-from kinfolk.serve.workers import TorchWorker, Worker
+from kinfolk.onnx.folder import is_exported
+from kinfolk.predict.embedding import Embedder, embedder_of
+from kinfolk.predict.opening import Opened, judges, open_run
+from kinfolk.predict.predicting import predict
+from kinfolk.predict.rows import Row
+from kinfolk.serve.workers import OnnxWorker, TorchWorker, Worker
 from kinfolk.train import folder
 from kinfolk.train.run import load_learner
+
+ENGINES = ("torch", "onnx")
 
 
 @dataclasses.dataclass(eq=False)
 class Served:
-    """An opened run."""
+    """An opened run, or an export of one, which has graphs and no weights of its own.
 
+    engine: what runs exported graphs, where those are to write.
+    """
+
+    path: Path
     name: str
     recipe: Recipe
-    learner: Learner
     tokenizer: Tokenizer
-    about: dict[str, Any]
+    kind: str
+    learner: Learner | None = None
+    engine: Any = None
     created: int = 0
 
     @classmethod
-    def open(cls, path: str | Path, name: str = "") -> "Served":
-        """Open a run folder; it goes by the name of the folder unless another is given."""
+    def open(cls, path: str | Path, engine: str = "torch", threads: int = 0) -> "Served":
+        """Open a run folder, or an export for onnxruntime; it goes by the name of its folder."""
         path = Path(path)
+        name, tokenizer = path.resolve().name, path / folder.TOKENIZER
+        if is_exported(path):
+            if engine != "onnx":
+                raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
+            from kinfolk.onnx.opening import open_engine, recipe_of
+
+            graphs, created = open_engine(path, threads), int(tokenizer.stat().st_mtime)
+            recipe = recipe_of(path)
+            return cls(path, name, recipe, Tokenizer.load(tokenizer), graphs.about.kind, None, graphs, created)
         recipe, learner = load_learner(path)
-        tokenizer = Tokenizer.load(path / folder.TOKENIZER)
-        created = int((path / folder.RUN).stat().st_mtime)
         learner.eval()
-        return cls(name or path.resolve().name, recipe, learner, tokenizer, folder.read(path), created)
+        about, created = folder.read(path), int((path / folder.RUN).stat().st_mtime)
+        made = cls(path, name, recipe, Tokenizer.load(tokenizer), str(about.get("kind", "")), learner, None, created)
+        if engine == "onnx" and made.writes:
+            from kinfolk.onnx.opening import open_engine
+
+            made.engine = open_engine(path, threads)
+        return made
+
+    @property
+    def spec(self) -> Model:
+        """The network's spec."""
+        return self.recipe.model
 
     @property
     def model(self) -> Transformer:
-        """The network."""
+        """The network; an export has none."""
+        if self.learner is None:
+            raise SpecError(f"{self.name}: an export has graphs to write with, and nothing to look into; serve the run")
         return self.learner.model
 
     @cached_property
@@ -63,26 +88,31 @@ class Served:
     @property
     def writes(self) -> bool:
         """Whether it continues texts."""
-        heads = isinstance(self.model.head, JudgingHead)
-        return self.model.spec.decoder is not None and not heads and not isinstance(self.recipe.objective, Pictures)
+        if self.learner is None:
+            return bool(self.engine.decodes)
+        judging = isinstance(self.learner.model.head, JudgingHead) or judges(self.recipe)
+        return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes that it tells apart; none if that is not its work."""
-        if not isinstance(self.recipe.objective, Classify):
-            return ()
-        n = getattr(self.model.spec.head, "n_classes", 0)
-        return tuple(map(str, self.about.get("classes") or range(n)))
+    @cached_property
+    def opened(self) -> Opened | None:
+        """What answers about the labels it was taught; None if it was taught none."""
+        return open_run(self.path) if self.learner is not None and judges(self.recipe) else None
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """What gives the vectors of texts."""
+        return embedder_of(self.path, self.recipe, self.model)
 
     def limit(self, context: int) -> int:
         """Return how many positions a text may have."""
-        return min(context, self.model.limit or context)
+        own = self.engine.about.limit if self.learner is None else self.model.limit
+        return min(context, own or context)
 
     @property
     def closing(self) -> list[int]:
         """What a source ends with, where sources of pairs and of corrupted texts end."""
-        ends = isinstance(self.recipe.objective, Corruption) or self.about.get("kind") == "pairs"
-        return [self.tokenizer.eos] if ends and self.model.spec.topology == "encoder-decoder" else []
+        ends = isinstance(self.recipe.objective, Corruption) or self.kind == "pairs"
+        return [self.tokenizer.eos] if ends and self.spec.topology == "encoder-decoder" else []
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt; an empty one is the beginning of a text."""
@@ -97,7 +127,7 @@ class Served:
         """How each token is written, no two alike: its text where that is its own, else its name in the vocabulary."""
         found: list[str] = []
         taken: set[str] = set()
-        for i in range(self.model.spec.vocab_size):
+        for i in range(self.spec.vocab_size):
             text = "" if i in self.tokenizer.special_ids else self.decode([i])
             if not text or "\ufffd" in text or text in taken:
                 text = self.tokenizer.inner.id_to_token(i) or f"<{i}>"
@@ -106,43 +136,35 @@ class Served:
             found.append(text)
         return found
 
-    @torch.inference_mode()
-    def embed(self, rows: list[list[int]]) -> list[list[float]]:
-        """Return a vector for each text: what its head says, or else the mean of its last states."""
-        batch = batch_of(rows, self.device)
-        if self.model.spec.topology == "encoder-decoder":
-            state = self.model.new_state(len(rows), 1)
-            start = torch.full((len(rows), 1), BOS, device=self.device)
-            self.model.run(Batch(index=batch.index, tokens=start, source=batch.tokens, source_keep=batch.keep), state)
-            assert state.memory is not None
-            states_BLD, keep_BL = state.memory.states_BMD, state.memory.keep_BM
-        else:
-            out = self.model.run(batch)
-            if isinstance(self.model.spec.head, VectorHead):
-                return _plain(out.logits)
-            states_BLD, keep_BL = out.hidden, out.keep
-        return _plain(readout(states_BLD, keep_BL, "mean"))
+    def embed(self, texts: Sequence[Any]) -> tuple[list[list[float]], int]:
+        """Return a vector for each text, as `kin embed` does, and how many texts were too long."""
+        ids = [one for one in texts if not isinstance(one, str)]
+        if ids:
+            return self.embedder.of_rows([list(one) for one in ids]).tolist(), 0
+        vectors, n_cut = self.embedder.vectors(list(texts))
+        return vectors.tolist(), n_cut
 
-    @torch.inference_mode()
-    def classify(self, rows: list[list[int]]) -> list[list[float]]:
-        """Return the probability of each class for each text."""
-        if not self.classes:
-            raise SpecError(f"{self.name}: this run was not trained to tell classes apart")
-        batch = batch_of(rows, self.device)
-        batch = batch.replace(labels=torch.zeros(len(rows), dtype=torch.long, device=self.device))
-        ready = self.learner.prepare(batch, Rng(0))
-        return _plain(self.model.run(ready).logits.softmax(-1))
+    def classify(self, texts: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return what it says of each text or pair of texts, as `kin predict` does."""
+        opened = self.opened
+        assert opened is not None
+        names = [opened.columns.text, opened.columns.second or "second"][: opened.n_texts]
+        opened = dataclasses.replace(opened, columns=dataclasses.replace(opened.columns, second=names[-1]))
+        rows = []
+        for i, one in enumerate(texts):
+            given = [one] if isinstance(one, str) else list(one)
+            if len(given) != opened.n_texts:
+                raise SpecError(f"input[{i}]: {self.name} judges {opened.n_texts} text(s) at once, got {len(given)}")
+            rows.append(Row("input", i, dict(zip(names, given, strict=True))))
+        return [{key: value for key, value in said.items() if key != "line"} for said in predict(opened, rows)]
 
     def worker(self, context: int) -> Worker:
         """Return who runs the model."""
+        if self.engine is not None:
+            return OnnxWorker(self.engine, self.spec.topology == "encoder-decoder", self.limit(context))
         return TorchWorker(self.model, context)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
-
-
-def _plain(x_BD: Tensor) -> list[list[float]]:
-    found: list[list[float]] = x_BD.float().cpu().tolist()
-    return found

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     import uvicorn
 
 
-def open_runs(paths: Sequence[str | Path]) -> dict[str, Served]:
+def open_runs(paths: Sequence[str | Path], engine: str = "torch", threads: int = 0) -> dict[str, Served]:
     """Open runs, each under the name of its folder."""
     found: dict[str, Served] = {}
     for path in paths:
-        one = Served.open(path)
+        one = Served.open(path, engine, threads)
         if one.name in found:
             raise SpecError(f"{path}: another run is called {one.name!r} already; rename one of the folders")
         found[one.name] = one

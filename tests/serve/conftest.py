@@ -55,8 +55,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(runs, limits=None, token=""):
-    app = App(open_runs(runs), limits or Limits(), token)
+def serving(runs, limits=None, token="", engine="torch"):
+    app = App(open_runs(runs, engine, 1), limits or Limits(), token)
     server, sock = make_server(app), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
