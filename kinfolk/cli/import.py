@@ -24,6 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="NAME", help="a key or tensors (* is anything) of no account"
     )
+    parser.add_argument(
+        "--type", metavar="KIND", help="the model_type, where config.json does not say it (bert, gpt2 …)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.exchange.tokenizing import read_tokenizer
     from kinfolk.train import folder
 
-    imported = open_folder(args.folder, ignore=args.ignore)
+    imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
     spec = dumps(recipe_of(imported.model.spec, imported.model_type, str(imported.also.get("problem_type", ""))))
     origin: dict[str, Any] = {

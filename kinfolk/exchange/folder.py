@@ -39,22 +39,26 @@ class Imported:
     also: dict[str, Any]
 
 
-def from_hf(folder: str | Path, *, ignore: Iterable[str] = ()) -> Transformer:
+def from_hf(folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None) -> Transformer:
     """Read a model from a folder of config.json and model.safetensors (or pytorch_model.bin, whole or in shards).
 
     What the configuration says and Kinfolk cannot express is refused by name, and so is every tensor that is missing or
     not known; `ignore` names keys and tensors (a star stands for anything) that are known to be of no account. Weights
-    are mapped from the file, which should stay where it is; half-precision ones become float32.
+    are mapped from the file, which should stay where it is; half-precision ones become float32. `model_type` is for
+    old configurations that do not say theirs, where the names of tensors do not tell it either.
     """
-    return open_folder(folder, ignore=ignore).model
+    return open_folder(folder, ignore=ignore, model_type=model_type).model
 
 
-def open_folder(folder: str | Path, *, ignore: Iterable[str] = ()) -> Imported:
+def open_folder(folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None) -> Imported:
     """Read a model as `from_hf` does, and say what it was."""
     folder, ignore = Path(folder), tuple(ignore)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder}: no {CONFIG} here, so this is not a folder of a checkpoint")
     config = Config.load(folder / CONFIG, ignore)
+    load_formats()
+    if not config.values.get("model_type"):
+        config.values["model_type"] = model_type or told_by(Tensors(folder).shapes, folder)
     form = _format(config)
     tensors = Tensors(folder)
     config.tensors = frozenset(map(form.rename, tensors.shapes))
@@ -121,8 +125,21 @@ def _format(config: Config) -> Format:
     return FORMATS[name]
 
 
+def told_by(names: Iterable[str], folder: Path) -> str:
+    """Return the kind of a checkpoint whose configuration does not say it, by the names of its tensors."""
+    known = [form.rename(name) for form in FORMATS.values() for name in names if form.prefix]
+    kinds = [name for name, form in FORMATS.items() if form.prefix == f"{name}."]
+    found = [name for name in kinds if any(tensor.startswith(f"{name}.") for tensor in known)]
+    if len(found) != 1:
+        raise CheckpointError(
+            f"{folder / CONFIG}: model_type is missing, and tensors do not tell it; give model_type= (--type) one of "
+            f"{', '.join(sorted(FORMATS))}"
+        )
+    return found[0]
+
+
 def _spec(form: Format, config: Config) -> tuple[Architecture, Model]:
-    names = config.get("architectures", None) or [None]
+    names = config.get("architectures", None) or [form.told_by(config.tensors)]
     architecture = form.architecture(names[0], config.where)
     spec = form.model(config, architecture.read(config))
     config.finish()

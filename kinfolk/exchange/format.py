@@ -5,7 +5,7 @@ places for the body, and a row for each architecture, which is the name that the
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
@@ -129,6 +129,18 @@ class Format:
                 return one
         known = [one.name for one in self.architectures]
         raise CheckpointError(f"{where}: architecture {name!r} cannot be expressed{suggest(name, known)}")
+
+    def told_by(self, tensors: Collection[str]) -> str | None:
+        """Return the architecture with the largest head that is all there, where a file does not name it."""
+
+        def there(name: str) -> bool:
+            return any(tensor == name or tensor.startswith(f"{name}.") for tensor in tensors)
+
+        heads = {
+            one.name: [n for value in one.table.values() for n in place_of(value).names] for one in self.architectures
+        }
+        whole = [name for name, parts in heads.items() if parts and all(map(there, parts))]
+        return max(whole, key=lambda name: len(heads[name]), default=None)
 
     def architecture_of(self, head: Head) -> Architecture:
         """Return the architecture whose head this is."""

@@ -234,6 +234,22 @@ def test_a_key_may_be_declared_to_be_of_no_account(folder):
     assert kf.from_hf(folder, ignore=["sliding_window"]).n_params > 0
 
 
+def test_an_old_configuration_does_not_say_what_it_is_of(folder):
+    """Neither model_type nor architectures, as files of 2019: the names of tensors tell both."""
+    file = folder / "config.json"
+    values = json.loads(file.read_text())
+    old = {key: value for key, value in values.items() if key not in ("model_type", "architectures")}
+    whole = open_folder(folder)
+    file.write_text(json.dumps(old))
+    again = open_folder(folder)
+    assert (again.model_type, again.architecture) == ("bert", "BertForMaskedLM")
+    assert torch.equal(again.model.eval()(TOKENS).logits, whole.model.eval()(TOKENS).logits)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name.removeprefix("bert."): x for name, x in tensors.items()}, folder / "model.safetensors")
+    refused(folder, "model_type is missing", "--type")
+    assert kf.from_hf(folder, model_type="bert").spec == whole.model.spec
+
+
 def test_a_folder_without_a_configuration(tmp_path):
     refused(tmp_path, "config.json")
     (tmp_path / "config.json").write_text("{")
