@@ -115,7 +115,7 @@ def _chunks(rows: Iterator[tuple[Row, Any]], size: int) -> Iterator[list[tuple[R
 def _answers(run: Opened, split: Any, how: How, length: int | None) -> Iterator[tuple[list[int], Tensor, Any]]:
     """Yield which examples of a split a batch holds, what the head says of them, and the batch."""
     ordered = Sorted(split)
-    batches = Batches(ordered, batch_size=how.batch_size, length=length, shuffle=False)
+    batches = Batches(ordered, batch_size=how.batch_size, length=length, shuffle=False, cut=run.cut)
     for step in range(batches.steps_per_epoch):
         batch = batches.at(step)
         which = ordered.order[batch.index.numpy()].tolist()
@@ -154,7 +154,7 @@ def _of_words(run: Opened, asked: list[Words], how: How, tally: Tally) -> list[d
     split = WordRows(run.tokenizer, [row.words for row in asked], run.classes, run.length)
     tally.parted += split.n_parted
     # an opening mark moves every token one to the right
-    shift = int(getattr(run.learner.objective, "opening", "none") == "cls")
+    shift = int(getattr(run.objective, "opening", "none") == "cls")
     parts: list[tuple[list[int], list[float]]] = [([], [])] * len(split)
     for which, logits, _ in _answers(run, split, how, run.length):
         shares, best = logits.softmax(-1).max(-1)
@@ -186,7 +186,7 @@ def _entities(words: Words, tags: list[str]) -> list[dict[str, Any]]:
 
 
 def _of_questions(run: Opened, asked: list[Question], how: How, tally: Tally) -> list[dict[str, Any]]:
-    objective: Any = run.learner.objective
+    objective: Any = run.objective
     split = AnswerSplit("rows", run.tokenizer, asked, run.reading, always=run.always, labelled=False)
     tally.cut += split.questions_cut
     windows = Windows(split, objective.longest)

@@ -65,14 +65,15 @@ def tally_of(objective: Objective, classes: Sequence[str], split: Any = None) ->
     return Correlation() if isinstance(objective, Regress) else None
 
 
-def judged(
-    learner: Learner, split: Any, *, batch_size: int, length: int | None, n_batches: int = 0
-) -> dict[str, float]:
-    """Return the figures of a learner on a split, by name, the usual one first; nothing where there are no labels."""
+def judged(learner: Learner, split: Any, n_batches: int = 0, **reading: Any) -> dict[str, float]:
+    """Return the figures of a learner on a split, by name, the usual one first; nothing where there are no labels.
+
+    reading: how it is read, arguments of `Batches`, as `reading_of` gives them.
+    """
     tally = tally_of(learner.objective, getattr(split, "classes", ()), split)
     if tally is None:
         return {}
-    batches = Batches(split, batch_size=batch_size, length=length, shuffle=False)
+    batches = Batches(split, shuffle=False, **reading)
     evaluate(Watched(learner, tally), batches, n_batches)
     return tally.values()
 
