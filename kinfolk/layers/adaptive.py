@@ -76,6 +76,8 @@ class _Clusters(Module):
     def forward(self, tokens_BL: Tensor) -> Tensor:
         tokens = tokens_BL.reshape(-1).contiguous()
         cluster = torch.bucketize(tokens, self.cutoffs, right=True)
+        if torch.compiler.is_exporting():
+            return self._all(tokens, cluster).unflatten(0, tokens_BL.shape)
         order = cluster.argsort(stable=True)
         counts = torch.bincount(cluster, minlength=len(self.tables)).tolist()
         firsts = [0, *self.cutoffs.tolist()]
@@ -88,6 +90,16 @@ class _Clusters(Module):
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order), device=order.device)
         return torch.cat(vectors)[back].unflatten(0, tokens_BL.shape)
+
+    def _all(self, tokens: Tensor, cluster: Tensor) -> Tensor:
+        """Look every token up in every table: a graph cannot be told how many tokens are in each."""
+        found: Tensor = self.tables[0].weight.new_zeros(len(tokens), self.d_model)  # type: ignore[operator]
+        first = 0
+        for i, (table, outer) in enumerate(zip(self.tables, self.maps, strict=True)):
+            assert isinstance(table, nn.Embedding)
+            rows = outer(table((tokens - first).clamp(0, table.num_embeddings - 1)))
+            found, first = torch.where((cluster == i)[:, None], rows, found), first + table.num_embeddings
+        return found
 
 
 class _Adaptive(TokensModule):

@@ -89,4 +89,5 @@ class _Patches(EmbeddingModule):
         keep_BL = torch.ones_like(tokens_BL, dtype=torch.bool) if ctx.padding is None else ctx.padding.keep_BL
         real_BL = cut(keep_BL, spec.columns, spec.channels, spec.patch).any(-1)
         real_BL = torch.cat([torch.ones_like(real_BL[:, :1]), real_BL], 1)
-        return ctx.replace(padding=None if bool(real_BL.all()) else Padding.of(real_BL))
+        whole = not torch.compiler.is_exporting() and bool(real_BL.all())
+        return ctx.replace(padding=None if whole else Padding.of(real_BL))

@@ -139,6 +139,8 @@ class _Fading(SpanModule):
 
     def seen(self, reach: Tensor) -> int:
         """Return how many positions the longest of some spans sees, its ramp included."""
+        if torch.compiler.is_exporting():
+            return self.max_span  # a graph is told no numbers; what is too far fades all the same
         # in this order, what is not a number sees everything
         return math.ceil(min(float(self.max_span), self.spec.ramp + float(reach.detach().amax())))
 

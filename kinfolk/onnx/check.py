@@ -69,7 +69,7 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     """Return how far two tensors are from each other; never less for what is no number."""
     if not (ours.isfinite().all() and theirs.isfinite().all()):
         return torch.inf
-    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+    return float(((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).detach())
 
 
 def _said(engine: Engine, given: Given) -> list[Tensor]:

@@ -23,6 +23,7 @@ from kinfolk.onnx.folder import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER,
 from kinfolk.onnx.fused import fuse
 from kinfolk.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
 from kinfolk.onnx.int8 import quantise
+from kinfolk.onnx.lean import lean
 from kinfolk.onnx.recurrent import as_operators
 from kinfolk.onnx.trace import bare, failing, need, traced
 from kinfolk.train import durable
@@ -77,7 +78,7 @@ def to_onnx(
 def _written(aside: Path, about: About, graphs: dict[str, Any], model: Transformer) -> About:
     """Write graphs, and hold them to torch."""
     for name, graph in graphs.items():
-        (aside / name).write_bytes(bare(graph).SerializeToString())
+        (aside / name).write_bytes(lean(bare(graph)).SerializeToString())
     (aside / ABOUT).write_text(about.text(), encoding="utf-8")
     try:
         found = differences(aside, model)

@@ -73,10 +73,10 @@ def bare(proto: Any) -> Any:
     out = onnx.ModelProto()
     out.CopyFrom(proto)
     del out.metadata_props[:]
-    for one in (out.graph, *out.graph.node, *out.graph.initializer, *out.graph.input, *out.graph.output):
+    graph = out.graph
+    for one in (graph, *graph.node, *graph.initializer, *graph.input, *graph.output, *graph.value_info):
         del one.metadata_props[:]
         one.doc_string = ""
-    del out.graph.value_info[:]
     return out
 
 

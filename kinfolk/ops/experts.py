@@ -36,6 +36,8 @@ def mix_experts(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weigh
     if torch.is_autocast_enabled(device):
         x_LD = x_LD.to(torch.get_autocast_dtype(device))
     gate_Lk = gate_Lk.to(x_LD.dtype)
+    if torch.compiler.is_exporting():
+        return _all(x_LD, expert_Lk, gate_Lk, activation, weights)
     if torch.is_grad_enabled():
         out: Tensor = _MixExperts.apply(x_LD, expert_Lk, gate_Lk, activation, *weights)
         return out
@@ -128,6 +130,16 @@ def _forward(x: Tensor, pieces: _Pieces, gate: Tensor, activation: str, w: Weigh
             kept[where] = u
         y[where] = _affine(activate(u, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
     return pieces.summed(y, gate)
+
+
+def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: str, w: Weights) -> Tensor:
+    """Run every expert on every token: a graph cannot be told how many tokens each will have."""
+    y_LD = torch.zeros_like(x_LD)
+    for e in range(len(w.narrow_EDF)):
+        u_LF = _affine(x_LD, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
+        out = _affine(activate(u_LF, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
+        y_LD = y_LD + out * torch.where(expert_Lk == e, gate_Lk, 0.0).sum(1, keepdim=True)
+    return y_LD
 
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

@@ -361,6 +361,8 @@ def _keep(keep_BM: Tensor | None, at: slice) -> Tensor | None:
 
 
 def _slices(length: int) -> list[slice]:
+    if torch.compiler.is_exporting():
+        return [slice(0, length)]  # a graph is made once for all lengths
     return [slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
 
 

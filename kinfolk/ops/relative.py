@@ -114,6 +114,10 @@ def distance_scores(q: Tensor, table_HRK: Tensor, high: int, q_pos: Tensor, k_po
     Distances outside the table belong to pairs that are not allowed, and get a number without meaning.
     Reference: `kinfolk.ops.naive.relative.distance_scores`.
     """
+    if torch.compiler.is_exporting():
+        # a graph is told no numbers, so that it picks from the whole table
+        whole = (high - distances(q_pos, k_pos)).clamp(0, table_HRK.shape[1] - 1)
+        return picked_scores(q, table_HRK, whole)
     if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1 and _consecutive(q_pos) and _consecutive(k_pos):
         farthest = int(q_pos[0, -1] - k_pos[0, 0])
         n_rows = min(table_HRK.shape[1] - (high - farthest), q_pos.shape[1] + k_pos.shape[1] - 1)

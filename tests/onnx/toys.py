@@ -8,19 +8,32 @@ from pathlib import Path
 
 import torch
 
+import kinfolk as kf
 from kinfolk.onnx.engine import Engine
 from kinfolk.onnx.export import to_onnx
-from tests.family.test_relatives import model
+from tests.family.test_relatives import numbers
 
 
 @functools.cache
-def toy(name):
-    return model(name, torch.float32)
+def toy(name, **changes):
+    """Return a model of one layer whose biases are not zero and whose gains are not one."""
+    recipe = kf.relative(name, size="tiny", **numbers(name, n_layers=1, **changes))
+    m, draw = kf.build(recipe, seed=1).eval(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in m.parameters():
+            p += 0.05 * torch.randn(p.shape, generator=draw)
+    return m
 
 
 @functools.cache
-def exported(name, **options):
+def exported(name):
+    """Return the folder of its graphs."""
     folder = Path(tempfile.mkdtemp())
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    to_onnx(toy(name), folder / "graphs", **options)
-    return Engine(folder / "graphs", threads=1)
+    to_onnx(toy(name), folder / "graphs")
+    return folder / "graphs"
+
+
+@functools.cache
+def engine(name):
+    return Engine(exported(name), threads=1)
