@@ -50,3 +50,30 @@ def test_refuses_before_it_starts(run, capsys):
         assert not (run / "never").exists()
     assert main.main(["compress", whole, "--steps", "heads=0.5", "--out", whole]) != 0
     assert "choose another --out" in capsys.readouterr().err
+
+
+def test_exchanged_maps_are_taken_by_every_verb_and_plain_ones_by_others(run, capsys):
+    thin, whole = run / "thin", run / "plain"
+    words = ["compress", str(run / "run"), "--steps", "rank=0.25,int8", "--out", str(thin), "--batches", "2"]
+    assert main.main(words) == 0
+    out = capsys.readouterr().out
+    assert all(word in out for word in ("rank=0.25", "int8", "memory", "speed"))
+    assert main.main(["eval", str(thin), "--json", "--batches", "2"]) == 0
+    before = json.loads(capsys.readouterr().out)["measures"]["next-token"]["mean"]
+    assert main.main(["generate", str(thin), "--prompt", "a", "--max-new", "4", "--greedy"]) == 0
+    assert main.main(["inspect", str(thin), "--text", "a lazy fox", "--out", str(run / "thin.html")]) == 0
+    assert main.main(["export", str(thin), "--to", "hf", "--out", str(run / "hf")]) != 0
+    assert "decoder.blocks[0].parts[0] is Int8" in capsys.readouterr().err
+    assert main.main(["compress", str(thin), "--steps", "plain", "--out", str(whole), "--batches", "2"]) == 0
+    assert main.main(["export", str(whole), "--to", "hf", "--out", str(run / "hf")]) == 0
+    capsys.readouterr()
+    assert main.main(["eval", str(whole), "--json", "--batches", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["measures"]["next-token"]["mean"] == pytest.approx(before, rel=0.02)
+
+
+def test_a_student_of_another_size_is_taught(run, capsys):
+    words = ["compress", str(run / "run"), "--student", "gpt2", "--student-set", "n_layers=1", "--recover", "10"]
+    assert main.main([*words, "--distil", "tinybert", "--out", str(run / "student"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in found] == ["as trained", "student", "recovered, 10 steps, taught"]
+    assert found[1]["params"] < found[0]["params"]
