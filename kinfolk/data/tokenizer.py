@@ -23,10 +23,11 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>", "<cls>", "<mask>")
 N_SPECIALS = len(SPECIALS)
 
 # the names other people's files use, in the order of SPECIALS; BERT's begin and end a text with [CLS] and [SEP], and
-# RoBERTa's have <s> and </s> for all four, so that no ids are added which a model of theirs has no row for
+# RoBERTa's have <s> and </s> for all four, so that no ids are added which a model of theirs has no row for; GPT-2's
+# <|endoftext|> is all it has, and padding is hidden whatever its id
 _ALIASES = (
-    ("<pad>", "[PAD]", "<|pad|>"),
-    ("<bos>", "<s>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>", "[CLS]"),
+    ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>"),
+    ("<bos>", "<s>", "[BOS]", "<|startoftext|>", "<|begin_of_text|>", "[CLS]", "<|endoftext|>"),
     ("<eos>", "</s>", "[EOS]", "<|endoftext|>", "<|end_of_text|>", "[SEP]"),
     ("<unk>", "[UNK]", "<|unk|>"),
     ("<sep>", "[SEP]", "</s>"),

@@ -19,8 +19,11 @@ from kinfolk.exchange.differences import differences
 from kinfolk.exchange.format import FORMATS, Architecture, Format, Misfit
 from kinfolk.exchange.opening import fill, undrawn
 from kinfolk.exchange.places import rows
-from kinfolk.exchange.tensors import WEIGHTS, Tensors
+from kinfolk.exchange.tensors import INDEX, WEIGHTS, Tensors
 from kinfolk.models.model import Model, Transformer
+
+SHARD = 5_000_000_000
+"""Bytes of weights that one file holds."""
 
 CONFIG, TOKENIZER, PICTURES = "config.json", "tokenizer.json", "preprocessor_config.json"
 
@@ -85,17 +88,19 @@ def to_hf(
     model_type: str | None = None,
     tokenizer: str | Path | None = None,
     also: Mapping[str, Any] | None = None,
+    shard: int = SHARD,
 ) -> Path:
     """Write a model as a folder that Hugging Face's libraries open.
 
     The kind of checkpoint is found from the model's spec, or is `model_type`. A model that no kind can express is
     refused, and what stands against the nearest kind is named. `also` is said in config.json besides the network.
+    Weights of more than `shard` bytes are written as several files.
     """
     folder = Path(folder)
     form, architecture, values = _kind(model.spec, model_type)
     tensors = _tensors(model, form, architecture)
     folder.mkdir(parents=True, exist_ok=True)
-    write_tensors(tensors, folder / WEIGHTS)
+    write_weights(tensors, folder, shard)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     besides = Config(also or {}).besides()
     text = json.dumps(besides | values | {"dtype": dtype}, indent=2, sort_keys=True)
@@ -106,6 +111,31 @@ def to_hf(
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / TOKENIZER)
     return folder
+
+
+def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHARD) -> None:
+    """Write the weights of a folder in one file, or in several with a list of what is where."""
+    parts: list[dict[str, Tensor]] = [{}]
+    room = shard
+    for name, x in tensors.items():
+        if parts[-1] and x.nbytes > room:
+            parts.append({})
+            room = shard
+        parts[-1][name] = x
+        room -= x.nbytes
+    if len(parts) == 1:
+        write_tensors(tensors, folder / WEIGHTS)
+        (folder / INDEX).unlink(missing_ok=True)
+        return
+    stem, suffix = Path(WEIGHTS).stem, Path(WEIGHTS).suffix
+    names = [f"{stem}-{i:05}-of-{len(parts):05}{suffix}" for i in range(1, len(parts) + 1)]
+    for file, part in zip(names, parts, strict=True):
+        write_tensors(part, folder / file)
+    where = {name: file for file, part in zip(names, parts, strict=True) for name in part}
+    index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": where}
+    write_atomic(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
+    # a single file would be read first
+    (folder / WEIGHTS).unlink(missing_ok=True)
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:

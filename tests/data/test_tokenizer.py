@@ -209,3 +209,12 @@ def test_what_cannot_be_is_refused(tmp_path: Path, bpe: Tokenizer) -> None:
         needs_sample(Preparation(vocab=300))
     with pytest.raises(DataError, match="bpe needs at least 264 ids, not 100"):
         needs_sample(Preparation(tokenizer="bpe", vocab=100))
+
+
+def test_what_a_gpt_lacks_is_its_end_of_text():
+    """It has no rows for more ids: text begins, ends and is padded with the one special there is."""
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "<|endoftext|>": 2}, []))
+    found = Tokenizer(inner)
+    assert (found.pad, found.bos, found.eos) == (2, 2, 2)
+    assert len({found.unk, found.sep, found.cls, found.mask}) == 4
+    assert min(found.unk, found.sep, found.cls, found.mask) > 2

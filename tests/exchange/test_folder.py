@@ -122,6 +122,29 @@ def test_shards_are_one_model(folder):
     refused(folder, "weight_map")
 
 
+def test_large_weights_are_written_in_shards(folder, tmp_path):
+    model = kf.from_hf(folder).eval()
+    out = kf.to_hf(model, tmp_path / "parts", shard=10_000)
+    files = sorted(file.name for file in out.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert torch.equal(kf.from_hf(out).eval()(TOKENS).logits, model(TOKENS).logits)
+    tensors = [x for file in files for x in load_file(out / file).values()]
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(x.nbytes for x in tensors)
+    assert len(index["weight_map"]) == len(tensors)
+    # each holds at most so much, unless it is a single tensor
+    for file in files:
+        sizes = [x.nbytes for x in load_file(out / file).values()]
+        assert sum(sizes) <= 10_000 or len(sizes) == 1
+    # other weights in the same folder, in one file again
+    other = small("bert", **{"model.head": small().spec.head}, d_ff=48)
+    kf.to_hf(other, out)
+    assert torch.equal(kf.from_hf(out).eval()(TOKENS).logits, other(TOKENS).logits)
+    kf.to_hf(model, out, shard=10_000)
+    assert torch.equal(kf.from_hf(out).eval()(TOKENS).logits, model(TOKENS).logits)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_pickled_weights_are_read_as_data(folder, zipped):
     whole = kf.from_hf(folder).eval()(TOKENS).logits

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import kinfolk as kf
+from kinfolk.core.batch import Batch
 from kinfolk.exchange.folder import open_folder
 from kinfolk.layers.detection_head import DetectionHead
 from kinfolk.layers.paired_head import PairedHeadModule
@@ -95,6 +96,9 @@ SWITCH |= {"num_decoder_layers": 2, "num_sparse_decoder_layers": 2}
 CASES |= {
     "xlnet": ("XLNetModel", XLNET),
     "xlnet-lm": ("XLNetLMHeadModel", XLNET | {"ff_activation": "relu", "layer_norm_eps": 1e-3}),
+    "xlnet-class": ("XLNetForSequenceClassification", XLNET | {"num_labels": 5}),
+    "xlnet-tags": ("XLNetForTokenClassification", XLNET | {"num_labels": 5}),
+    "xlnet-span": ("XLNetForQuestionAnsweringSimple", XLNET),
     "funnel": ("FunnelModel", FUNNEL | {"block_sizes": [1, 2], "num_decoder_layers": 1}),
     "funnel-mlm": ("FunnelForMaskedLM", FUNNEL | {"block_sizes": [2, 1, 1], "d_head": 5}),
     "switch": ("SwitchTransformersForConditionalGeneration", SWITCH),
@@ -126,7 +130,7 @@ CASES |= {
 }
 ROUNDED = {"longformer": 3e-6, "longformer-mlm": 3e-6, "funnel": 1e-5, "funnel-mlm": 1e-5, "switch": 1e-6}
 """Kinds whose class goes through single precision at some place, and how far that takes them."""
-UNPADDED = {"funnel", "funnel-mlm", "xlnet"}
+UNPADDED = {"funnel", "funnel-mlm", "xlnet", "xlnet-class"}
 """Theirs hides a slot that holds any padding, or takes a vector from where padding stands."""
 
 
@@ -283,6 +287,35 @@ def test_pictures_are_read_and_written_to_the_same_numbers(name, size, tmp_path)
     (tmp_path / "theirs" / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.3, 0.4, 0.3]}))
     with pytest.raises(kf.KinfolkError, match=r"image_mean = \[0\.3, 0\.4, 0\.3\]"):
         kf.from_hf(tmp_path / "theirs")
+
+
+def test_a_bart_judges_by_the_last_state_of_a_decoder_that_reads_again(tmp_path):
+    original = their_model("BartForSequenceClassification", SIDES | {"num_labels": 5})
+    original.save_pretrained(tmp_path / "theirs")
+    tokens, keep = batch()
+    tokens = tokens[:2].scatter(1, keep[:2].sum(1, keepdim=True) - 1, original.config.eos_token_id)
+    keep = keep[:2]
+    with torch.no_grad():
+        wanted = original(input_ids=tokens, attention_mask=keep.long()).logits
+    behind = torch.cat([torch.full((2, 1), original.config.decoder_start_token_id), tokens[:, :-1]], 1)
+    given = Batch(index=torch.arange(2), tokens=behind, keep=keep, source=tokens, source_keep=keep)
+    imported = open_folder(tmp_path / "theirs")
+    same(imported.model.eval().run(given).logits, wanted, keep)
+    kf.to_hf(imported.model, tmp_path / "again", also=imported.also)
+    with warnings.catch_warnings(action="ignore"):
+        again = type(original).from_pretrained(tmp_path / "again", dtype=torch.float64).eval()
+    with torch.no_grad():
+        same(again(input_ids=tokens, attention_mask=keep.long()).logits, wanted, keep, 1e-12)
+
+
+def test_their_library_reads_our_shards(tmp_path):
+    original = their_model(*CASES["bert-mlm"])
+    original.save_pretrained(tmp_path / "theirs")
+    tokens, keep = batch()
+    kf.to_hf(kf.from_hf(tmp_path / "theirs"), tmp_path / "again", shard=20_000)
+    assert len(list((tmp_path / "again").glob("model-*.safetensors"))) > 2
+    again = type(original).from_pretrained(tmp_path / "again", dtype=torch.float64).eval()
+    same(theirs(again, tokens, keep), theirs(original, tokens, keep), keep, 1e-12)
 
 
 def test_what_a_funnel_cannot_express_is_refused(tmp_path):

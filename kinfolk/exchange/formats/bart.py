@@ -4,9 +4,11 @@ from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.exchange.formats.bert import class_values, classes
 from kinfolk.exchange.places import Below, Led, Table
 from kinfolk.family.assembly import cross_block, self_block, stack
 from kinfolk.layers.attention import Attention
+from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.embedding import Embedding, Tokens
 from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.head import Head, LMHead
@@ -148,7 +150,19 @@ class Bart(Pairs, model_type="bart"):
         "embedding.source.norm": "encoder.layernorm_embedding",
         "embedding.target.norm": "decoder.layernorm_embedding",
     }
-    architectures = heads("BartForConditionalGeneration", "BartModel", "embedding.source.table.weight")
+    architectures = (
+        *heads("BartForConditionalGeneration", "BartModel", "embedding.source.table.weight"),
+        Architecture(
+            "BartForSequenceClassification",
+            ClassHead,
+            # of the last state of a decoder that reads the text once more, a place behind
+            lambda config: ClassHead(**classes(config), pool="last", activation="tanh"),
+            class_values,
+            table={"head.hidden": "classification_head.dense", "head.output": "classification_head.out_proj"},
+            ties=dict.fromkeys(TIED[:2], "embedding.source.table.weight"),
+            unused=("lm_head.weight", "final_logits_bias"),
+        ),
+    )
 
     def embedding(self, config: Config, scale: str) -> Embedding:
         return TwoSided(tokens=Tokens(position=Learned(), norm=LayerNorm(), scale=scale))

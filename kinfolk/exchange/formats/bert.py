@@ -65,7 +65,7 @@ def class_values(head: ClassHead) -> dict[str, Any]:
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
 
 
-def over_tokens(name: str, unused: tuple[str, ...]) -> tuple[Architecture, ...]:
+def over_tokens(name: str, unused: tuple[str, ...], answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
     """Return the architectures that judge every token; the body's pooler has no part in them."""
     return (
         Architecture(
@@ -76,9 +76,7 @@ def over_tokens(name: str, unused: tuple[str, ...]) -> tuple[Architecture, ...]:
             table={"head.output": "classifier", "head.bias": "classifier.bias"},
             unused=unused,
         ),
-        Architecture(
-            f"{name}ForQuestionAnswering", SpanHead, _span, table={"head.output": "qa_outputs"}, unused=unused
-        ),
+        Architecture(f"{name}For{answering}", SpanHead, _span, table={"head.output": "qa_outputs"}, unused=unused),
     )
 
 

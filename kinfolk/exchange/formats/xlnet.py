@@ -8,9 +8,11 @@ from torch import Tensor
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.exchange.formats.bert import class_values, classes, over_tokens
 from kinfolk.exchange.places import BelowNothing, ByHead, HeadRows, Stacked, Table
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.attention import Attention
+from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.feed_forward import Dense
 from kinfolk.layers.head import Head, LMHead
@@ -23,6 +25,13 @@ from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.funnel import Funnel
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
+
+
+def _summary(config: Config) -> Head:
+    """Return the head over the last token, through a layer; theirs takes the last place, padding or not."""
+    for key, value in (("summary_type", "last"), ("summary_use_proj", True), ("summary_activation", "tanh")):
+        config.only(key, value)
+    return ClassHead(**classes(config), pool="last", activation="tanh")
 
 
 class XLNet(Format, model_type="xlnet"):
@@ -43,6 +52,15 @@ class XLNet(Format, model_type="xlnet"):
             table={"head.bias": "lm_loss.bias"},
             ties={"lm_loss.weight": "embedding.table.weight"},
         ),
+        Architecture(
+            "XLNetForSequenceClassification",
+            ClassHead,
+            _summary,
+            class_values,
+            table={"head.hidden": "sequence_summary.summary", "head.output": "logits_proj"},
+            unused=("lm_loss.*",),
+        ),
+        *over_tokens("XLNet", ("lm_loss.*",), answering="QuestionAnsweringSimple"),
     )
 
     def model(self, config: Config, head: Head) -> Model:
