@@ -36,7 +36,7 @@ class Study:
     task: Task
     read: Callable[[Path], tuple[Any, Any]]
     rows: tuple[int, int]
-    epochs: float = 3.0
+    epochs: float = 2.0
     length: int = 64
     ending: str = ".csv"
     metric: str = ""
@@ -97,13 +97,13 @@ def squad(data: Path) -> tuple[Rows, Rows]:
 
 
 STUDIES: dict[str, Study] = {
-    "sst2": Study(Task("classify"), sst2, (1000, 872)),
-    "trec": Study(Task("classify"), trec, (1000, 452)),
-    "cola": Study(Task("classify"), cola, (1000, 527), metric="mcc"),
-    "stsb": Study(Task("regress", second="second"), stsb, (1000, 500)),
-    "goemotions": Study(Task("multi-label"), goemotions, (2000, 500)),
-    "wnut17": Study(Task("tag"), wnut, (1000, 300), ending=".conll"),
-    "squad": Study(Task("answer"), squad, (800, 150), epochs=2, length=192, ending=".json"),
+    "sst2": Study(Task("classify"), sst2, (400, 400)),
+    "trec": Study(Task("classify"), trec, (400, 300)),
+    "cola": Study(Task("classify"), cola, (400, 400), metric="mcc"),
+    "stsb": Study(Task("regress", second="second"), stsb, (400, 300)),
+    "goemotions": Study(Task("multi-label"), goemotions, (800, 300)),
+    "wnut17": Study(Task("tag"), wnut, (400, 200), ending=".conll"),
+    "squad": Study(Task("answer"), squad, (400, 80), epochs=2, length=192, ending=".json"),
 }
 
 
@@ -149,7 +149,7 @@ def run(name: str, tactic: str, args: argparse.Namespace, seed: int) -> dict[str
         files = (place / f"train{study.ending}", place / f"valid{study.ending}")
         if not files[1].exists():
             files = write(study, args.data, place)
-        effort = Effort(epochs=study.epochs, length=study.length, metric=study.metric, validations=2)
+        effort = Effort(epochs=study.epochs, length=study.length, metric=study.metric, batch_size=16)
         made = prepare(open_source(args.source), study.task, files, effort=effort, tactic=tactic)
         result, _ = finetune(made, out, seed=seed, options=options)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -14,6 +14,7 @@ from kinfolk.layers.added import Adapted, Lora
 from kinfolk.layers.class_head import PoolingHead
 from kinfolk.layers.part import Mixer, Part
 from kinfolk.models.model import Model
+from kinfolk.models.reversible import Reversible
 from kinfolk.objectives.supervised import Classify, ClassifyMany
 from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, Some
 from kinfolk.optim.noise import Mixout
@@ -111,6 +112,9 @@ def _adapters(recipe: Recipe, number: float, data: Data) -> Recipe:
 
 
 def _mixout(recipe: Recipe, number: float, data: Data) -> Recipe:
+    stacks = [stack for stack in (recipe.model.encoder, recipe.model.decoder) if stack is not None]
+    if any(isinstance(stack, Reversible) for stack in stacks):
+        raise SpecError("tactic 'mixout': a reversible stack finds its inputs again, and would find other weights")
     return recipe.replace(training=recipe.training.replace(noise=Mixout(p=number)))
 
 

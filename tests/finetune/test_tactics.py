@@ -18,6 +18,7 @@ from kinfolk.layers.added import is_added
 from kinfolk.models.folder import load_weights
 from kinfolk.train import RunOptions
 from kinfolk.train.run import load_learner, resume
+from tests.finetune.conftest import make_run
 
 QUIET = RunOptions(quiet=True, tensorboard=False, threads=1)
 SHORT = Effort(steps=6, batch_size=8, lr=1e-2)
@@ -153,6 +154,12 @@ def test_the_top_begins_anew(run, files, tmp_path):
     }
     with pytest.raises(SpecError, match="has 2 blocks"):
         write_start(made(run, files, "reinit=3"), tmp_path / "other.safetensors")
+
+
+def test_noise_and_recomputing_do_not_go_together(words, files, tmp_path):
+    reversible = make_run(tmp_path / "reversible", "reversible", words)
+    with pytest.raises(SpecError, match="would find other weights"):
+        made(reversible, files, "mixout")
 
 
 def test_a_tactic_that_nobody_knows_is_refused():
