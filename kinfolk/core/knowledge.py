@@ -28,25 +28,27 @@ class Names(Generic[T]):
     known: Mapping[Name, T]
 
     @functools.cached_property
-    def longest(self) -> int:
-        """Tokens of the longest name."""
-        return max(map(len, self.known), default=0)
+    def lengths(self) -> dict[int, list[int]]:
+        """How many tokens the names have that begin with each token, the most first."""
+        found: dict[int, set[int]] = {}
+        for name in self.known:
+            found.setdefault(name[0], set()).add(len(name))
+        return {first: sorted(lengths, reverse=True) for first, lengths in found.items()}
 
     def mentions(self, row: NDArray[Any], starts: NDArray[np.bool_] | None = None) -> Iterator[Mention[T]]:
         """Yield what a row names, from the left, the longest name first; no two of them share a token.
 
         starts: of each token whether a word begins with it; a name is whole words. None: every token is a word.
         """
-        ids, at, longest = row.tolist(), 0, self.longest
+        ids, at = row.tolist(), 0
         while at < len(ids):
             taken = 1
-            if starts is None or starts[at]:
-                for stop in range(min(len(ids), at + longest), at, -1):
-                    name = tuple(ids[at:stop])
-                    if name in self.known and (starts is None or stop == len(ids) or starts[stop]):
-                        yield Mention(at, stop - 1, self.known[name])
-                        taken = stop - at
-                        break
+            for length in self.lengths.get(ids[at], ()) if starts is None or starts[at] else ():
+                name, stop = tuple(ids[at : at + length]), at + length
+                if name in self.known and (starts is None or stop == len(ids) or starts[stop]):
+                    yield Mention(at, stop - 1, self.known[name])
+                    taken = length
+                    break
             at += taken
 
 
