@@ -132,8 +132,7 @@ class App:
         await exchange.answer(200, _told(protocol.find(self.served, name)))
 
     async def _completions(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body = protocol.checked(await exchange.body(headers), self.forms.completions)
-        served = protocol.find(self.served, body["model"])
+        body, served = self._asked(await exchange.body(headers), "completions")
         asked = await asyncio.to_thread(protocol.understand, body, served, self.limits)
         answer = Answer(asked, f"cmpl-{next(self._numbers)}", int(time.time()))
         waiting = Waiting(self.engine)
@@ -151,8 +150,7 @@ class App:
             self.engine.cancel(request)
 
     async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body = protocol.checked(await exchange.body(headers), self.forms.embeddings)
-        served = protocol.find(self.served, body["model"])
+        body, served = self._asked(await exchange.body(headers), "embeddings")
         most = served.limit(self.limits.context)
         rows = await asyncio.to_thread(protocol.sequences, served, body["input"], most)
         texts = [
@@ -170,10 +168,7 @@ class App:
         await exchange.answer(200, _listed(served, data, sum(map(len, rows))))
 
     async def _classify(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body = protocol.checked(await exchange.body(headers), self.forms.classify)
-        served = protocol.find(self.served, body["model"])
-        if served.opened is None or served.opened.task not in ("class", "classes"):
-            raise RefusalError(400, "model_does_not_classify", f"{served.name} was not trained to tell classes apart")
+        body, served = self._asked(await exchange.body(headers), "classify")
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         said = await self._call(exchange, served, lambda: served.classify(texts))
         n = sum(len(served.tokenizer.encode(t)) for one in texts for t in ([one] if isinstance(one, str) else one))
@@ -182,8 +177,7 @@ class App:
     async def _inspect(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         from kinfolk.serve.page import seen
 
-        body = protocol.checked(await exchange.body(headers), self.forms.inspect)
-        served = protocol.find(self.served, body["model"])
+        body, served = self._asked(await exchange.body(headers), "inspect")
         found = await self._call(exchange, served, lambda: seen(served, body["text"], body.get("target")))
         await exchange.answer(200, found)
 
@@ -193,16 +187,22 @@ class App:
         await exchange.answer(200, {name: tokenizer.inner.id_to_token(i) for name, i in names.items()})
 
     async def _tokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body = protocol.checked(await exchange.body(headers), self.forms.tokenize)
-        served = protocol.find(self.served, body.get("model", next(iter(self.served))))
+        body, served = self._asked(await exchange.body(headers), "tokenize")
         ids = await asyncio.to_thread(protocol.tokens, served, body["prompt"])
         found = {"tokens": ids, "count": len(ids), "max_model_len": served.limit(self.limits.context)}
         await exchange.answer(200, found)
 
     async def _detokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body = protocol.checked(await exchange.body(headers), self.forms.detokenize)
-        served = protocol.find(self.served, body.get("model", next(iter(self.served))))
+        body, served = self._asked(await exchange.body(headers), "detokenize")
         await exchange.answer(200, {"prompt": served.decode([int(i) for i in body["tokens"]])})
+
+    def _asked(self, body: Any, form: str) -> tuple[dict[str, Any], Served]:
+        """Return a request that is as it should be, and the run that it is for; the first, if it does not say."""
+        name = body.get("model") if isinstance(body, dict) else None
+        served = protocol.find(self.served, name if isinstance(name, str) else next(iter(self.served)))
+        if isinstance(name, str):
+            protocol.able(served, form)
+        return protocol.checked(body, getattr(self.forms, form)), served
 
     async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
         waiting = Waiting(self.engine)

@@ -112,7 +112,8 @@ class Engine:
         with self._news:
             if self._closing:
                 raise ClosingError
-            if self._taken + request.size > self.limits.rows + self.limits.queue:
+            # one that is larger than the queue is taken on by an engine that has nothing else to do
+            if self._taken and self._taken + request.size > self.limits.rows + self.limits.queue:
                 raise BusyError
             self._taken += request.size
             if request.call is not None:

@@ -33,7 +33,7 @@ def document(forms: Forms, guarded: bool) -> dict[str, Any]:
         "/v1/completions": _post(
             "go on from prompts",
             forms.completions,
-            _json(_completion(usage)) | {"text/event-stream": {"schema": TEXT}},
+            _json(_completion(usage)) | {"text/event-stream": {"schema": {"type": "object"}}},
         ),
         "/v1/embeddings": _post("a vector for each text", forms.embeddings, _json(_list(embedding, usage))),
         "/v1/classify": _post("the class of each text", forms.classify, _json(_list(label, usage))),

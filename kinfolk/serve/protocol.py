@@ -49,7 +49,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
     """Describe what may be asked of these runs."""
     every = list(served)
     writing = [name for name in every if served[name].writes]
-    judging = [name for name in every if served[name].opened is not None]
+    judging = [name for name in every if served[name].classifies]
 
     def ids(names: Sequence[str]) -> Schema:
         # of several models, what all of them have
@@ -61,10 +61,13 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
         return {"anyOf": [text, array(text, 1, most), ids(names), array(ids(names), 1, most)]}
 
     def model(names: Sequence[str]) -> Schema:
-        # one that is not served is answered with 404 rather than as a fault of form
-        return {"type": "string", "description": f"one of: {', '.join(names)}", "example": (list(names) or [""])[0]}
+        # one that is not served, or not for this, is answered with 404 before the form is looked at
+        return {"type": "string", "enum": list(names)} if names else {"type": "string"}
 
     most, anyone = limits.rows + limits.queue, {"type": ["string", "null"], "description": "the first, if left out"}
+    second: dict[str, Any] = {}
+    if any(one.spec.topology == "encoder-decoder" for one in served.values()):
+        second["target"] = {"type": ["string", "null"], "description": "what an encoder-decoder reads besides"}
     return Forms(
         completions=record(["model"], model=model(writing), **_wishes(texts(writing, most), limits)),
         embeddings=record(
@@ -75,12 +78,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
             user={"type": ["string", "null"]},
         ),
         classify=record(["model", "input"], model=model(judging), input=_judged(most)),
-        inspect=record(
-            ["model", "text"],
-            model=model(every),
-            text={"type": "string", "minLength": 1},
-            target={"type": ["string", "null"], "description": "what an encoder-decoder reads besides"},
-        ),
+        inspect=record(["model", "text"], model=model(every), text={"type": "string", "minLength": 1}, **second),
         tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
         detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
     )
@@ -149,6 +147,15 @@ def find(served: Mapping[str, Served], name: str) -> Served:
     return served[name]
 
 
+def able(served: Served, form: str) -> None:
+    """Refuse to ask a run for what is not its work."""
+    if form == "completions" and not served.writes:
+        raise RefusalError(404, "model_does_not_write", f"{served.name} does not write: it has no decoder for text")
+    if form == "classify" and not served.classifies:
+        message = f"{served.name} was not trained to tell classes apart"
+        raise RefusalError(404, "model_does_not_classify", message)
+
+
 def several(given: Any) -> list[Any]:
     """Return a text, several, or their ids, as several."""
     return given if isinstance(given, list) and not isinstance(given[0], int | float) else [given]
@@ -182,14 +189,9 @@ def tokens(served: Served, text: str) -> list[int]:
 
 def understand(asked: Mapping[str, Any], served: Served, limits: Limits) -> Asked:
     """Turn a checked request for texts into rows, or refuse it."""
-    if not served.writes:
-        raise RefusalError(400, "model_does_not_write", f"{served.name} does not write: it has no decoder for text")
     pairs, context = served.spec.topology == "encoder-decoder", served.limit(limits.context)
     prompts = sequences(served, asked.get("prompt", ""), context)
     n, top, echo = int(asked.get("n", 1)), asked.get("logprobs"), bool(asked.get("echo"))
-    if len(prompts) * n > limits.rows + limits.queue:
-        message = f"{len(prompts) * n} texts in one request; at most {limits.rows + limits.queue}"
-        raise RefusalError(413, "too_many_texts", message)
     if pairs and echo and top is not None:
         raise RefusalError(400, "invalid_request", "echo: the source of an encoder-decoder has no probabilities")
     how = _decoding(asked, served)

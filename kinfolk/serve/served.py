@@ -98,6 +98,11 @@ class Served:
         """What answers about the labels it was taught; None if it was taught none."""
         return open_run(self.path) if self.learner is not None and judges(self.recipe) else None
 
+    @property
+    def classifies(self) -> bool:
+        """Whether it tells classes apart."""
+        return self.opened is not None and self.opened.task in ("class", "classes")
+
     @cached_property
     def embedder(self) -> Embedder:
         """What gives the vectors of texts."""

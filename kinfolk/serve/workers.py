@@ -67,8 +67,9 @@ class TorchWorker:
         logits_BV = self.model.head.logits(hidden_BLD[torch.arange(n, device=self._device), lengths_B - 1])
 
         def scores(i: int) -> Iterator[Tensor]:
-            for part_LD in hidden_BLD[i, : len(prompts[i]) - 1].split(SCORED):
-                yield self.model.head.logits(part_LD[None])[0]
+            n = len(prompts[i]) - 1
+            for at in range(0, n, SCORED):
+                yield self.model.head.logits(hidden_BLD[i : i + 1, at : min(n, at + SCORED)])[0]
 
         return state, logits_BV, scores
 
@@ -107,7 +108,8 @@ class OnnxWorker:
             state, found = self.engine.prompt(prompts, room)
 
         def scores(i: int) -> Iterator[Tensor]:
-            yield self.engine.scores(torch.tensor([prompts[i]]))[0, :-1]
+            if len(prompts[i]) > 1:
+                yield self.engine.scores(torch.tensor([prompts[i]]))[0, :-1]
 
         return state, torch.from_numpy(found), scores
 

@@ -15,20 +15,21 @@ from kinfolk.serve.app import App
 from kinfolk.serve.limits import Limits
 from kinfolk.serve.server import listen, make_server, open_runs
 from kinfolk.train import folder
+from tests.predict.made import reviews, train
 
 TOY = {"n_layers": 2, "d_model": 32, "d_ff": 64, "n_heads": 4, "max_len": 1024}
 
 
-def make_run(out, name, tokenizer=None, about=None, **numbers):
+def make_run(out, name, scale=3.0, **numbers):
     """Write a run with weights that are large enough for choices to differ."""
-    tokenizer = tokenizer or Tokenizer.byte()
+    tokenizer = Tokenizer.byte()
     recipe = kf.relative(name, size="tiny", **(TOY | {"vocab_size": tokenizer.vocab_size} | numbers))
-    run = {"seed": 0, "data": {"name": ""}, "fingerprint": "", **(about or {})} | folder.origin()
+    run = {"seed": 0, "data": {"name": ""}, "fingerprint": ""} | folder.origin()
     folder.create(out, dumps(recipe), run, tokenizer)
     model = kf.build(recipe, seed=3)
     with torch.no_grad():
         for p in model.parameters():
-            p *= 3
+            p *= scale
     save_model(model, out / "aside")
     (out / "aside" / "model.safetensors").rename(out / "model.safetensors")
     return out
@@ -81,6 +82,12 @@ def gpt2(tmp_path_factory):
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("runs") / "bert", "bert")
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judge")
+    return train(folder / "judge", f"labelled:{reviews(folder / 'reviews.jsonl')}")
 
 
 @pytest.fixture(scope="module")

@@ -138,5 +138,5 @@ def test_errors_are_those_that_the_client_knows(client):
         client.completions.create(model="gpt3", prompt="x")
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.completions.create(model="gpt2", prompt="x", temperature=9)
-    with pytest.raises(openai.BadRequestError, match="does not write"):
+    with pytest.raises(openai.NotFoundError, match="does not write"):
         client.completions.create(model="bert", prompt="x")
