@@ -30,6 +30,10 @@ TACTICS: dict[str, About] = {
     "scratch": About("nothing of what was learnt is taken over: the same body, drawn anew, to compare with"),
 }
 
+MOVERS = {name: name for name in ("frozen", "bitfit", "two-stage", "lora", "adapters")}
+MOVERS |= {name: "layers" for name in ("layer-wise", "gradual", "ulmfit")}
+"""Tactics that say what moves and how far; only those of one kind go together."""
+
 Parts = tuple[tuple[str, float], ...]
 
 
@@ -47,6 +51,10 @@ def read(text: str) -> Parts:
             parts.append((name, float(number) if equals else float(usual or 0)))
         except ValueError:
             raise SpecError(f"tactic {word!r}: expected a number, such as {name}={usual:g}") from None
+    movers = [name for name, _ in parts if name in MOVERS]
+    for name in movers[1:]:
+        if MOVERS[name] != MOVERS[movers[0]]:
+            raise SpecError(f"tactic {text!r}: {movers[0]} and {name} both say what moves; take one of them")
     if not parts:
         raise SpecError(f"tactic {text!r}: expected one, such as plain (known: {', '.join(TACTICS)})")
     return tuple(parts)

@@ -25,6 +25,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.models.model import Model
 from kinfolk.train import folder
 from kinfolk.train.checkpoint import Checkpoints
+from kinfolk.train.knowing import own
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ def _open_run(path: Path) -> Source:
     registry.load()
     whole = "model" in read_toml(path / folder.SPEC)
     spec = path / folder.SPEC
-    recipe = load_spec(Recipe, spec) if whole else recipe_of(load_spec(Model, spec), path.name)
+    recipe = own(load_spec(Recipe, spec), path) if whole else recipe_of(load_spec(Model, spec), path.name)
     file = path / folder.WEIGHTS
     if not file.is_file():
         checkpoints = Checkpoints(path / "checkpoints")

@@ -17,7 +17,8 @@ WRITTEN = ("bleu", "rouge-l")
 def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
     """Return the score of every measure, the headline first."""
     assert job.valid is not None
-    tally = tally_for(job)
+    # what several processes saw cannot be added up beyond sums
+    tally = tally_for(job) if team.world == 1 else None
     learner = job.learner if tally is None else Watched(job.learner, tally)
     scores = evaluate(learner, job.valid, job.training.eval_batches, team=team, autocast=autocast)
     if tally is not None:

@@ -167,4 +167,7 @@ def test_a_tactic_that_nobody_knows_is_refused():
         parse("lore=2")
     with pytest.raises(SpecError, match="takes no number"):
         parse("frozen=2")
+    with pytest.raises(SpecError, match="lora and layer-wise both say what moves"):
+        parse("lora=2+layer-wise=0.9")
+    assert parse("layer-wise=0.9+gradual").parts == (("layer-wise", 0.9), ("gradual", 0.5))
     assert parse("lora=4+reinit=2").parts == (("lora", 4.0), ("reinit", 2.0))
