@@ -31,7 +31,7 @@ TACTICS: dict[str, About] = {
 }
 
 MOVERS = {name: name for name in ("frozen", "bitfit", "two-stage", "lora", "adapters")}
-MOVERS |= {name: "layers" for name in ("layer-wise", "gradual", "ulmfit")}
+MOVERS |= dict.fromkeys(("layer-wise", "gradual", "ulmfit"), "layers")
 """Tactics that say what moves and how far; only those of one kind go together."""
 
 Parts = tuple[tuple[str, float], ...]
