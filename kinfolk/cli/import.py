@@ -11,6 +11,7 @@ EPILOG = """\
 examples:
   kin import all-MiniLM-L6-v2 --out runs/minilm        a folder of config.json and model.safetensors
   kin import gpt2 --out runs/gpt2                      then: kin generate runs/gpt2 --prompt "Once"
+  kin import bert --out runs/b --entities names.tsv    KnowBERT: a block that links names to entities, yet to learn
   kin import odd --out runs/odd --ignore my_key        a key of config.json, or tensors, of no account
 
 Nothing is downloaded and nothing of a folder is run. What cannot be expressed is refused by name."""
@@ -25,6 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--ignore", action="append", default=[], metavar="NAME", help="a key or tensors (* is anything) of no account"
     )
     parser.add_argument(
+        "--entities", type=Path, metavar="FILE", help="KnowBERT: link names to entities (mention TAB entity TAB prior)"
+    )
+    parser.add_argument(
         "--type", metavar="KIND", help="the model_type, where config.json does not say it (bert, gpt2 …)"
     )
 
@@ -36,11 +40,18 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.exchange.folder import open_folder, write_tensors
     from kinfolk.exchange.recipe import recipe_of
     from kinfolk.exchange.tokenizing import read_tokenizer
+    from kinfolk.family.knowing import knowledgeable
+    from kinfolk.objectives.knowledge import Entities
     from kinfolk.train import folder
+    from kinfolk.train.knowing import n_entities
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
-    spec = dumps(recipe_of(imported.model.spec, imported.model_type, str(imported.also.get("problem_type", ""))))
+    model, kind = imported.model, str(imported.also.get("problem_type", ""))
+    recipe = recipe_of(model.spec, imported.model_type, kind)
+    if args.entities is not None:
+        model = knowledgeable(model, n_entities=n_entities(args.entities))
+        recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
     origin: dict[str, Any] = {
         "model_type": imported.model_type,
         "architecture": imported.architecture,
@@ -49,21 +60,23 @@ def run(args: argparse.Namespace) -> int:
     length = sentence.longest(args.folder)
     origin |= {} if length is None else {"length": length}
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
-    about |= _classes(imported.also, imported.model.spec.head)
-    folder.create(args.out, spec, about, None if tokenizer is None else _Whole(tokenizer))
-    write_tensors(imported.model.state_dict(), args.out / folder.WEIGHTS)
+    about |= _classes(imported.also, model.spec.head)
+    folder.create(
+        args.out, dumps(recipe), about, None if tokenizer is None else _Whole(tokenizer), knowledge=args.entities
+    )
+    write_tensors(model.state_dict(), args.out / folder.WEIGHTS)
     found = {
         "run": str(args.out),
         "model_type": imported.model_type,
         "architecture": imported.architecture,
-        "parameters": imported.model.n_params,
+        "parameters": model.n_params,
         "tokenizer": tokenizer is not None,
         "left_out": list(imported.left_out),
     }
     if args.json:
         print(json.dumps(found, indent=2))
         return 0
-    print(f"{args.out}: {imported.architecture}, {imported.model.n_params:,} parameters")
+    print(f"{args.out}: {imported.architecture}, {model.n_params:,} parameters")
     if tokenizer is None:
         print(f"  {args.folder} has no tokenizer, so neither has the run")
     if imported.left_out:

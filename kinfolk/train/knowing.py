@@ -37,12 +37,17 @@ def fitted(recipe: Recipe) -> Recipe:
     knowledge, depth = recipe.knowledge, recipe.model.encoder
     if not isinstance(knowledge, Entities) or not knowledge.file or not isinstance(depth, Stack):
         return recipe
-    n = len({entity for _, (_, entity, *_) in read_rows(Path(knowledge.file), ("mention", "entity", "prior"), more=1)})
+    n = n_entities(Path(knowledge.file))
     blocks = list(depth.blocks)
     for at, part in attentions(recipe.model):
         parts = tuple(part.replace(n_entities=n) if other is part else other for other in blocks[at].parts)
         blocks[at] = blocks[at].replace(parts=parts)
     return recipe.replace(model=recipe.model.replace(encoder=depth.replace(blocks=tuple(blocks))))
+
+
+def n_entities(file: Path) -> int:
+    """Return how many entities a file names."""
+    return len({entity for _, (_, entity, *_) in read_rows(file, ("mention", "entity", "prior"), more=1)})
 
 
 def file_of(recipe: Recipe) -> Path | None:

@@ -58,3 +58,26 @@ def test_refusals_are_one_line_and_leave_nothing(folder, tmp_path, capsys):
     assert "decoder.blocks[0].parts[0]" in capsys.readouterr().err
     assert main(["export", str(tmp_path / "other")]) == 2
     assert "--out" in capsys.readouterr().err
+
+
+def test_an_imported_bert_looks_at_entities(tmp_path, capsys):
+    """The body as it was, a block more, and a file that the run keeps; then fine-tuned with both."""
+    letters = {letter: i for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz ")}
+    vocab = letters | {f"<{name}>": 27 + i for i, name in enumerate(("pad", "bos", "eos", "unk", "sep", "cls", "mask"))}
+    tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [], unk_token="<unk>")).save(str(tmp_path / "letters.json"))
+    plain = kf.build(kf.relative("bert", **NUMBERS)).eval()
+    kf.to_hf(plain, tmp_path / "theirs", tokenizer=tmp_path / "letters.json")
+    names, run = tmp_path / "names.tsv", tmp_path / "run"
+    names.write_text("ada\tperson\t3\nada\tlanguage\t1\nbo\ttree\n")
+    assert main(["import", str(tmp_path / "theirs"), "--out", str(run), "--entities", str(names)]) == 0
+    capsys.readouterr()
+    knows = kf.load(run).eval()
+    tokens = torch.tensor([[3, 4, 5]])
+    assert torch.equal(knows(tokens).logits, plain(tokens).logits)
+    names.unlink()
+    (tmp_path / "rows.csv").write_text("text,label\n" + "ada is here,x\nbo is there,y\n" * 8)
+    words = ["finetune", str(run), "--train", str(tmp_path / "rows.csv"), "--steps", "1", "--quiet", "--json"]
+    assert main([*words, "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "tuned")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(name.startswith("head.") for name in found["fresh"])
+    assert (tmp_path / "tuned" / "knowledge.tsv").read_text().startswith("ada\tperson")
