@@ -7,7 +7,7 @@ from typing import Any
 
 OURS = "kinfolk"
 SUBJECTS: tuple[str, ...] = ("attention", "mixers", "train", "generate", "engines")
-SUBJECTS += ("decoding", "memory", "experts", "halting", "startup")
+SUBJECTS += ("decoding", "serve", "memory", "experts", "halting", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 
 

@@ -18,6 +18,7 @@ subjects:
   generate    cached greedy generation beside Hugging Face
   engines     Hugging Face, CTranslate2, onnxruntime and torch, fp32 and int8, on one thread; `generate --engines`
   decoding    every causal relative: time per token and size of its state at several positions
+  serve       16 clients of a server, one after another and at once
   memory      peak memory of a step by depth: plain, recomputed and reversible, and what parameters take of it
   experts     mixtures of 1 to 64 experts beside a dense feed-forward of as many active weights
   halting     a model that halts, on inputs that are easy and hard for it: how many steps, and how long they take

@@ -29,7 +29,8 @@ addEventListener("DOMContentLoaded", () => {
       show(found, shown === asked.model ? chosenPlace() : "");
       shown = asked.model;
       const facts = Object.entries(found.facts).map(([name, value]) => `${name} ${value}`);
-      tell([...facts, `${found.tokens.length} tokens`, `${found.maps.length} maps`].join(" · "));
+      const cut = found.cut ? [`${found.cut} more are left out`] : [];
+      tell([...facts, `${found.tokens.length} tokens`, ...cut, `${found.maps.length} maps`].join(" · "));
     } catch (error) {
       if (error.name !== "AbortError") tell(error.message, true);
     } finally {

@@ -1,13 +1,16 @@
 """The live page: type a text, and see what every head of a run does with it."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from kinfolk.compare.report.html import Html, embed, join, tag
 from kinfolk.inspect.page import Findings, asset, describe, document
-from kinfolk.inspect.sight import look
+from kinfolk.inspect.sight import MOST, look
 from kinfolk.serve.served import Served
 
+WEIGHTS = 1 << 22
+"""Numbers of all maps that one answer holds: 16 MB."""
 HEADERS = {
     # what a text may hold is shown as text, and nothing is loaded from or sent to anywhere else
     "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -18,11 +21,23 @@ HEADERS = {
 
 
 def seen(served: Served, text: str, target: str | None = None) -> dict[str, Any]:
-    """Return what the page shows of a text."""
+    """Return what the page shows of a text; `cut` says how many tokens at its end are left out."""
+    ids, most = served.tokenizer.encode(text), _most(served)
+    if len(ids) > most:
+        text = served.tokenizer.decode(ids[:most])
+    if target is not None:
+        target = served.tokenizer.decode(served.tokenizer.encode(target)[:most])
     sight = look(served.model, served.tokenizer, text, target)
     special = [i in served.tokenizer.special_ids for i in sight.tokens]
     facts = {"relative": served.recipe.name, "parameters": f"{served.model.n_params:,}"}
-    return describe(sight, special, Findings(facts=facts))
+    return describe(sight, special, Findings(facts=facts)) | {"cut": max(0, len(ids) - most)}
+
+
+def _most(served: Served) -> int:
+    """Return how many tokens can be looked at, by the heads that a short text has maps of."""
+    short = look(served.model, served.tokenizer, "a", "a" if served.spec.topology == "encoder-decoder" else None)
+    heads = sum(one.weights_HLM.shape[0] for one in short.maps)
+    return max(8, min(MOST, math.isqrt(WEIGHTS // max(1, heads))))
 
 
 def page(served: Mapping[str, Served]) -> str:

@@ -40,6 +40,13 @@ def number(browser):
     return torch.tensor(float(browser.ask("document.getElementById('told').dataset.value")))
 
 
+def test_long_texts_are_cut_so_that_an_answer_stays_small(live, monkeypatch):
+    monkeypatch.setattr("kinfolk.serve.page.WEIGHTS", 8 * 20 * 20)
+    headers = {"authorization": "Bearer sesame"}
+    found = live.post("/v1/inspect", {"model": "gpt2", "text": "x" * 300}, headers=headers).json()
+    assert (len(found["tokens"]), found["cut"]) == (21, 280)
+
+
 def test_typed_text_is_looked_at_and_every_number_is_the_models(live, browser):
     browser.open(live.url)
     assert browser.ask("document.activeElement.id") == "text"
