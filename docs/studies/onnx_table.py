@@ -3,7 +3,7 @@
     python docs/studies/onnx_table.py                 all relatives, a quarter of an hour on one core
     python docs/studies/onnx_table.py gpt2 t5 moe     these rows only
 
-A toy has two layers and weights away from where they begin. Its graphs are held to torch by `kin export` itself, at
+A toy has one layer and weights away from where they begin. Its graphs are held to torch by `kin export` itself, at
 batches and lengths that were not traced and token by token; then int8 is made of them.
 """
 
@@ -27,11 +27,11 @@ def main() -> None:
     import kinfolk as kf
 
     torch.set_num_threads(1)
-    known = rows()
+    known, n_tried = rows(), 0
     for name in sys.argv[1:] or kf.relatives():
         start = time.perf_counter()
-        known[name] = row(name)
-        print(f"{known[name]}  {time.perf_counter() - start:.0f} s", flush=True)
+        known[name], n_tried = row(name), n_tried + 1
+        print(f"{n_tried}: {known[name]}  {time.perf_counter() - start:.0f} s", flush=True)
         write({name: known[name] for name in kf.relatives() if name in known})
 
 
@@ -39,11 +39,11 @@ def row(name: str) -> str:
     """Return the row of one relative."""
     from kinfolk.core.errors import KinfolkError
     from kinfolk.onnx.export import to_int8, to_onnx
-    from tests.family.test_relatives import model
+    from tests.onnx.toys import toy
 
     with tempfile.TemporaryDirectory() as aside:
         try:
-            about = to_onnx(model(name, torch.float32), Path(aside) / "fp32")
+            about = to_onnx(toy(name), Path(aside) / "fp32")
         except KinfolkError as error:
             why = str(error).replace("|", "/").replace("\n", " ")
             return f"| {name} | no | | | {why[:160]} |"

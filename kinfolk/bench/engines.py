@@ -4,7 +4,6 @@ Graphs and converted models are written once, under a name that says what they w
 process.
 """
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -135,7 +134,9 @@ def convert(model: Any, out: Path, quantization: str | None) -> None:
         def _load(self) -> Any:
             spec = loaders.GPT2Loader().get_model_spec(model)
             spec.register_vocabulary([str(i) for i in range(model.config.vocab_size)])
-            spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = "0"
+            # it must have one that ends a text; asked for a least length, it leaves that one out
+            last = str(model.config.vocab_size - 1)
+            spec.config.bos_token = spec.config.eos_token = spec.config.unk_token = last
             return spec
 
     with torch.no_grad():
@@ -145,7 +146,7 @@ def convert(model: Any, out: Path, quantization: str | None) -> None:
 def _kept(kind: str, sizes: Mapping[str, Any], sources: Path | None = None) -> Path:
     """Return the folder of what is made once for a model, by these versions of everything that makes it."""
     numbers = {name: sizes[name] for name in GPT if name not in ("batch_size", "length")}
-    said = json.dumps([kind, numbers, torch.__version__, dataclasses.asdict(WHO[0])], sort_keys=True)
+    said = json.dumps([kind, numbers, torch.__version__], sort_keys=True)
     for file in sorted(sources.glob("*.py")) if sources else ():
         said += durable.digest(file)
     name = hashlib.sha256(said.encode()).hexdigest()[:16]

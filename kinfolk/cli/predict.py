@@ -117,9 +117,9 @@ def answer_of(args: argparse.Namespace) -> Any:
     """Return the engine that was asked for; None is PyTorch."""
     if args.engine == "torch":
         return None
-    from kinfolk.onnx.engine import Engine
+    from kinfolk.onnx.opening import open_engine
 
-    return Engine(args.graphs or args.what / "onnx", args.threads or 0).answer
+    return open_engine(args.graphs or args.what, args.threads or 0).answer
 
 
 def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":

@@ -77,7 +77,7 @@ class _Clusters(Module):
         tokens = tokens_BL.reshape(-1).contiguous()
         cluster = torch.bucketize(tokens, self.cutoffs, right=True)
         if torch.compiler.is_exporting():
-            return self._all(tokens, cluster).unflatten(0, tokens_BL.shape)
+            return self._all(tokens, cluster).view(*tokens_BL.shape, -1)
         order = cluster.argsort(stable=True)
         counts = torch.bincount(cluster, minlength=len(self.tables)).tolist()
         firsts = [0, *self.cutoffs.tolist()]
@@ -93,7 +93,7 @@ class _Clusters(Module):
 
     def _all(self, tokens: Tensor, cluster: Tensor) -> Tensor:
         """Look every token up in every table: a graph cannot be told how many tokens are in each."""
-        found: Tensor = self.tables[0].weight.new_zeros(len(tokens), self.d_model)  # type: ignore[operator]
+        found: Tensor = self.tables[0].weight.new_zeros(tokens.shape[0], self.d_model)  # type: ignore[operator]
         first = 0
         for i, (table, outer) in enumerate(zip(self.tables, self.maps, strict=True)):
             assert isinstance(table, nn.Embedding)

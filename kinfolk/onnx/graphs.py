@@ -113,7 +113,8 @@ class MemoryGraph(Graph):
         padding = None if keep_BM is None else Padding(keep_BM, right=True)
         x_BMD, inner = self.embedded(source_BM, Context(padding=padding, side_losses={}))
         memory: Memory = self.model.bridge(self.model.encoder, x_BMD, inner)
-        layers, states_BMD = Layers(self.model.decoder, len(source_BM), self.model.spec.max_len), memory.states_BMD
+        layers = Layers(self.model.decoder, source_BM.shape[0], self.model.spec.max_len)
+        states_BMD = memory.states_BMD
         self._begin(layers, memory)
         keep_BM = torch.ones_like(states_BMD[..., 0], dtype=torch.bool) if memory.keep_BM is None else memory.keep_BM
         found = [slot.value() for slot in layers.slots() if slot.begins]
