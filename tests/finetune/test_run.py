@@ -23,6 +23,7 @@ def tune(what, files, out, *more):
     return main(["finetune", str(what), *given])
 
 
+@pytest.mark.slow
 def test_a_run_learns_labels_and_stays_a_run(run, files, tmp_path, capsys):
     assert tune(run, files, tmp_path / "mine", "--json", "--epochs", "6") == 0
     found = json.loads(capsys.readouterr().out)
