@@ -65,7 +65,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
         return {"type": "string", "enum": list(names)} if names else {"type": "string"}
 
     most, anyone = limits.rows + limits.queue, {"type": ["string", "null"], "description": "the first, if left out"}
-    second: dict[str, Any] = {}
+    second, judged = dict[str, Any](), _judged([served[name] for name in judging], most)
     if any(one.spec.topology == "encoder-decoder" for one in served.values()):
         second["target"] = {"type": ["string", "null"], "description": "what an encoder-decoder reads besides"}
     return Forms(
@@ -77,17 +77,21 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
             encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None], "default": "float"},
             user={"type": ["string", "null"]},
         ),
-        classify=record(["model", "input"], model=model(judging), input=_judged(most)),
+        classify=record(
+            ["model", "input"], model=model(judging), input=_judged([served[name] for name in judging], most)
+        ),
         inspect=record(["model", "text"], model=model(every), text={"type": "string", "minLength": 1}, **second),
         tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
         detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
     )
 
 
-def _judged(most: int) -> Schema:
+def _judged(judges: Sequence[Served], most: int) -> Schema:
+    """Describe what is judged: texts, or pairs of them, as the runs were taught."""
     text = {"type": "string", "pattern": r"\S", "minLength": 1}
-    pair = array(text, 2, 2)
-    return {"anyOf": [text, array({"anyOf": [text, pair]}, 1, most)], "description": "texts, or pairs of texts"}
+    taught = {one.opened.n_texts for one in judges if one.opened is not None}
+    several = [array(form, 1, most) for n, form in ((1, text), (2, array(text, 2, 2))) if n in taught or not taught]
+    return {"anyOf": [text, *several] if 1 in taught or not taught else several}
 
 
 def _wishes(prompt: Schema, limits: Limits) -> dict[str, Schema]:

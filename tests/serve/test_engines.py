@@ -27,7 +27,7 @@ def test_classes_are_those_that_kin_predict_says(judge, gpt2):
     assert [said["label"] for said in answer["data"]] == [said["label"] for said in alone]
     assert one["data"][0]["probabilities"] == pytest.approx(answer["data"][1]["probabilities"])
     assert set(one["data"][0]["probabilities"]) == {"no", "yes", "perhaps"}
-    assert (pair.status_code, "judges 1 text" in pair.json()["error"]["message"]) == (400, True)
+    assert (pair.status_code, "input[0]" in pair.json()["error"]["message"]) == (400, True)
     assert (other.status_code, write.status_code) == (404, 404)
 
 
