@@ -22,7 +22,7 @@ examples:
   kin eval runs/a                                the run's own validation data, all of it
   kin eval runs/a --data other.txt --split all   another text, with the run's tokenizer
   kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
-  kin eval runs/c --data labelled:test.csv       all rows of another file with labels
+  kin eval runs/c --data test.csv                all rows of another file with labels
   kin eval runs/c                                of labels also macro-F1, MCC, and which class is taken for which
   kin eval runs/c --report report.html           the same as a page, with the examples it is most wrong about
   kin eval runs/b --bleu --beams 4 --average 5   pairs: BLEU of beam search, with the mean of five checkpoints
@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.train.run import load_learner
     from kinfolk.train.special import sentences
 
+    args.data = _named(args)
     if args.split is None:
         named = args.data is not None and args.valid is None and has_labels(args.data)
         args.split = "all" if named else "valid"
@@ -187,6 +188,16 @@ def _open(args: argparse.Namespace) -> "Data":
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
     classes = about.get("classes")
     return with_classes(data, classes) if classes and data.kind == "labelled" else data
+
+
+def _named(args: argparse.Namespace) -> str | None:
+    """Return the name of the data; a file that is given to a run that judges is one with labels."""
+    from kinfolk.data.images import is_images
+    from kinfolk.train import folder
+
+    if args.data is None or not Path(args.data).is_file() or is_images(Path(args.data)) or acting.acts(args.what):
+        return str(args.data) if args.data is not None else None
+    return f"labelled:{args.data}" if folder.read(args.what).get("classes") is not None else args.data
 
 
 def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:

@@ -8,11 +8,11 @@ from kinfolk.cli.main import main
 SMALL = ("d_model=16", "n_layers=1", "n_heads=2", "d_ff=16", "training.precision=fp32", "training.compile=off")
 
 
-def train(out, data, *options, steps=1, relative="bert"):
+def train(out, data, *options, steps=1, relative="bert", more=()):
     sets = [word for pair in (*SMALL, *options) for word in ("--set", pair)]
     quick = ["--steps", str(steps), "--quiet", "--no-tensorboard", "--threads", "1", "--out", str(out), "--json"]
     cache = ["--cache", str(out.parent / "cache")]
-    assert main(["train", relative, "--data", data, *cache, *sets, *quick]) == 0
+    assert main(["train", relative, "--data", data, *cache, *sets, *quick, *more]) == 0
     return out
 
 
