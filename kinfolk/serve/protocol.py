@@ -77,9 +77,7 @@ def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
             encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None], "default": "float"},
             user={"type": ["string", "null"]},
         ),
-        classify=record(
-            ["model", "input"], model=model(judging), input=_judged([served[name] for name in judging], most)
-        ),
+        classify=record(["model", "input"], model=model(judging), input=judged),
         inspect=record(["model", "text"], model=model(every), text={"type": "string", "minLength": 1}, **second),
         tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
         detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
