@@ -52,9 +52,9 @@ WHOLE = ("int8=weights", "int8", "heads=0.5,ff=0.5,recover={n},int8")
 
 def language_model(text: Path, out: Path, steps: int, width: int) -> Path:
     """Train the six layers that are compressed, on the bytes of a text."""
-    numbers = {"d_model": width, "n_layers": 6, "n_heads": 8, "d_ff": 4 * width, "max_len": 256, "dropout": 0.1}
+    numbers = {"d_model": width, "n_layers": 6, "n_heads": 6, "d_ff": 4 * width, "max_len": 128, "dropout": 0.0}
     source = {"name": str(text), "cache": str(out.parent / "data")}
-    return trained("gpt2", source, out, steps, numbers, batch_size=16, length=96)
+    return trained("gpt2", source, out, steps, numbers, batch_size=12, length=64)
 
 
 def classifier(questions: Path, out: Path, steps: int, width: int) -> Path:
@@ -66,7 +66,7 @@ def classifier(questions: Path, out: Path, steps: int, width: int) -> Path:
             writer = csv.writer(file)
             writer.writerow(("text", "label"))
             writer.writerows((line.partition(" ")[2], line.partition(":")[0]) for line in lines if ":" in line)
-    numbers = {"d_model": width, "n_layers": 6, "n_heads": 8, "d_ff": 4 * width, "max_len": 64, "dropout": 0.1}
+    numbers = {"d_model": width, "n_layers": 6, "n_heads": 6, "d_ff": 4 * width, "max_len": 64, "dropout": 0.1}
     source = {"name": f"labelled:{rows}", "tokenizer": "word", "vocab": 4096, "cache": str(out.parent / "data")}
     return trained("bert", source, out, steps, numbers, batch_size=32, length=48)
 
@@ -176,13 +176,13 @@ def main() -> None:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--questions", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("runs/compression"))
-    parser.add_argument("--steps", type=int, default=1000, help="of the language model")
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--classifier-steps", type=int, default=400)
-    parser.add_argument("--learn", type=int, default=100, help="steps of recovering")
-    parser.add_argument("--student-steps", type=int, default=240)
+    parser.add_argument("--steps", type=int, default=900, help="of the language model")
+    parser.add_argument("--width", type=int, default=96)
+    parser.add_argument("--classifier-steps", type=int, default=300)
+    parser.add_argument("--learn", type=int, default=80, help="steps of recovering")
+    parser.add_argument("--student-steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tries", type=int, default=28)
+    parser.add_argument("--tries", type=int, default=24)
     parser.add_argument("--only", default="train,steps,students,front", help="some parts, between commas")
     args = parser.parse_args()
     torch.set_num_threads(1)

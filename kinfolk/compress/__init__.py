@@ -1,1 +1,1 @@
-"""Make a trained model smaller: cut out heads, neurons and layers, clear weights, and measure what each costs."""
+"""Make a trained model smaller: cut what is not missed, exchange maps, teach students, and measure what each costs."""
