@@ -10,9 +10,12 @@ from torch import nn
 
 import kinfolk as kf
 from kinfolk.core.batch import Batch
+from kinfolk.core.knowledge import Names
 from kinfolk.exchange.folder import open_folder
 from kinfolk.layers.detection_head import DetectionHead
 from kinfolk.layers.paired_head import PairedHeadModule
+from kinfolk.objectives.knowledge import Facts
+from kinfolk.objectives.objective import Vocabulary
 
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs kinfolk[bench]")
 transformers.logging.set_verbosity_error()
@@ -316,6 +319,21 @@ def test_their_library_reads_our_shards(tmp_path):
     assert len(list((tmp_path / "again").glob("model-*.safetensors"))) > 2
     again = type(original).from_pretrained(tmp_path / "again", dtype=torch.float64).eval()
     same(theirs(again, tokens, keep), theirs(original, tokens, keep), keep, 1e-12)
+
+
+def test_facts_beside_a_text_are_positions_and_a_mask_to_their_bert(tmp_path):
+    """K-BERT on an imported body: what a batch says of who sees whom, given to theirs as numbers."""
+    original = their_model(*CASES["bert-mlm"])
+    original.save_pretrained(tmp_path)
+    facts = Facts(Names({(20, 21): ((30, 31), (32,)), (25,): ((33, 34, 35),)}))
+    plain = Batch(index=torch.arange(2), tokens=torch.tensor([[10, 20, 21, 12, 25, 13], [25, 9, 11, 12, 13, 14]]))
+    told = facts.inform(plain, Vocabulary(V), 24)
+    mask = torch.zeros(told.visible.shape).double().masked_fill(~told.visible, -1e9)[:, None]
+    with torch.no_grad():
+        wanted = original(input_ids=told.tokens, position_ids=told.positions, attention_mask=mask).logits
+    found = kf.from_hf(tmp_path).eval().run(told).logits
+    same(found, wanted, told.keep)
+    assert told.keep.sum() == 21
 
 
 def test_what_a_funnel_cannot_express_is_refused(tmp_path):
