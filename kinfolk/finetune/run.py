@@ -69,6 +69,9 @@ def prepare(
     data = open_data(**where)
     chosen = parse(tactic)
     recipe = chosen.change(recipe_for(source, data, effort), data)
+    if effort.lr:
+        # a rate that was asked for is taken as it is, whatever suits a tactic
+        recipe = recipe.assigned([f"training.optimiser.lr={effort.lr!r}"])
     return Prepared(source, recipe.assigned(assignments), data, where, chosen)
 
 

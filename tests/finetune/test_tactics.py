@@ -109,6 +109,15 @@ def test_layers_thaw_from_the_top(run, files, tmp_path):
     assert "encoder.blocks.0.parts.0.qkv.weight" not in same
 
 
+def test_rates_suit_the_width_and_the_tactic_unless_one_is_asked_for(run, files):
+    usual = {"effort": Effort(steps=2)}
+    rates = [
+        prepare(open_source(run), CLASSIFY, files, tactic=tactic, **more).recipe.training.optimiser.lr
+        for tactic, more in (("plain", usual), ("lora=2", usual), ("lora=2", {"effort": Effort(steps=2, lr=1e-3)}))
+    ]
+    assert rates == pytest.approx([5e-5 * 768 / 16, 5e-4 * 768 / 16, 1e-3])
+
+
 def test_ulmfit_is_its_three_tactics(run, files):
     training = made(run, files, "ulmfit").recipe.training
     assert training.groups.factor == pytest.approx(1 / 2.6)
