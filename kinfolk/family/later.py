@@ -1,6 +1,7 @@
 """Kinds that no relative is born with and a trained model may come to; they are known before a file can name them."""
 
 from kinfolk.layers import added, maps, pruned, vector_head
+from kinfolk.models import layer_mix
 from kinfolk.objectives import distil, imitate, several
 
-LATER = (added, maps, pruned, vector_head, distil, imitate, several)
+LATER = (layer_mix, added, maps, pruned, vector_head, distil, imitate, several)

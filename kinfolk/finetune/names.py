@@ -24,6 +24,7 @@ TACTICS: dict[str, About] = {
     "lora": About("maps of attention move by matrices of this rank only (Hu et al. 2022)", 8),
     "adapters": About("a layer of this width after each part, and norms, learn (Houlsby et al. 2019)", 32),
     "mixout": About("weights fall back to the first ones with this probability (Lee et al. 2020)", 0.7),
+    "mix": About("the head reads a learned mean of all layers, as features of a frozen body (Peters et al. 2019)"),
     "three": About("classes are told from the last, the largest and the mean state together (Howard and Ruder 2018)"),
     "balanced": About("rare classes weigh more in the loss, so that all count the same"),
     "reinit": About("so many layers at the top begin anew (Zhang et al. 2021)", 1),

@@ -13,8 +13,10 @@ from kinfolk.finetune.names import Parts, read
 from kinfolk.layers.added import Adapted, Lora
 from kinfolk.layers.class_head import PoolingHead
 from kinfolk.layers.part import Mixer, Part
+from kinfolk.models.layer_mix import LayerMix
 from kinfolk.models.model import Model
 from kinfolk.models.reversible import Reversible
+from kinfolk.models.stack import Stack
 from kinfolk.objectives.supervised import Classify, ClassifyMany
 from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, Some
 from kinfolk.optim.noise import Mixout
@@ -118,6 +120,18 @@ def _mixout(recipe: Recipe, number: float, data: Data) -> Recipe:
     return recipe.replace(training=recipe.training.replace(noise=Mixout(p=number)))
 
 
+def _mix(recipe: Recipe, number: float, data: Data) -> Recipe:
+    model = recipe.model
+    side = "encoder" if model.decoder is None else "decoder"
+    stack = getattr(model, side)
+    if type(stack) is not Stack:
+        raise SpecError(f"tactic 'mix': {side} of kind {stack.kind!r} is no plain stack of layers")
+    recipe = recipe.replace(model=model.replace(**{side: LayerMix.of(stack)}))
+    groups = recipe.training.groups
+    # where only some parameters move, the shares of layers are among them
+    return _grouped(recipe, groups.replace(names=(*groups.names, "*.layer_*"))) if isinstance(groups, Some) else recipe
+
+
 def _three(recipe: Recipe, number: float, data: Data) -> Recipe:
     head = recipe.model.head
     if not isinstance(head, PoolingHead):
@@ -191,6 +205,7 @@ CHANGES: Mapping[str, Change] = {
     "lora": _lora,
     "adapters": _adapters,
     "mixout": _mixout,
+    "mix": _mix,
     "three": _three,
     "balanced": _balanced,
     "reinit": _plain,

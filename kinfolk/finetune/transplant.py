@@ -48,7 +48,7 @@ def transplant(
         of_head = name.startswith("head.")
         if of_head and not head and name not in POOLERS.values():
             old = None
-        if name.startswith(fresh) or (old is None and (of_head or is_added(name))):
+        if name.startswith(fresh) or (old is None and (of_head or is_added(name) or ".layer_" in name)):
             begun.append(name)
         elif old is None:
             problems.append(f"missing {name}")
