@@ -133,8 +133,8 @@ def students(run: Path, out: Path, steps: int, seeds: Sequence[int]) -> list[dic
     file = out / "students.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
     ways = {"alone": None, "DistilBERT": Distil, "TinyBERT": Imitate}
-    for seed in seeds:
-        for start in ("drawn", "layers"):
+    for start in ("drawn", "layers"):
+        for seed in seeds:
             for way, kind in ways.items():
                 done = any((r["seed"], r["start"], r["way"]) == (seed, start, way) for r in rows)
                 if done or (way == "TinyBERT" and (start == "drawn" or seed != seeds[0])):

@@ -11,7 +11,7 @@ from kinfolk.compress import exchanging
 from kinfolk.compress.maps import factorise, factors, places, plain, rank_for, seconds_of
 from kinfolk.compress.measure import peak
 from kinfolk.compress.steps import Step, take
-from kinfolk.compress.surgery import parts, rebuild, weights_of
+from kinfolk.compress.surgery import parts, rebuild, share_layers, weights_of
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, loads
@@ -269,6 +269,16 @@ def test_a_shared_block_is_that_of_a_layer_or_their_mean():
     got, old = model.decoder.blocks[0].parts[0].out.weight, [b.parts[0].out.weight for b in learn.model.decoder.blocks]
     assert any(torch.equal(got, one) for one in old[:3]) or torch.allclose(got, sum(old[:3]) / 3)
     assert torch.equal(model.decoder.blocks[1].parts[0].out.weight, old[3])
+
+
+def test_layers_run_the_block_that_was_chosen():
+    learn = learner("gpt2")
+    spec, shared = share_layers(learn.model.spec, weights_of(learn.model), "decoder", [1, 2, 3], 3)
+    assert spec.decoder.order == (0, 1, 1, 1)
+    model, other = rebuild(spec, shared).eval(), learner("gpt2")
+    other.model.decoder.order = (0, 3, 3, 3)
+    given = batch(learn)
+    assert torch.equal(model.run(given).hidden, other.model.run(given).hidden)
 
 
 def test_blocks_that_are_alike_are_shared_without_a_loss():
