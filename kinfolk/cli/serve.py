@@ -1,6 +1,7 @@
 """`kin serve`: put runs behind an address."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -69,5 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kin serve: anybody who reaches {url} may use it; --token asks for one", file=sys.stderr)
     told = {"url": url, "models": list(app.served), "engine": args.engine, "rows": limits.rows, "queue": limits.queue}
     print(json.dumps(told) if args.json else f"{', '.join(app.served)} at {url}", flush=True)
-    server.run(sockets=[sock])
+    # Ctrl-C is how a server ends, once what is being written is finished
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[sock])
     return 0
