@@ -69,7 +69,9 @@ def test_tags_are_learnt_and_entities_found(tmp_path):
         lines.append("".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)))
     path = tmp_path / "train.conll"
     path.write_text("\n".join(lines))
-    run = made.train(tmp_path / "run", f"labelled:{path}", *FAST, "training.metric=entity-f1", steps=80, more=["--tokenizer", "word"])
+    run = made.train(
+        tmp_path / "run", f"labelled:{path}", *FAST, "training.metric=entity-f1", steps=80, more=["--tokenizer", "word"]
+    )
     (said,) = predict(open_run(run), [Row("x", 1, {"text": "so Cleo went to Oslo in 1902 ."})])
     assert [(e["label"], e["text"]) for e in said["entities"]] == [("PER", "Cleo"), ("LOC", "Oslo")]
     result = json.loads((run / "result.json").read_text())
