@@ -5,12 +5,14 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.recipe import Recipe
+from kinfolk.layers.added import Adapted
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.class_head import ClassHead, RegressionHead
 from kinfolk.layers.disentangled import DisentangledAttention
 from kinfolk.layers.head import Head
 from kinfolk.layers.knowledge import KnowledgeAttention
-from kinfolk.layers.part import FeedForward
+from kinfolk.layers.maps import Mapped
+from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.span import Unlimited
 from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.layers.towers import PairHead
@@ -118,13 +120,19 @@ def _asked_at(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"pool": "first", "activation": "tanh"}, {"opening": "cls"}
 
 
+def _inside(part: Part) -> Part:
+    """Return what a part is under what was done to it: other maps, an adapter."""
+    return _inside(part.part) if isinstance(part, Mapped | Adapted) else part
+
+
 def _sees_all(depth: Depth | None) -> bool:
     """Whether in each layer every position looks at all others, or all before it."""
     if not isinstance(depth, Stack):
         return False
     # what looks at entities looks at no positions
     others = FeedForward | KnowledgeAttention
-    looks = [part for block in depth.blocks for part in block.parts if not isinstance(part, others)]
+    every = [_inside(part) for block in depth.blocks for part in block.parts]
+    looks = [part for part in every if not isinstance(part, others)]
     return all(
         type(part) in (Attention, DisentangledAttention)
         and isinstance(part, Attention)

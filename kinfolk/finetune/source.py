@@ -97,7 +97,6 @@ def _open_folder(path: Path) -> Source:
     return Source(path, recipe, imported.model.state_dict(), tokenizer, classes)
 
 
-@functools.lru_cache(maxsize=1)
 def _weights(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(file)

@@ -98,6 +98,15 @@ def test_lora_multiplied_out_is_a_plain_model(run, files, tmp_path):
     assert bool(model.encoder.blocks[0].parts[0].qkv.up.any())
 
 
+def test_what_was_tuned_is_tuned_again(run, files, tmp_path):
+    finetune(made(run, files, "lora=2"), tmp_path / "lora", options=QUIET)
+    again = made(tmp_path / "lora", files)
+    assert again.recipe.model.head == made(run, files).recipe.model.head
+    moved = write_start(again, tmp_path / "start.safetensors")[1]
+    # the same classes, so that even the head is taken over
+    assert moved.fresh == moved.left == ()
+
+
 def test_layers_thaw_from_the_top(run, files, tmp_path):
     prepared = made(run, files, "gradual=1.0")
     # two layers, so the head learns from the first step on, then every two of six steps one more
