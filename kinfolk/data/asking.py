@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.conll import is_conll, numbered, parsed
+from kinfolk.data.conll import is_conll, parsed
+from kinfolk.data.lines import numbered
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.questions import is_questions
 from kinfolk.data.treebank import is_treebank

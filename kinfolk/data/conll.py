@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.lines import RowError, decode
-from kinfolk.data.sources import BROKEN_GZIP, open_bytes
+from kinfolk.data.lines import numbered
 
 ENDINGS = (".conll", ".bio", ".iob", ".iob2", ".bioes", ".conll03")
 DOCUMENT = "-DOCSTART-"
@@ -67,19 +66,6 @@ def read_tag_rows(path: str | Path, words: str = "tokens", tags: str = "tags") -
     if not found:
         raise DataError(f"{path}: holds no sentence")
     return found
-
-
-def numbered(path: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file with their numbers; what is no text is named with its line."""
-    number = 0
-    try:
-        with open_bytes(path) as file:
-            for number, raw in enumerate(file, 1):
-                yield number, decode(raw).rstrip("\r\n")
-    except RowError as error:
-        raise DataError(f"{path}:{number}: {error.reason}: {error.detail}") from None
-    except BROKEN_GZIP as error:
-        raise DataError(f"{path}:{number + 1}: broken gzip: {error}") from None
 
 
 def parsed(path: str | Path, number: int, line: str) -> dict[str, Any]:

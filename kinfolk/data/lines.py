@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from kinfolk.data.sources import Bytes, open_bytes
+from kinfolk.core.errors import DataError
+from kinfolk.data.sources import BROKEN_GZIP, Bytes, open_bytes
 
 _BLOCK = 1 << 20
 
@@ -54,6 +55,19 @@ def lines(file: Bytes, place: int, stop: int | None, longest: int) -> Iterator[b
             line = file.readline(_BLOCK)
             place += len(line)
         yield None
+
+
+def numbered(path: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a small file with their numbers; what is no text is named with its line."""
+    number = 0
+    try:
+        with open_bytes(path) as file:
+            for number, raw in enumerate(file, 1):
+                yield number, decode(raw).rstrip("\r\n")
+    except RowError as error:
+        raise DataError(f"{path}:{number}: {error.reason}: {error.detail}") from None
+    except BROKEN_GZIP as error:
+        raise DataError(f"{path}:{number + 1}: broken gzip: {error}") from None
 
 
 def decode(raw: bytes) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.conll import numbered, parsed
+from kinfolk.data.conll import parsed
+from kinfolk.data.lines import numbered
 from kinfolk.data.sources import BROKEN_GZIP, open_bytes
 
 Answer = tuple[int, str]

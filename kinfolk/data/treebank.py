@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.learn import make_tokenizer, needs_sample
-from kinfolk.data.lines import RowError, decode
+from kinfolk.data.lines import numbered
 from kinfolk.data.mixing import mix
 from kinfolk.data.preparation import Preparation
-from kinfolk.data.sources import BROKEN_GZIP, open_bytes
 from kinfolk.data.split import Data, Indices, Split
 from kinfolk.data.tokenizer import Tokenizer
 
@@ -122,7 +121,7 @@ def _sentences(path: str) -> Iterator[Sentence]:
     """Yield sentences; a blank line ends one."""
     rows: list[tuple[int, list[str]]] = []
     translation, number = "", 0
-    for number, line in _lines(path):
+    for number, line in numbered(path):
         if line.startswith("#"):
             if line.startswith(TRANSLATION):
                 translation = line.removeprefix(TRANSLATION).strip()
@@ -132,18 +131,6 @@ def _sentences(path: str) -> Iterator[Sentence]:
             yield _sentence(path, rows, translation)
             rows, translation = [], ""
     yield _sentence(path, rows, translation)
-
-
-def _lines(path: str) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        with open_bytes(path) as file:
-            for number, raw in enumerate(file, 1):
-                yield number, decode(raw).rstrip("\r\n")
-    except RowError as error:
-        raise DataError(f"{path}:{number}: {error.reason}: {error.detail}") from None
-    except BROKEN_GZIP as error:
-        raise DataError(f"{path}:{number + 1}: broken gzip: {error}") from None
 
 
 def _columns(path: str, number: int, line: str) -> list[str]:

@@ -1,7 +1,7 @@
 """A report as one HTML file: readable offline, on a phone, in light and dark, without any script."""
 
 from kinfolk.compare.measures import MEANINGS
-from kinfolk.compare.report.html import Html, join, tag
+from kinfolk.compare.report.html import Html, join, page, tag
 from kinfolk.compare.report.page import asset
 from kinfolk.predict.report import Report
 from kinfolk.predict.worst import Example
@@ -29,15 +29,7 @@ def as_page(report: Report) -> str:
         _worst(report),
         _about(report),
     )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", report.title),
-        tag("style", join(asset("page.css"), Html(STYLE))),
-    )
-    return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n</body>\n</html>\n'
+    return page(report.title, join(asset("page.css"), Html(STYLE)), body)
 
 
 def _head(report: Report) -> Html:

@@ -24,6 +24,20 @@ def join(*children: str | None) -> Html:
     return Html("".join(child if isinstance(child, Html) else html.escape(child) for child in children if child))
 
 
+def page(title: str, style: Html, *body: Html) -> str:
+    """Return a whole page that needs nothing from elsewhere and follows the reader's light or dark."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+        tag("style", style),
+    )
+    inside = "\n".join(body)
+    return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{inside}\n</body>\n</html>\n'
+
+
 def embed(data: Any, identifier: str) -> Html:
     """Put data into a page for a script to read. Nothing in it can end the element early."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))

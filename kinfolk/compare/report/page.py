@@ -7,7 +7,7 @@ from kinfolk.compare.budget import amount, duration
 from kinfolk.compare.comparison import Card, Comparison
 from kinfolk.compare.measures import MEANINGS, called, higher_is_better
 from kinfolk.compare.outcome import Outcome
-from kinfolk.compare.report.html import Html, embed, join, tag
+from kinfolk.compare.report.html import Html, embed, join, page, tag
 from kinfolk.compare.report.published import published
 from kinfolk.compare.results import Row
 from kinfolk.compare.statistics import ALIKE, LEVEL, WORSE
@@ -43,17 +43,7 @@ def render(comparison: Comparison) -> str:
         _specs(comparison.cards),
         _method(comparison),
     )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", comparison.title),
-        tag("style", asset("page.css")),
-    )
-    return (
-        f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n{_script(comparison, table)}\n</body>\n</html>\n'
-    )
+    return page(comparison.title, asset("page.css"), body, _script(comparison, table))
 
 
 def _head(comparison: Comparison, table: Sequence[Row]) -> Html:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from kinfolk.compare.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
-from kinfolk.compare.report.html import Html, join, tag
+from kinfolk.compare.report.html import Html, join, page, tag
 from kinfolk.compare.report.page import asset
 from kinfolk.compare.suite import Standing, SuiteResult
 from kinfolk.compare.table import memory
@@ -26,15 +26,7 @@ def render(result: SuiteResult) -> str:
         _tasks(result),
         _made(result),
     )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", asset("page.css")),
-    )
-    return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n</body>\n</html>\n'
+    return page(title, asset("page.css"), body)
 
 
 GUESS = (
