@@ -241,7 +241,7 @@ class _Feeding(_Stepping):
 
     def begin(self, x_BLD: Tensor, memory: Memory) -> tuple[Tensor, ...]:
         n, width, ends_NBS = self.spec.n_layers, self.wide * self.d_model, memory.ends_NBS
-        zeros_BD = x_BLD.new_zeros(len(x_BLD), self.d_model)
+        zeros_BD = x_BLD.new_zeros(x_BLD.shape[0], self.d_model)
         if ends_NBS is None:
             return (*(zeros_BD.repeat(1, self.wide) for _ in range(n)), zeros_BD)
         if len(ends_NBS) < n or ends_NBS.shape[-1] != width:

@@ -134,7 +134,7 @@ class _Linformer(PartModule):
         k_BRD, v_BRD = F.linear(x_BnRD[:, 0], w_k), F.linear(x_BnRD[:, -1], w_v)
         if self.spec.bias:
             # a bias belongs to each real position, so a slot has as much of it as its map weighs them
-            share_BnR1 = self.mix(x_BLD.new_ones(len(x_BLD), 1, x_BLD.shape[1], 1), keep_BL)
+            share_BnR1 = self.mix(x_BLD.new_ones(x_BLD.shape[0], 1, x_BLD.shape[1], 1), keep_BL)
             b_k, b_v = self.kv.bias.chunk(2)
             k_BRD, v_BRD = k_BRD + share_BnR1[:, 0] * b_k, v_BRD + share_BnR1[:, -1] * b_v
         return _heads(k_BRD, self.d_head), _heads(v_BRD, self.d_head)

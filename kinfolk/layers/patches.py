@@ -76,7 +76,7 @@ class _Patches(EmbeddingModule):
         if ctx.padding is not None:
             values_BL = values_BL * ctx.padding.keep_BL
         x_BLD = self.project(cut(values_BL, spec.columns, spec.channels, spec.patch))
-        x_BLD = torch.cat([self.token.weight.expand(len(x_BLD), 1, -1), x_BLD], 1)
+        x_BLD = torch.cat([self.token.weight.expand(x_BLD.shape[0], 1, -1), x_BLD], 1)
         return self.dropout(self.position.add(x_BLD, Context()))
 
     def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:

@@ -37,7 +37,7 @@ class _Additive(torch.autograd.Function):
         ctx.save_for_backward(q, k, v)
         # as a product of matrices, not of a matrix and a vector, so that it is counted among the operations
         found = [
-            (_pairs(q[:, some], k).flatten(0, 2) @ v[:, None]).view(len(q), -1, k.shape[1]) for some in _pieces(q, k)
+            (_pairs(q[:, some], k).flatten(0, 2) @ v[:, None]).view(q.shape[0], -1, k.shape[1]) for some in _pieces(q, k)
         ]
         return torch.cat(found, 1)
 

@@ -25,7 +25,10 @@ class _Lstm:
     def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
         d, a = s.shape[1] // 2, said + rec
         acts = a.sigmoid()
-        torch.tanh(a[:, 2 * d : 3 * d], out=acts[:, 2 * d : 3 * d])
+        if torch.compiler.is_exporting():  # a graph writes to nothing
+            acts = torch.cat([acts[:, : 2 * d], a[:, 2 * d : 3 * d].tanh(), acts[:, 3 * d :]], -1)
+        else:
+            torch.tanh(a[:, 2 * d : 3 * d], out=acts[:, 2 * d : 3 * d])
         i, f, g, o = acts.chunk(4, -1)
         c = torch.addcmul(f * s[:, d:], i, g)
         return torch.cat([o * c.tanh(), c], -1), acts

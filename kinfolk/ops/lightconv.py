@@ -30,6 +30,9 @@ def dynamic_conv(x_BMD: Tensor, w_BLHt: Tensor, left: int) -> Tensor:
     Cost: at most about twice the D t products per position, in the memory of one chunk.
     Reference: `kinfolk.ops.naive.lightconv`.
     """
+    if torch.compiler.is_exporting():
+        width = x_BMD.shape[2] // w_BLHt.shape[2]
+        return _tap_by_tap(x_BMD, [w.repeat_interleave(width, -1) for w in w_BLHt.unbind(-1)], left, w_BLHt.shape[1])
     out: Tensor = _DynamicConv.apply(x_BMD, w_BLHt.to(x_BMD.dtype), left)
     return out
 
@@ -42,8 +45,16 @@ def depthwise_conv(x_BMD: Tensor, w_Dt: Tensor, left: int, n_out: int, same_BLt:
     `same_BLt` hides a tap from a position; $x$ is 0 outside of its positions (Wu et al. 2019, section 2). Cost: D t
     products per position. Reference: `kinfolk.ops.naive.lightconv`.
     """
+    if torch.compiler.is_exporting() and same_BLt is None:
+        return _tap_by_tap(x_BMD, list(w_Dt.unbind(-1)), left, n_out)
     out: Tensor = _DepthwiseConv.apply(x_BMD, w_Dt.to(x_BMD.dtype), left, n_out, same_BLt)
     return out
+
+
+def _tap_by_tap(x_BMD: Tensor, weights: list[Tensor], left: int, n_out: int) -> Tensor:
+    """Convolve for a graph, which has neither tiles nor lengths: weights of each tap are [B, L, D] or [D]."""
+    padded = F.pad(x_BMD, (0, 0, left, len(weights)))
+    return torch.stack([w * padded[:, t : t + n_out] for t, w in enumerate(weights)]).sum(0)
 
 
 class _Tiles(NamedTuple):

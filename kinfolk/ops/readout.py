@@ -22,7 +22,7 @@ def readout(x_BLD: Tensor, keep_BL: Tensor | None, pool: str) -> Tensor:
     if pool == "last":
         places_L = torch.arange(x_BLD.shape[1], device=x_BLD.device)
         last_B = (places_L * keep_BL).amax(1)
-        return x_BLD[torch.arange(len(x_BLD), device=x_BLD.device), last_B]
+        return x_BLD[torch.arange(x_BLD.shape[0], device=x_BLD.device), last_B]
     if pool == "mean":
         # what stands at padding may be anything, and 0 * nan is nan
         sums_BD = x_BLD.masked_fill(~keep_BL[..., None], 0).sum(1)
