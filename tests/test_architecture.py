@@ -81,6 +81,9 @@ EXTRAS = {
     "onnxscript",
     "onnxruntime",
     "ctranslate2",
+    "uvicorn",
+    "starlette",
+    "lm_eval",
 }
 CHECKS = {
     "assert_exact",
