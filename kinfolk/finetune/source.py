@@ -24,7 +24,7 @@ from kinfolk.family import registry
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.model import Model
 from kinfolk.train import folder
-from kinfolk.train.checkpoint import Checkpoints
+from kinfolk.train.checkpoint import weights_file
 from kinfolk.train.knowing import own
 
 
@@ -75,16 +75,9 @@ def _open_run(path: Path) -> Source:
     whole = "model" in read_toml(path / folder.SPEC)
     spec = path / folder.SPEC
     recipe = own(load_spec(Recipe, spec), path) if whole else recipe_of(load_spec(Model, spec), path.name)
-    file = path / folder.WEIGHTS
-    if not file.is_file():
-        checkpoints = Checkpoints(path / "checkpoints")
-        saved = checkpoints.best() or checkpoints.newest()
-        if saved is None:
-            raise CheckpointError(f"{path}: has no {folder.WEIGHTS} and no checkpoint, so there is nothing to tune")
-        file = saved.path / folder.WEIGHTS
     words = path / folder.TOKENIZER
     tokenizer = Tokenizer.load(words) if words.is_file() else None
-    return Source(path, recipe, _weights(file), tokenizer, tuple(about.get("classes", ())))
+    return Source(path, recipe, _weights(weights_file(path)), tokenizer, tuple(about.get("classes", ())))
 
 
 def _open_folder(path: Path) -> Source:

@@ -8,7 +8,7 @@ import torch
 
 from kinfolk.core import plugins
 from kinfolk.core.batch import Batch
-from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
 from kinfolk.core.rng import Rng, derive
 from kinfolk.family import registry
@@ -21,7 +21,7 @@ from kinfolk.rl.environment import World, open_world
 from kinfolk.rl.learner import PolicyLearner
 from kinfolk.rl.rollouts import Episodes, Rollouts
 from kinfolk.train import folder, loop, parallel
-from kinfolk.train.checkpoint import Checkpoints
+from kinfolk.train.checkpoint import weights_file
 from kinfolk.train.job import Job, Result, RunOptions
 from kinfolk.train.parallel import Team
 
@@ -76,16 +76,9 @@ def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     """Return the recipe, the learner with the best weights of a run so far, and where it acts."""
     out = Path(out)
     run, recipe = folder.read(out), _recipe(out)
-    file = out / folder.WEIGHTS
-    if not file.exists():
-        checkpoints = Checkpoints(out / "checkpoints")
-        saved = checkpoints.best() or checkpoints.newest()
-        if saved is None:
-            raise CheckpointError(f"{out}: the run has no checkpoint yet")
-        file = saved.path / folder.WEIGHTS
     assert isinstance(recipe.objective, Policy)
     learner = PolicyLearner(build(recipe, run["seed"]), recipe.objective)
-    load_weights(learner.model, file)
+    load_weights(learner.model, weights_file(out))
     return recipe, learner, open_world(run["data"][ENV])
 
 

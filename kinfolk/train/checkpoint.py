@@ -27,7 +27,7 @@ from kinfolk.core.errors import CheckpointError, TrainingError
 from kinfolk.train import durable
 
 FORMAT = 1
-STATE = "state.json"
+STATE, WEIGHTS = "state.json", "model.safetensors"
 _NAME = re.compile(r"step-(\d{6,})")
 
 Tensors = dict[str, Tensor]
@@ -173,3 +173,15 @@ def verify(path: Path) -> Saved:
 
 def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def weights_file(out: Path) -> Path:
+    """Return the file with the best weights that a run has so far: its own in the end, before that a checkpoint's."""
+    file = out / WEIGHTS
+    if file.exists():
+        return file
+    checkpoints = Checkpoints(out / "checkpoints")
+    saved = checkpoints.best() or checkpoints.newest()
+    if saved is None:
+        raise CheckpointError(f"{out}: the run has no checkpoint yet")
+    return saved.path / WEIGHTS

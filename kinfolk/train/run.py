@@ -26,6 +26,7 @@ from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
 from kinfolk.train import folder, knowing, loop, parallel
 from kinfolk.train.average import averaged
+from kinfolk.train.checkpoint import Checkpoints, weights_file
 from kinfolk.train.evaluate import Score
 from kinfolk.train.fitting import n_cut
 from kinfolk.train.job import Job, Result, RunOptions
@@ -124,23 +125,14 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
 
     average: instead, the mean of the weights of so many of the newest checkpoints.
     """
-    from kinfolk.train.checkpoint import Checkpoints
-
     out = Path(out)
     run = folder.read(out)
     for plugin in run.get("plugins", ()):
         plugins.load_plugin(plugin)
     registry.load()
     recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
-    file = out / folder.WEIGHTS
-    if not file.exists():
-        checkpoints = Checkpoints(out / "checkpoints")
-        saved = checkpoints.best() or checkpoints.newest()
-        if saved is None:
-            raise CheckpointError(f"{out}: the run has no checkpoint yet")
-        file = saved.path / folder.WEIGHTS
     model = build(recipe, run["seed"])
-    load_weights(model, file)
+    load_weights(model, weights_file(out))
     if average:
         model.load_state_dict(averaged(out, average))
     tokenizer = Tokenizer.load(out / folder.TOKENIZER)
@@ -155,8 +147,6 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
 
 def load_partner(learner: Learner, out: Path) -> None:
     """Fill what an objective learns besides the model from the checkpoint that the model's weights are from."""
-    from kinfolk.train.checkpoint import Checkpoints
-
     checkpoints = Checkpoints(out / "checkpoints")
     saved = checkpoints.best() or checkpoints.newest()
     found = {} if saved is None else saved.tensors("objective")
