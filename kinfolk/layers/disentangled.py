@@ -4,7 +4,6 @@ import functools
 from typing import ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.core.context import Context
@@ -71,11 +70,14 @@ class Disentangled(Position, kind="disentangled"):
         if dims.shared.first(self._key(dims)):
             table = 2 * self.rows(dims) * dims.d_model
             total += Cost(params=table) + self.norm.cost(dims.d_model).scaled(2 * self.rows(dims) / seen)
+        # through the maps of content go values too, which nobody asks for
+        n_maps = len(self.terms) if self.maps == "own" else 3
+        total += Cost(flops=n_maps * 2.0 * dims.d_model * width * rows / seen)
         for term in self.terms:
             biased = int(term == "p2c" or self.key_bias)
             own = width * dims.d_model + biased * width if self.maps == "own" else 0
-            flops = 2.0 * dims.d_model * width * rows / seen + 2.0 * width * rows
-            total += Cost(own, flops, width * rows / seen + heads.n_heads * rows + (width if term == "c2p" else 0))
+            kept = width * rows / seen + heads.n_heads * rows + (width if term == "c2p" else 0)
+            total += Cost(own, 2.0 * width * rows, kept)
         return total
 
     def _key(self, dims: Dims) -> tuple[object, ...]:
@@ -97,14 +99,14 @@ class _Table(Module):
 
 class _Disentangled(PositionModule):
     distances: _Table
-    qkv: Linear | None
+    owner: "_DisentangledAttention | None"
 
     def __init__(self, spec: Disentangled, dims: Dims, heads: Heads) -> None:
         super().__init__()
         self.spec, self.heads, self.rows = spec, heads, spec.rows(dims)
         self.farthest = spec.farthest or dims.max_len
         self.dropout = Dropout(dims.dropout)
-        self.qkv = None
+        self.owner = None
         if not spec.terms:
             return
         make = functools.partial(_Table, 2 * self.rows, dims.d_model, spec.norm)
@@ -135,17 +137,11 @@ class _Disentangled(PositionModule):
         if self.spec.maps == "own":
             both = [None if a_map is None else a_map(table_RD) for a_map in (self.keys, self.queries)]
         else:
-            if self.qkv is None:
+            if self.owner is None:
                 raise SpecError("maps: 'attention' takes the maps of content, which only disentangled-attention lends")
-            width = self.heads.n_heads * self.heads.d_head
-            bias = self.qkv.whole_bias if isinstance(self.qkv, _KeylessLinear) else self.qkv.bias
-            which = {"c2p": slice(width, 2 * width), "p2c": slice(width)}
-            both = [
-                F.linear(table_RD, self.qkv.weight[rows], None if bias is None else bias[rows])
-                if term in self.spec.terms
-                else None
-                for term, rows in which.items()
-            ]
+            # whatever takes the place of the map by now
+            queries, keys, _ = self.owner.qkv(table_RD).chunk(3, -1)
+            both = [keys if "c2p" in self.spec.terms else None, queries if "p2c" in self.spec.terms else None]
         split = [None if x is None else x.unflatten(-1, (self.heads.n_heads, -1)).transpose(0, 1) for x in both]
         return split[0], split[1]
 
@@ -208,26 +204,29 @@ class _DisentangledAttention(_SelfAttention):
     def __init__(self, spec: DisentangledAttention, dims: Dims) -> None:
         super().__init__(spec, dims)
         if spec.bias and not spec.key_bias:
-            self.qkv: Linear = _KeylessLinear(dims.d_model, spec.n_heads * self.d_head)
+            self.qkv = _Keyless(dims.d_model, spec.n_heads * self.d_head)  # type: ignore[assignment]
         assert isinstance(self.position, _Disentangled)
         if self.position.spec.maps == "attention":
-            borrow(self.position, "qkv", self.qkv)
+            borrow(self.position, "owner", self)
         n = 1 + len(self.position.spec.terms)
         self.spec = spec.replace(scale=spec.scale or (n * self.d_head) ** -0.5)
 
 
-class _KeylessLinear(Linear):
+class _Keyless(Module):
     """Maps to queries, keys and values, of which keys have no bias."""
 
     def __init__(self, d_in: int, width: int) -> None:
-        super().__init__(d_in, 3 * width, bias=False, packs=3)
+        super().__init__()
+        # named as it is elsewhere, for those who look for maps of attention
+        self.qkv = Linear(d_in, 3 * width, bias=False, packs=3)
         self.biases = nn.Parameter(torch.zeros(2 * width))
 
     @property
-    def whole_bias(self) -> Tensor:
-        """The bias of all three."""
-        of_queries, of_values = self.biases.chunk(2)
-        return torch.cat([of_queries, torch.zeros_like(of_queries), of_values])
+    def weight(self) -> Tensor:
+        """The matrix of all three."""
+        return self.qkv.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.whole_bias)
+        of_queries, of_values = self.biases.chunk(2)
+        mapped: Tensor = self.qkv(x)
+        return mapped + torch.cat([of_queries, torch.zeros_like(of_queries), of_values])

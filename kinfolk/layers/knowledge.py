@@ -101,9 +101,8 @@ class _KnowledgeAttention(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         told = mentions_of(ctx, x_BLD)
-        if told.entities_BSC.numel() and int(told.entities_BSC.max()) >= self.spec.n_entities:
-            most = int(told.entities_BSC.max())
-            raise ShapeError(f"knowledge-attention: entity {most} is beyond the n_entities {self.spec.n_entities}")
+        if ctx.tree is not None and ctx.tree.mentions is not None:
+            self._refuse_unknown(told)
         h_BLE = self.inward(x_BLD)
         s_BSE = self.span_norm(span_means(h_BLE, self.pooling(h_BLE)[..., 0], told.spans_BS2))
         s_BSE = self.among(s_BSE, s_BSE, told.real)
@@ -118,6 +117,11 @@ class _KnowledgeAttention(PartModule):
         if told.links_BS is not None and self.spec.weight:
             ctx.add_loss("linking", self.spec.weight * self._loss(score_BSC, told))
         return self.outward(self.across(h_BLE, s_BSE, told.real)), state
+
+    def _refuse_unknown(self, told: Mentions) -> None:
+        most = int(told.entities_BSC.max())
+        if most >= self.spec.n_entities:
+            raise ShapeError(f"knowledge-attention: entity {most} is beyond the n_entities {self.spec.n_entities}")
 
     def _scores(self, s_BSE: Tensor, e_BSCE: Tensor, told: Mentions) -> Tensor:
         """Score every candidate from its product with the mention and its prior."""

@@ -16,7 +16,7 @@ from kinfolk.core.knowledge import Branches, Ids, Mention, Names, SentenceTree
 from kinfolk.core.spec import Spec
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.knowledge import KnowledgeAttention
-from kinfolk.layers.part import FeedForward
+from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.position import NoPosition
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
@@ -52,7 +52,7 @@ class Triples(Knowledge, kind="triples"):
         if model.topology != "encoder" or not isinstance(model.encoder, Stack):
             raise SpecError(f"knowledge: branches are read by an encoder of blocks, not by {model.topology!r}")
         for i, block in enumerate(model.encoder.blocks):
-            for j, part in enumerate(block.parts):
+            for j, part in enumerate(map(_inside, block.parts)):
                 plain = type(part) is Attention and part.position == NoPosition() and part.pattern == Full()
                 if not (plain or isinstance(part, FeedForward)):
                     where = f"model.encoder.blocks[{i}].parts[{j}]"
@@ -60,6 +60,12 @@ class Triples(Knowledge, kind="triples"):
                         f"knowledge: {where} is {part.kind!r}, which cannot be told that a branch stands beside the "
                         "sentence (it takes attention to everything, without distances)"
                     )
+
+
+def _inside(part: Part) -> Part:
+    """Return what a part is under what was added to it, such as maps of low rank."""
+    inner = getattr(part, "part", None)
+    return _inside(inner) if isinstance(inner, Part) else part
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import SpecError
+from kinfolk.layers.added import AddedMap, Lora
 from kinfolk.layers.disentangled import Disentangled, DisentangledAttention
 from kinfolk.layers.module import Dims
 from kinfolk.layers.norm import LayerNorm
@@ -124,3 +125,24 @@ def test_other_attention_takes_it_too_but_lends_no_maps():
 def test_what_cannot_be_is_refused(make, words):
     with pytest.raises(SpecError, match=words):
         make()
+
+
+@pytest.mark.parametrize("key_bias", [True, False])
+def test_distances_go_through_what_takes_the_place_of_a_map(key_bias):
+    """An addition of low rank to the maps of content changes what distances say, too."""
+    plain = DisentangledAttention(
+        n_heads=N_HEADS, position=Disentangled(buckets=4, maps="attention"), key_bias=key_bias, bias=True
+    )
+    spec = Lora(part=plain, rank=2)
+    module = spec.build(dims()).double().eval()
+    assert any(isinstance(m, AddedMap) for m in module.qkv.modules())
+    table = torch.randn(3, WIDTH, dtype=torch.float64)
+    before = module.position._mapped(table)
+    for name, p in module.named_parameters():
+        if "qkv" in name and p.ndim == 2:
+            torch.nn.init.normal_(p)
+    after = module.position._mapped(table)
+    queries, keys, _ = module.qkv(table).chunk(3, -1)
+    assert not torch.allclose(before[0], after[0])
+    torch.testing.assert_close(after[0].transpose(0, 1).flatten(1), keys)
+    torch.testing.assert_close(after[1].transpose(0, 1).flatten(1), queries)

@@ -9,7 +9,9 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
 from kinfolk.core.rng import Rng
+from kinfolk.family.assembly import with_mixer
 from kinfolk.family.knowing import informed
+from kinfolk.layers.added import Lora
 from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.tag_head import SpanHead
 from kinfolk.layers.vector_head import VectorHead
@@ -170,3 +172,6 @@ def test_models_that_cannot_be_told_are_refused():
     with pytest.raises(SpecError, match="most: -1"):
         Triples(most=-1)
     assert informed(kf.relative("roberta", size="tiny"), "facts.tsv").knowledge == Triples(file="facts.tsv")
+    recipe = kf.relative("bert", size="tiny")
+    low_rank = with_mixer(recipe.model, lambda look: Lora(part=look, rank=2))
+    assert informed(recipe.replace(model=low_rank), "facts.tsv").knowledge.file == "facts.tsv"

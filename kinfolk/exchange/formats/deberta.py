@@ -190,7 +190,7 @@ class Deberta(Releases, model_type="deberta"):
         look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
         layer: Table = {
             **LAYER,
-            "parts.0.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=look.n_heads),
+            "parts.0.qkv.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=look.n_heads),
             "parts.0.qkv.biases": ("attention.self.q_bias", "attention.self.v_bias"),
             "parts.0.position.keys": "attention.self.pos_proj",
             "parts.0.position.queries": "attention.self.pos_q_proj",
