@@ -1,13 +1,14 @@
 """Fine-tune: open what is there, fit it to the task, and hand it to the one loop."""
 
 import dataclasses
+import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
-from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data import Data, open_data
 from kinfolk.data.answering import WINDOW
 from kinfolk.data.opening import cache_folder
 from kinfolk.data.several import name_of
@@ -29,7 +30,7 @@ TOKENIZERS = "tokenizers"
 class Prepared:
     """Everything that is known before the first step.
 
-    data: the arguments of `open_data` are in `where`. moved: what became of the weights of the source.
+    where: the arguments of `open_data` that give the data again.
     """
 
     source: Source
@@ -102,15 +103,10 @@ def tokenizer_file(source: Source, cache: Path | None = None) -> Path:
     if source.tokenizer is None:
         raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")
     text = source.tokenizer.to_json()
-    return save_tokenizer(text, cache_folder(cache) / TOKENIZERS)
-
-
-def save_tokenizer(text: str, place: Path) -> Path:
-    """Write a tokenizer under a hash of its content."""
-    import hashlib
-
-    file = place / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+    place = cache_folder(cache) / TOKENIZERS / hashlib.sha256(text.encode()).hexdigest()[:16]
+    # data remembers the name of its tokenizer's file, and a run has a copy under this one
+    file = place / folder.TOKENIZER
     if not file.is_file():
         place.mkdir(parents=True, exist_ok=True)
-        Tokenizer.from_json(text).save(file)
+        source.tokenizer.save(file)
     return file

@@ -117,6 +117,10 @@ def resume(
 def reopen(out: str | Path) -> Data:
     """Open the data of a run again."""
     source = dict(folder.read(Path(out))["data"])
+    words = Path(source.get("tokenizer", ""))
+    if words.suffix == ".json" and not words.is_file():
+        # the file it was read from is gone, and the run has kept a copy
+        source["tokenizer"] = str(Path(out).resolve() / folder.TOKENIZER)
     return open_data(source.pop("name"), **source)
 
 

@@ -1,6 +1,7 @@
 """From a model that knows something to a run of one's own task."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from kinfolk.finetune.run import finetune, prepare, write_start
 from kinfolk.finetune.source import open_source
 from kinfolk.finetune.task import Task
 from kinfolk.train import RunOptions
+from kinfolk.train.folder import read
+from kinfolk.train.run import reopen
 from tests.finetune.conftest import make_run
 
 FEW = ("--epochs", "2", "--batch-size", "16", "--lr", "5e-3", "--quiet", "--no-tensorboard")
@@ -57,6 +60,15 @@ def test_text_without_labels_first_and_labels_then(run, files, tmp_path, capsys)
     assert not torch.equal(
         begun["embedding.table.weight"], load_file(run / "model.safetensors")["embedding.table.weight"]
     )
+
+
+def test_a_run_outlives_the_cache(run, files, tmp_path, capsys):
+    assert tune(run, files, tmp_path / "mine", "--json", "--steps", "2") == 0
+    shutil.rmtree(tmp_path / "cache")
+    shutil.rmtree(run)
+    capsys.readouterr()
+    assert reopen(tmp_path / "mine").fingerprint == read(tmp_path / "mine")["fingerprint"]
+    assert main(["eval", str(tmp_path / "mine"), "--json"]) == 0
 
 
 def test_new_tokens_stand_behind_the_old_ones(words, files, tmp_path):
