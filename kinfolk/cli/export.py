@@ -56,14 +56,16 @@ def _to_hf(args: argparse.Namespace, out: Path) -> int:
     from kinfolk.family.building import load
     from kinfolk.train import folder
 
-    origin: dict[str, Any] = folder.read(args.what).get("imported", {}) if (args.what / folder.RUN).is_file() else {}
+    about = folder.read(args.what) if (args.what / folder.RUN).is_file() else {}
+    origin: dict[str, Any] = about.get("imported", {})
+    names = {str(i): name for i, name in enumerate(about.get("classes", ()))}
     tokenizer = args.what / folder.TOKENIZER
     to_hf(
         load(args.what),
         out,
         model_type=args.kind or origin.get("model_type"),
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        also=json.loads(origin.get("config", "{}")),
+        also=json.loads(origin.get("config", "{}")) | ({"id2label": names} if names else {}),
     )
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     found = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}

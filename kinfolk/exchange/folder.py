@@ -103,7 +103,7 @@ def to_hf(
     write_weights(tensors, folder, shard)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     besides = Config(also or {}).besides()
-    text = json.dumps(besides | values | {"dtype": dtype}, indent=2, sort_keys=True)
+    text = json.dumps(besides | values | _class_names(besides, values) | {"dtype": dtype}, indent=2, sort_keys=True)
     write_atomic(folder / CONFIG, (text + "\n").encode())
     for name, what in form.beside(model.spec).items():
         write_atomic(folder / name, (json.dumps(what, indent=2) + "\n").encode())
@@ -111,6 +111,14 @@ def to_hf(
     if tokenizer is not None:
         shutil.copyfile(tokenizer, folder / TOKENIZER)
     return folder
+
+
+def _class_names(besides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the names of classes that somebody gave, where they are as many as the head has."""
+    given, numbered = besides.get("id2label"), values.get("id2label")
+    if not isinstance(given, dict) or not isinstance(numbered, dict) or given.keys() != numbered.keys():
+        return {}
+    return {"id2label": given, "label2id": {name: int(i) for i, name in given.items()}}
 
 
 def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHARD) -> None:

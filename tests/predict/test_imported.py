@@ -105,3 +105,29 @@ def test_answers(tmp_path):
     total = torch.tensor(list(spans.values())).double().logsumexp(0)
     assert said["score"] == pytest.approx(float((spans[first, last] - total).exp()), abs=1e-5)
     assert json.dumps(said)
+
+
+def test_names_of_classes_go_back_with_the_model(tmp_path):
+    _, _, ours = saved(tmp_path, "BertForTokenClassification", id2label={0: "O", 1: "B-PER", 2: "I-PER"})
+    assert main(["export", str(ours.folder), "--to", "hf", "--out", str(tmp_path / "back")]) == 0
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "back")
+    assert config.id2label == {0: "O", 1: "B-PER", 2: "I-PER"}
+    assert config.label2id == {"O": 0, "B-PER": 1, "I-PER": 2}
+    assert transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "back").num_labels == 3
+
+
+def test_graphs_say_the_same(tmp_path, capsys):
+    pytest.importorskip("onnxruntime", reason="graphs need kinfolk[onnx]")
+    pytest.importorskip("onnxscript", reason="graphs need kinfolk[onnx]")
+    _, _, ours = saved(tmp_path, "BertForTokenClassification", id2label={0: "O", 1: "B-PER", 2: "I-PER"})
+    lines, run = tmp_path / "a.txt", str(ours.folder)
+    lines.write_text(f"{TEXT}\nwho goes\n")
+    assert main(["export", run, "--to", "onnx", "--out", str(tmp_path / "graphs")]) == 0
+    capsys.readouterr()
+    said = []
+    for engine in (["torch"], ["onnx", "--graphs", str(tmp_path / "graphs")]):
+        assert main(["predict", run, "--input", str(lines), "--engine", *engine]) == 0
+        said.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    for a, b in zip(*said, strict=True):
+        assert a["tags"] == b["tags"]
+        assert a["scores"] == pytest.approx(b["scores"], abs=1e-5)
