@@ -21,8 +21,7 @@ def join(state: State, n: int, other: State, n_other: int) -> None:
         raise ShapeError("states of different models cannot be joined")
     for name, part in own.items():
         part.join(others[name])
-    state.next_pos_B = torch.cat([positions(state, n), positions(other, n_other)])
-    state.next_pos = max(state.next_pos, other.next_pos)
+    _stand(state, torch.cat([positions(state, n), positions(other, n_other)]))
     if state.memory is not None and other.memory is not None:
         state.memory = state.memory.join(other.memory)
 
@@ -31,7 +30,13 @@ def leave(state: State, staying_B: Tensor) -> None:
     """Keep the examples of these numbers, in this order; the work of a step follows the furthest of them."""
     state.select(staying_B)
     if state.next_pos_B is not None and len(staying_B):
-        state.next_pos = int(state.next_pos_B.max())
+        _stand(state, state.next_pos_B)
+
+
+def _stand(state: State, pos_B: Tensor) -> None:
+    """Say where the next token of each example stands; where all agree, once for all."""
+    low, high = torch.stack(torch.aminmax(pos_B)).tolist()
+    state.next_pos, state.next_pos_B = high, None if low == high else pos_B
 
 
 def positions(state: State, n: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import httpx
 import pytest
@@ -41,12 +42,13 @@ class Running:
     def __init__(self, app, url, server):
         self.app, self.url, self.server = app, url, server
         self.served = app.served
+        self.client = httpx.Client(timeout=60, limits=httpx.Limits(max_connections=64))
 
     def post(self, path, body, **more):
-        return httpx.post(self.url + path, json=body, timeout=60, **more)
+        return self.client.post(self.url + path, json=body, **more)
 
     def get(self, path, **more):
-        return httpx.get(self.url + path, timeout=60, **more)
+        return self.client.get(self.url + path, **more)
 
     def write(self, **body):
         """Ask for texts, and return the answer."""
@@ -67,8 +69,10 @@ def serving(runs, limits=None, token="", engine="torch"):
             with contextlib.suppress(httpx.HTTPError):
                 if running.get("/health").status_code == 200:
                     break
+            time.sleep(0.1)
         yield running
     finally:
+        running.client.close()
         server.should_exit = True
         thread.join(60)
         assert not thread.is_alive(), "the server does not stop"

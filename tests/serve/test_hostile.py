@@ -20,8 +20,14 @@ ASK = {"model": "gpt2", "prompt": "def f(", "max_tokens": 8, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def small(gpt2):
-    limits = Limits(rows=4, queue=4, body=1 << 20, body_seconds=0.5, stall_seconds=0.5, seconds=60)
+    limits = Limits(rows=4, queue=4, body=1 << 20, seconds=60)
     with serving([gpt2], limits, token="sesame") as running:
+        yield running
+
+
+@pytest.fixture
+def impatient(gpt2):
+    with serving([gpt2], Limits(body_seconds=0.3), token="sesame") as running:
         yield running
 
 
@@ -193,8 +199,8 @@ def test_a_client_that_does_not_read_is_given_up():
     assert len(sent) == 4
 
 
-def test_who_sends_too_slowly_is_told_or_cut_off(small):
-    host, port = small.url.removeprefix("http://").split(":")
+def test_who_sends_too_slowly_is_told_or_cut_off(impatient):
+    host, port = impatient.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as body:
         body.sendall(f"{HEAD}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
         assert body.recv(65536).startswith(b"HTTP/1.1 408")
@@ -230,9 +236,9 @@ def test_many_at_once_get_what_each_would_get_alone(server):
 
 
 def test_four_times_too_many_are_answered_or_refused(small, auth):
-    text, before = alone(small, "def f(", 60), 0
+    text, before = alone(small, "def f(", 100), 0
     for round_ in range(2):
-        answers = ask_all(small, [ASK | {"max_tokens": 60}] * 32, auth, 32)
+        answers = ask_all(small, [ASK | {"max_tokens": 100}] * 32, auth, 32)
         codes = [answer.status_code for answer in answers]
         assert set(codes) == {200, 429}
         assert codes.count(200) >= 8
