@@ -35,10 +35,10 @@ def written(batch, rows, every=2):
 @pytest.mark.parametrize("name", CAUSAL)
 def test_rows_that_join_late_write_what_they_write_alone(name):
     m = model(name)
-    n_new = [7, 3, 5, 4]
-    rows = [Row(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(PROMPTS, n_new, strict=True)]
+    prompts, n_new = PROMPTS[:3], [6, 2, 4]
+    rows = [Row(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(prompts, n_new, strict=True)]
     found = written(Running(TorchWorker(m, 64)), rows)
-    for prompt, n, got in zip(PROMPTS, n_new, found, strict=True):
+    for prompt, n, got in zip(prompts, n_new, found, strict=True):
         alone = kf.generate(m, prompt, max_new=n, greedy=True)
         assert got == alone[-n:]
 

@@ -13,7 +13,7 @@ from tests.serve.conftest import make_run, serving
 # all phases and many examples take minutes
 THOROUGH = os.environ.get("KINFOLK_THOROUGH")
 HOW = ["--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "100"]
-QUICK = ["--phases", "examples,fuzzing,stateful", "--max-examples", "12"]
+QUICK = ["--phases", "examples,fuzzing,stateful", "--max-examples", "8"]
 
 
 @pytest.mark.slow
@@ -27,8 +27,8 @@ def test_schemathesis_finds_nothing(judge, tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=1200, check=False)
         cases = running.app.metrics.requests
         assert done.returncode == 0, "\n".join(line[:300] for line in done.stdout.splitlines())[-6000:]
-    assert cases["/v1/completions", 200] >= 2
-    assert cases["/v1/completions", 400] >= 2
+    assert cases["/v1/completions", 200] >= 1
+    assert cases["/v1/completions", 400] >= 1
     assert not [status for (_, status), n in cases.items() if n and status >= 500]
 
 
