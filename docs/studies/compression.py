@@ -105,7 +105,13 @@ def each_step(run: Path, out: Path, learn: int) -> list[dict[str, Any]]:
     """Take every step alone, then those that learn, and measure."""
     file = out / f"{run.name}-steps.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
-    plans = [*ROWS, *(f"{step},recover={learn}" for step in LEARNT), *(plan.format(n=learn) for plan in WHOLE)]
+    # the whole model learns on as well, so that a step is not credited with what more steps do
+    plans = [
+        *ROWS,
+        f"recover={learn}",
+        *(f"{step},recover={learn}" for step in LEARNT),
+        *(plan.format(n=learn) for plan in WHOLE),
+    ]
     for plan in plans:
         if any(row["plan"] == plan for row in rows):
             continue

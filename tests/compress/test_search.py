@@ -63,8 +63,8 @@ def test_where_none_is_enough_the_nearest_are_named():
 
 def test_the_front_is_what_nothing_beats():
     a, b = tried("a", 2.0, 300, 2.1), tried("b", 3.0, 200, 2.05)
-    small, best = tried("small", 1.0, 50, 2.5), tried("best", 1.0, 400, 1.99)
-    assert found(a, b, small, best).front() == [b, small, best]
+    small, best, tie = tried("small", 1.0, 50, 2.5), tried("best", 1.0, 400, 1.99), tried("tie", 3.0, 200, 2.06)
+    assert found(a, b, small, best, tie).front() == [b, small, best]
 
 
 def test_steps_together_are_guessed_by_their_factors():
