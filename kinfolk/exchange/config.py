@@ -28,6 +28,9 @@ _NAMES = """
 """
 HARMLESS = frozenset(_NAMES.split())
 
+LAYERS, LARGEST = 10_000, 10_000_000
+"""Numbers beyond these are damage, or meant to fill the memory."""
+
 _ABSENT = object()
 
 
@@ -69,6 +72,9 @@ class Config:
         value = self.get(key) if default is None else self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self.where}: {key} = {value!r} is not a number above zero")
+        most = LAYERS if "layer" in key else LARGEST
+        if value > most:
+            raise CheckpointError(f"{self.where}: {key} = {value!r} is more than any model has (at most {most:,})")
         return value
 
     def only(self, key: str, *allowed: Any) -> Any:

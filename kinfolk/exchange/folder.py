@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from kinfolk.exchange.format import FORMATS, Architecture, Format, Misfit
 from kinfolk.exchange.opening import fill, undrawn
 from kinfolk.exchange.places import rows
 from kinfolk.exchange.tensors import INDEX, WEIGHTS, Tensors
+from kinfolk.models.cost import cost
 from kinfolk.models.model import Model, Transformer
 
 SHARD = 5_000_000_000
@@ -76,9 +78,17 @@ def open_folder(folder: str | Path, *, ignore: Iterable[str] = (), model_type: s
         unused = tuple(name for place in architecture.table.values() for name in (f"{place}.*",))
         spec = spec.replace(head=head)
         architecture = dataclasses.replace(architecture, unused=(*architecture.unused, *unused))
+    _refuse_larger(spec, tensors, config.where)
     model = undrawn(spec)
     left_out = fill(model, form, architecture, tensors, ignore)
     return Imported(model, form.model_type, architecture.name, tuple(left_out), config.besides())
+
+
+def _refuse_larger(spec: Model, tensors: Tensors, where: str) -> None:
+    """Refuse a configuration that asks for far more than its file has, before memory is taken for it."""
+    asked, given = cost(spec, 1).params, sum(math.prod(shape) for shape in tensors.shapes.values())
+    if asked > 2 * given + 100_000:
+        raise CheckpointError(f"{where}: says a model of {asked:,} parameters, and its weights are {given:,}")
 
 
 def to_hf(

@@ -251,6 +251,20 @@ def test_what_cannot_be_expressed_is_refused_with_its_key_and_value(folder, key,
     refused(folder, "config.json", key.removesuffix("s"), repr(shown))
 
 
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000 is more than any model has"),
+        ({"vocab_size": 10**12}, "vocab_size = 1000000000000 is more than any model has"),
+        ({"hidden_size": 3 * 10**6, "intermediate_size": 10**6}, "parameters, and its weights are"),
+        ({"vocab_size": 9_000_000}, "says a model of 225,010,280 parameters"),
+    ],
+)
+def test_a_configuration_cannot_fill_the_memory(folder, values, words):
+    change(folder, **values)
+    refused(folder, "config.json", words)
+
+
 def test_a_key_may_be_declared_to_be_of_no_account(folder):
     change(folder, sliding_window=128, unused_flag=False)
     refused(folder, "sliding_window = 128", "ignore")
