@@ -1,6 +1,7 @@
 """What has been written, in the shape of OpenAI's completions."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ from kinfolk.serve.batching import Scored
 from kinfolk.serve.engine import Piece
 from kinfolk.serve.protocol import Asked
 from kinfolk.serve.text import Text
+
+IMPOSSIBLE = -9999.0
+"""In the place of minus infinity."""
 
 
 @dataclasses.dataclass
@@ -92,11 +96,16 @@ class Answer:
         names = self.asked.served.names
         return {
             "tokens": [names[one.token] for one in tokens],
-            "token_logprobs": [one.logprob for one in tokens],
+            "token_logprobs": [None if one.logprob is None else _finite(one.logprob) for one in tokens],
             "top_logprobs": [
-                None if one.logprob is None else {names[i]: log_p for i, log_p in one.top} for one in tokens
+                None if one.logprob is None else {names[i]: _finite(log_p) for i, log_p in one.top} for one in tokens
             ]
             if self.asked.logprobs
             else None,
             "text_offset": list(offsets),
         }
+
+
+def _finite(log_p: float) -> float:
+    """Return a number that JSON can say; what cannot be has a very small probability."""
+    return log_p if math.isfinite(log_p) else IMPOSSIBLE

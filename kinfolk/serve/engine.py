@@ -161,6 +161,16 @@ class Engine:
         return self._closing
 
     def _work(self) -> None:
+        try:
+            self._go_on()
+        except Exception as error:
+            # nobody is to wait for an engine that has died
+            self._closing = True
+            waiting = [request for request, _ in (*self._owners.values(), *self._waiting)]
+            for request in {*waiting, *self._calls}:
+                request.tell(_explained(error))
+
+    def _go_on(self) -> None:
         while True:
             with self._news:
                 while not (self._waiting or self._calls or self.n_running or self._closing):

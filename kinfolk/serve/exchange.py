@@ -79,7 +79,7 @@ class Exchange:
 
     async def answer(self, status: int, value: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send JSON."""
-        await self.send(status, json.dumps(value).encode(), "application/json", headers)
+        await self.send(status, json.dumps(value, allow_nan=False).encode(), "application/json", headers)
 
     async def send(self, status: int, raw: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
         """Send bytes of a kind."""
@@ -90,7 +90,7 @@ class Exchange:
         """Send a stream of server-sent events, each a JSON value, and the word that ends it."""
         await self._begin(200, {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-store"})
         async for piece in pieces:
-            line = f"data: {json.dumps(piece)}\n\n"
+            line = f"data: {json.dumps(piece, allow_nan=False)}\n\n"
             await self._pass_on({"type": "http.response.body", "body": line.encode(), "more_body": True})
         await self._pass_on({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
 

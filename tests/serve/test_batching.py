@@ -163,6 +163,18 @@ def test_a_failing_model_fails_its_requests_and_nobody_elses(engine, monkeypatch
     assert "out of paper" in capsys.readouterr().err
 
 
+def test_nobody_waits_for_an_engine_that_has_died(engine, monkeypatch, capsys):
+    running = Client(engine, [9], 1000)
+    while not running.events:
+        time.sleep(0.005)
+    monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)
+    assert running.ended.wait(30)
+    assert running.events[-1].kind == "broken"
+    with pytest.raises(ClosingError):
+        Client(engine, [9], 1)
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_text_waits_for_whole_characters_and_for_stops():
     tokenizer = Tokenizer.byte()
     whole = "naïve 😀 END of it"
