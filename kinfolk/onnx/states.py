@@ -92,18 +92,18 @@ class Layers:
     """The states of all layers of a decoder, made for a graph."""
 
     def __init__(self, decoder: Any, batch_size: int, max_len: int) -> None:
-        self.places = Places()
+        self.decoder, self.places = decoder, Places()
         self.layers = [[ready(part, self.places) for part in layer] for layer in decoder.new_state(batch_size, max_len)]
-        for part, state in self.parts(decoder):
+        for part, state in self._parts():
             if isinstance(state, Begun) and hasattr(part, "begin"):
                 # any memory: how many states there are and how wide does not depend on it
                 x_B1D = torch.zeros(batch_size, 1, part.d_model)
                 state.values = part.begin(x_B1D, Memory(x_B1D))
 
-    def parts(self, decoder: Any) -> Iterator[tuple[Any, Any]]:
+    def _parts(self) -> Iterator[tuple[Any, Any]]:
         """Return every part of every run of a block beside its state."""
-        for n, i in decoder.runs():
-            yield from zip(decoder.blocks[i].parts, self.layers[n], strict=True)
+        for n, i in self.decoder.runs():
+            yield from zip(self.decoder.blocks[i].parts, self.layers[n], strict=True)
 
     @property
     def look(self) -> bool:
@@ -113,9 +113,13 @@ class Layers:
     def slots(self) -> list[Slot]:
         """Return all tensors, by layer and part."""
         found: list[Slot] = []
-        for i, layer in enumerate(self.layers):
-            for j, part in enumerate(layer):
-                found += slots_of(f"{i}.{j}", part)
+        for n, i in self.decoder.runs():
+            for j, (part, state) in enumerate(zip(self.decoder.blocks[i].parts, self.layers[n], strict=True)):
+                try:
+                    found += slots_of(f"{n}.{j}", state)
+                except SpecError as error:
+                    where = f"decoder.blocks.{i}.parts.{j} ({part.spec.kind})"
+                    raise SpecError(f"{where} cannot be exported: {error}") from None
         return found
 
 
@@ -151,7 +155,7 @@ def slots_of(path: str, state: Any) -> Iterator[Slot]:
 
 def _members(path: str, state: Any) -> Iterator[Slot]:
     if type(state) not in _AXES and not isinstance(state, Carried):
-        raise SpecError(f"decoder.{path}: a state of {type(state).__name__} has no form that a graph can take in")
+        raise SpecError(f"a state of the kind {type(state).__name__} has no form that a graph can take in")
     for name, axes in _AXES.get(type(state), {}).items():
         yield Slot(
             f"{path}.{_plain(name)}", axes, *_attribute(state, name), MEMORY in axes, getattr(state, "like_BGMK", None)

@@ -36,9 +36,8 @@ class _Additive(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         ctx.save_for_backward(q, k, v)
         # as a product of matrices, not of a matrix and a vector, so that it is counted among the operations
-        found = [
-            (_pairs(q[:, some], k).flatten(0, 2) @ v[:, None]).view(q.shape[0], -1, k.shape[1]) for some in _pieces(q, k)
-        ]
+        shape = (q.shape[0], -1, k.shape[1])
+        found = [(_pairs(q[:, some], k).flatten(0, 2) @ v[:, None]).view(shape) for some in _pieces(q, k)]
         return torch.cat(found, 1)
 
     @staticmethod
