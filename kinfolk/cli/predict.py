@@ -141,7 +141,8 @@ def _tell(args: argparse.Namespace, opened: "Opened", tally: Any) -> None:
     lines = [f"{tally.rows:,} rows" + (f" -> {args.out}" if args.out else "")]
     what = "questions" if opened.task == "span" else f"rows of more than {opened.length:,} tokens"
     lines += [f"{tally.cut:,} {what} lost their end"] * bool(tally.cut)
-    lines += [f"{tally.parted:,} sentences more than one part long were read in parts"] * bool(tally.parted)
+    parts = f"sentences of more than {opened.length:,} tokens were read in parts, {tally.parted:,} more than sentences"
+    lines += [parts] * bool(tally.parted)
     lines += [f"{len(tally.bad):,} bad rows were skipped, first: {tally.bad[0]}"] if tally.bad else []
     print("\n".join(lines), file=sys.stderr)
 
