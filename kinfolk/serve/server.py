@@ -41,6 +41,8 @@ def make_server(app: App) -> "uvicorn.Server":
     """Return a server of an application; `run(sockets=[…])` blocks until it is told to stop."""
     try:
         from kinfolk.serve.listening import server_of
-    except ImportError:
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "uvicorn":
+            raise
         raise MissingExtraError("serve", "kin serve") from None
     return server_of(app)

@@ -12,6 +12,7 @@ import pytest
 from kinfolk.cli import main
 
 
+@pytest.mark.slow
 def test_starts_answers_and_ends(gpt2):
     command = [sys.executable, "-m", "kinfolk", "serve", str(gpt2), "--port", "0", "--json", "--rows", "3"]
     environment = os.environ | {"KINFOLK_TOKEN": "sesame"}
@@ -45,6 +46,13 @@ def test_starts_answers_and_ends(gpt2):
 def test_what_cannot_be_is_refused(gpt2, capsys, words, told):
     assert main.main(["serve", str(gpt2), *words]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_without_its_extra_it_says_which_one_to_install(gpt2, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "kinfolk.serve.listening", raising=False)
+    assert main.main(["serve", str(gpt2), "--port", "0"]) == 2
+    assert "kinfolk[serve]" in capsys.readouterr().err
 
 
 def test_two_runs_of_one_name_are_refused(gpt2, capsys):

@@ -43,6 +43,7 @@ def graphs(tmp_path_factory):
     return run, shutil.copytree(run / "onnx", run.parent / "graphs")
 
 
+@pytest.mark.slow
 def test_rows_of_graphs_join_and_leave_as_those_of_the_model(graphs):
     n_new, made = [7, 3, 5, 4], []
     for engine in ("torch", "onnx"):
@@ -51,6 +52,7 @@ def test_rows_of_graphs_join_and_leave_as_those_of_the_model(graphs):
     assert made[0] == made[1]
 
 
+@pytest.mark.slow
 def test_an_export_is_served_and_scores_prompts_too(graphs):
     run, export = graphs
     with pytest.raises(SpecError, match="--engine onnx"):

@@ -235,6 +235,7 @@ def test_many_at_once_get_what_each_would_get_alone(server):
     assert (counts.rows_in_steps - rows) / (counts.steps - steps) > 1.5
 
 
+@pytest.mark.slow
 def test_four_times_too_many_are_answered_or_refused(small, auth):
     text, before = alone(small, "def f(", 100), 0
     for round_ in range(2):
