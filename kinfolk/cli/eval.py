@@ -224,7 +224,9 @@ def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keep
     count = max(int(score.count) for score in totals.values())
     facts = {"run": str(args.what), "data": data.name, "part": args.split, "targets": f"{count:,}"}
     figures = {name: score.mean for name, score in totals.items()}
-    report = make_report(f"{args.what.name} on {data.name}", facts, figures, keeping.inner, keeping.worst(), remarks)
+    # names say how a file is read before they say which
+    title = f"{args.what.resolve().name} on {Path(data.name.rpartition(':')[2]).name}"
+    report = make_report(title, facts, figures, keeping.inner, keeping.worst(), remarks)
     text = as_page(report) if args.report.suffix == ".html" else as_text(report)
     args.report.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(args.report, text.encode())
