@@ -240,6 +240,8 @@ def _tensors(model: Transformer, form: Format, architecture: Architecture) -> di
     out: dict[str, Tensor] = {}
     for row in rows(form.places(model.spec, architecture, form.prefix), own):
         names = tuple(prefix + name.removeprefix(form.prefix) if architecture.bare else name for name in row.theirs)
+        if architecture.inside and not row.ours.startswith("head."):
+            names = tuple(architecture.inside + name for name in names)
         try:
             out |= row.place.write(own[row.ours].detach().contiguous(), names)
         except CheckpointError as error:

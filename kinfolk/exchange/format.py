@@ -59,7 +59,10 @@ def their_activation(ours: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """A head as their library names it. `unused` tensors may be in such files, and are left out by name."""
+    """A head as their library names it. `unused` tensors may be in such files, and are left out by name.
+
+    inside: what is written before the names of a body that has no prefix under other heads; reading is `Format.rename`.
+    """
 
     name: str
     head: type[Head]
@@ -69,6 +72,7 @@ class Architecture:
     ties: Mapping[str, str] = dataclasses.field(default_factory=dict)
     unused: tuple[str, ...] = ()
     bare: bool = False
+    inside: str = ""
 
 
 class Format:

@@ -292,12 +292,15 @@ def test_pictures_are_read_and_written_to_the_same_numbers(name, size, tmp_path)
         kf.from_hf(tmp_path / "theirs")
 
 
-def test_a_bart_judges_by_the_last_state_of_a_decoder_that_reads_again(tmp_path):
-    original = their_model("BartForSequenceClassification", SIDES | {"num_labels": 5})
+@pytest.mark.parametrize("name", ["Bart", "T5"])
+def test_classes_are_told_by_the_last_state_of_a_decoder_that_reads_again(name, tmp_path, in_double):
+    numbers = {"Bart": SIDES, "T5": T5 | {"decoder_start_token_id": 0}}[name]
+    original = their_model(f"{name}ForSequenceClassification", numbers | {"num_labels": 5})
     original.save_pretrained(tmp_path / "theirs")
     tokens, keep = batch()
     tokens = tokens[:2].scatter(1, keep[:2].sum(1, keepdim=True) - 1, original.config.eos_token_id)
     keep = keep[:2]
+    tokens = tokens.masked_fill(~keep, original.config.pad_token_id)
     with torch.no_grad():
         wanted = original(input_ids=tokens, attention_mask=keep.long()).logits
     behind = torch.cat([torch.full((2, 1), original.config.decoder_start_token_id), tokens[:, :-1]], 1)

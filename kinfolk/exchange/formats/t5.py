@@ -4,8 +4,10 @@ from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, prefixed, their_activation
+from kinfolk.exchange.formats.bert import class_values, classes
 from kinfolk.exchange.places import Table
 from kinfolk.layers.attention import Attention, CrossAttention
+from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.embedding import Tokens
 from kinfolk.layers.feed_forward import Dense, Gated
 from kinfolk.layers.head import Head, LMHead
@@ -21,6 +23,9 @@ from kinfolk.ops.pattern import Causal
 
 LOOK: Table = {"qkv": ("SelfAttention.q", "SelfAttention.k", "SelfAttention.v"), "out": "SelfAttention.o"}
 ACROSS: Table = {"q": "EncDecAttention.q", "kv": ("EncDecAttention.k", "EncDecAttention.v"), "out": "EncDecAttention.o"}
+
+INSIDE = "transformer."
+"""Before the names of a body under a head for classes."""
 
 
 def in_place(ours: int, theirs: int, table: Table) -> Table:
@@ -145,7 +150,20 @@ class T5(TextToText, model_type="t5"):
         Architecture("T5ForConditionalGeneration", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
         Architecture("T5Model", LMHead, lambda config: LMHead(scale="rsqrt")),
         Architecture("T5WithLMHeadModel", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
+        Architecture(
+            "T5ForSequenceClassification",
+            ClassHead,
+            # of the last state of a decoder that reads the text once more, a place behind
+            lambda config: ClassHead(**classes(config), pool="last", activation="tanh"),
+            class_values,
+            table={"head.hidden": "classification_head.dense", "head.output": "classification_head.out_proj"},
+            unused=("lm_head.weight",),
+            inside=INSIDE,
+        ),
     )
+
+    def rename(self, name: str) -> str:
+        return super().rename(name.removeprefix(INSIDE))
 
     def thoughts(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
         name = config.get("feed_forward_proj", "relu")
