@@ -110,6 +110,16 @@ def test_no_answer_has_a_threshold():
     assert any("without answer" in line for line in tally.sentences())
 
 
+def test_the_window_least_sure_of_no_answer_speaks_for_all():
+    split = asked("two", always=False)
+    found = Windows(split, 12)
+    for window, rows in scores(split, {"two": 5.0}):
+        rows[0, 0] = 1.0 + window
+        found.add(rows, [window])
+    assert len(split) > 2
+    assert found.answer(0, 0.0, always=False).margin == pytest.approx(5.0 - 2.0)
+
+
 def test_only_questions_that_were_read_count():
     split = asked("two", "six")
     tally = tally_of(SpanAnswer(), (), split)
