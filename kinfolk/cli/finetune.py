@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli.train import machine_arguments, options_of, plain_warnings, show
+from kinfolk.core.errors import SpecError
 from kinfolk.finetune.names import table
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.train import parallel
     from kinfolk.train.knowing import fitted
 
+    if args.also and args.processes > 1:
+        raise SpecError("--also: only one head learns in a step, and several processes wait for all; use one process")
     task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column)
     source = open_source(args.what)
     if args.further:

@@ -72,3 +72,9 @@ def test_a_body_learns_two_tasks_and_is_asked_for_the_first(run, files, tmp_path
     again = ["--train", str(files[0]), "--valid", str(files[1]), "--out", str(tmp_path / "then"), *short]
     assert main(["finetune", str(tmp_path / "out"), *again]) == 0
     assert json.loads(capsys.readouterr().out)["fresh"] == []
+
+
+def test_several_tasks_are_learnt_in_one_process(run, files, tmp_path, capsys):
+    given = ["--train", str(files[0]), "--also", str(files[1]), "--processes", "2", "--out", str(tmp_path / "out")]
+    assert main(["finetune", str(run), *given]) == 2
+    assert "use one process" in capsys.readouterr().err
