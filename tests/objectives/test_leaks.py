@@ -54,6 +54,8 @@ NO_TOKENS = (
     "policy",
     "distil",
     "imitate",
+    # asks what its tasks ask
+    "several",
 )
 # no part of the model mixes positions, each sees its own token alone
 ITSELF = ("skip-gram",)
