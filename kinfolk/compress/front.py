@@ -15,7 +15,7 @@ text { font: 12px system-ui, sans-serif; fill: #333 } .grid { stroke: #ddd } .ax
 .small { font-size: 10px } .goal { stroke: #888; stroke-dasharray: 4 3 }
 @media (prefers-color-scheme: dark) { svg { background: #16181c } text { fill: #ddd } .grid { stroke: #333 } }
 """
-LINE, LETTER = 11, 4.9
+LINE, LETTER = 11, 5.5
 CUT = 1.0
 """What is worse by more than this share is drawn at the edge."""
 
