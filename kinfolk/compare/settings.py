@@ -72,9 +72,7 @@ class Settings:
         if (self.tactics or self.valid) and not self.finetune:
             raise SpecError("tactics and a file to validate on are for --finetune RUN|FOLDER")
         if self.finetune and (self.contestants or self.table or self.match != "none"):
-            raise SpecError(
-                "--finetune has contestants of its own, whose widths are what they are"
-            )
+            raise SpecError("--finetune has contestants of its own, whose widths are what they are")
         for tactic in self.tactics:
             names.read(tactic)
 
