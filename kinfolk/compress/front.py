@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import resources
 
 from kinfolk.compare.report.html import Html, tag
+from kinfolk.compare.report.html import page as html_page
 from kinfolk.compress.search import Search, Tried
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, RIGHT = 660, 360, 70, 46, 52, 30
@@ -45,15 +46,7 @@ def picture(found: Search, title: str) -> str:
 
 def page(found: Search, title: str) -> str:
     """Return a page with the picture and the table: one file, nothing loaded from elsewhere."""
-    css = resources.files("kinfolk.compare.report").joinpath("page.css").read_text(encoding="utf-8")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Html(css)),
-    )
+    style = Html(resources.files("kinfolk.compare.report").joinpath("page.css").read_text(encoding="utf-8"))
     columns = table(found)
     heads = tag("tr", *(tag("th", name, scope="col") for name in columns[0]))
     body = (
@@ -70,7 +63,7 @@ def page(found: Search, title: str) -> str:
         tag("div", tag("table", tag("thead", heads), tag("tbody", *body)), class_="scroll"),
         tag("ul", *refused, class_="notes") if refused else None,
     )
-    return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{main}\n</body>\n</html>\n'
+    return html_page(title, style, main)
 
 
 def table(found: Search) -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.compare.report.html import Html, embed, join, tag
+from kinfolk.compare.report.html import Html, embed, join, page, tag
 from kinfolk.inspect.heads import Habit, distances, habits, places
 from kinfolk.inspect.neighbours import Neighbours
 from kinfolk.inspect.sight import Map, Sight
@@ -82,17 +82,8 @@ def render(title: str, data: Mapping[str, Any]) -> str:
 
 def document(title: str, body: Html, *scripts: Html) -> str:
     """Return a page that can draw what was seen; what the scripts need comes before the one that draws."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", title),
-        tag("style", asset("kinfolk.compare.report", "page.css"), asset(__package__, "page.css")),
-    )
-    script = join(*scripts, tag("script", asset(__package__, "page.js")))
-    return f'<!doctype html>\n<html lang="en">\n{head}\n<body>\n{body}\n{script}\n</body>\n</html>\n'
+    style = join(asset("kinfolk.compare.report", "page.css"), asset(__package__, "page.css"))
+    return page(title, style, body, join(*scripts, tag("script", asset(__package__, "page.js"))))
 
 
 def _map(one: Map, named: Sequence[Habit]) -> dict[str, Any]:

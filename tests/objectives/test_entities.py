@@ -15,6 +15,7 @@ from kinfolk.objectives.knowledge import Entities, Lexicon
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.supervised import Classify
+from tests.objectives.naming import kinds, learnt
 
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "vocab_size": 40, "max_len": 24, "dropout": 0.0}
 LEXICON = Lexicon(Names({(20, 21): ((3, 0.7), (1, 0.3)), (25,): ((2, 1.0),)}))
@@ -102,29 +103,10 @@ def test_the_linker_finds_what_the_context_says():
 
 def test_what_only_the_entity_tells_is_learnt():
     """Classes of names that are spelt by chance, known only by what they mean: BERT learns none of it for new names."""
-    draw = np.random.default_rng(0)
-    kinds = {(a, b): int(draw.integers(2)) for a in range(10, 25) for b in range(10, 25)}
-    lexicon = Lexicon(Names({name: ((kind, 1.0),) for name, kind in kinds.items()}))
-    rows, labels = torch.tensor([[5, *name] for name in kinds]), torch.tensor(list(kinds.values()))
-    order = torch.from_numpy(draw.permutation(len(rows)))
+    lexicon = Lexicon(Names({name: ((kind, 1.0),) for name, kind in kinds().items()}))
     recipe = kf.relative("knowbert", size="tiny", n_entities=2, d_entity=8, **TOY)
-    recipe = recipe.replace(model=recipe.model.replace(head=ClassHead(n_classes=2)), objective=Classify())
-    right = {}
-    for known in (None, lexicon):
-        learner = Learner(kf.build(recipe, seed=0), recipe.objective, Vocabulary(40, known=known))
-        optimiser = torch.optim.AdamW(learner.parameters(), lr=5e-3)
-        read = [Batch(index=some, tokens=rows[some], labels=labels[some]) for some in (order[:150], order[150:])]
-        seen = [learner.prepare(part, Rng(0)) for part in read]
-        for _ in range(60):
-            loss = learner.train()(seen[0])
-            optimiser.zero_grad()
-            (loss.total / loss.count).backward()
-            optimiser.step()
-        with torch.no_grad():
-            total, count = learner.eval().measure(seen[1])["accuracy"]
-        right[known is not None] = float(total / count)
-    assert right[True] == 1.0
-    assert right[False] < 0.9
+    assert learnt(recipe, lexicon, lr=5e-3, steps=60) == 1.0
+    assert learnt(recipe, None, lr=5e-3, steps=60) < 0.9
 
 
 def test_what_cannot_be_told_is_refused():

@@ -1,6 +1,5 @@
 """K-BERT: facts beside a text, told by positions and by who sees whom; without facts, BERT to the bit."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -8,17 +7,12 @@ import kinfolk as kf
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
-from kinfolk.core.rng import Rng
 from kinfolk.family.assembly import with_mixer
 from kinfolk.family.knowing import informed
 from kinfolk.layers.added import Lora
-from kinfolk.layers.class_head import ClassHead
-from kinfolk.layers.tag_head import SpanHead
-from kinfolk.layers.vector_head import VectorHead
 from kinfolk.objectives.knowledge import Facts, Triples
-from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.objectives.supervised import Classify
+from tests.objectives.naming import kinds, learnt
 
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "vocab_size": 40, "max_len": 24, "dropout": 0.0}
 FACTS = Facts(Names({(20, 21): ((30, 31), (32,)), (25,): ((33, 34, 35),)}))
@@ -128,40 +122,10 @@ def test_few_facts_are_read_where_few_are_asked_for():
 
 def test_a_classifier_learns_what_only_the_facts_tell():
     """The class of a name is in a fact about it; of names that were never seen, the facts alone tell it."""
-    draw = np.random.default_rng(0)
-    kinds = {(a, b): int(draw.integers(2)) for a in range(10, 25) for b in range(10, 25)}
-    names = {name: ((30 + kind,),) for name, kind in kinds.items()}
-    rows, labels = torch.tensor([[5, *name] for name in kinds]), torch.tensor(list(kinds.values()))
-    order = torch.from_numpy(draw.permutation(len(rows)))
+    facts = Facts(Names({name: ((30 + kind,),) for name, kind in kinds().items()}))
     recipe = kf.relative("k-bert", size="tiny", **TOY)
-    recipe = recipe.replace(model=recipe.model.replace(head=ClassHead(n_classes=2)), objective=Classify())
-    right = {}
-    for known in (None, Facts(Names(names))):
-        learner = Learner(kf.build(recipe, seed=0), recipe.objective, Vocabulary(40, known=known))
-        optimiser = torch.optim.AdamW(learner.parameters(), lr=3e-3)
-        read = [Batch(index=some, tokens=rows[some], labels=labels[some]) for some in (order[:150], order[150:])]
-        seen = [learner.prepare(part, Rng(0)) for part in read]
-        for _ in range(40):
-            loss = learner.train()(seen[0])
-            optimiser.zero_grad()
-            (loss.total / loss.count).backward()
-            optimiser.step()
-        with torch.no_grad():
-            total, count = learner.eval().measure(seen[1])["accuracy"]
-        right[known is not None] = float(total / count)
-    assert right[True] == 1.0
-    assert right[False] < 0.9
-
-
-@pytest.mark.parametrize("pool", ["mean", "max", "last"])
-def test_what_stands_beside_a_text_is_not_pooled(pool):
-    m = kf.build(model().spec.replace(head=VectorHead(pool=pool)), seed=1).double().eval()
-    out = m.run(told(batch(ROW, [25, 9])))
-    hidden = [out.hidden[0, :7], out.hidden[1, :2]]
-    take = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0).values, "last": lambda x: x[-1]}[pool]
-    torch.testing.assert_close(out.logits, torch.stack([take(x) for x in hidden]))
-    spans = kf.build(m.spec.replace(head=SpanHead()), seed=1).double().run(told(batch(ROW))).logits
-    assert (spans[0, :, 0] > -torch.inf).tolist() == [True] * 7 + [False] * 6
+    assert learnt(recipe, facts, lr=3e-3, steps=40) == 1.0
+    assert learnt(recipe, None, lr=3e-3, steps=40) < 0.9
 
 
 def test_models_that_cannot_be_told_are_refused():
