@@ -6,7 +6,8 @@
 The encoder of `universal-act` follows arrows (data `chase`): each query says how many hops, and a hop looks up what the
 one before found, so the least number of steps is known. Nobody tells the model; it pays 0.01 nats for a step. Then it
 reads inputs whose queries all need the same number of hops. A run that was stopped goes on where it was. The exit
-code tells whether every seed learnt it: right answers, more steps for more hops from the first hop on, and more time.
+code tells whether every seed learnt it: right answers, more steps for every hop from the first on, and more time for all hops than for
+one.
 """
 
 import argparse
@@ -49,7 +50,8 @@ def main() -> int:
     for seed in range(args.seeds):
         found = measured(trained(args.out / str(seed), seed, args.steps))
         learnt &= all(f["right"] >= RIGHT for f in found)
-        learnt &= all(b["steps"] > a["steps"] and b["ms"] > a["ms"] for a, b in itertools.pairwise(found[1:]))
+        learnt &= all(b["steps"] > a["steps"] for a, b in itertools.pairwise(found[1:]))
+        learnt &= found[-1]["ms"] > found[1]["ms"]
         sys.stdout.write(json.dumps({"seed": seed, "hops": found}, indent=1) + "\n")
     return 0 if learnt else 1
 
