@@ -6,8 +6,8 @@
 The encoder of `universal-act` follows arrows (data `chase`): each query says how many hops, and a hop looks up what the
 one before found, so the least number of steps is known. Nobody tells the model; it pays 0.01 nats for a step. Then it
 reads inputs whose queries all need the same number of hops. A run that was stopped goes on where it was. The exit
-code tells whether every seed learnt it: right answers, more steps for every hop from the first on, and more time for all hops than for
-one.
+code tells whether every seed learnt it: right answers, more steps for every hop from the first on, and more time for
+all hops than for one.
 """
 
 import argparse
