@@ -9,6 +9,8 @@ FIND_PYTHON = for p in python3 python3.14 python3.13 python3.12 python3.11 pytho
 # searched once, and only when there is something to install
 PYTHON ?= $(eval PYTHON := $(shell $(FIND_PYTHON)))$(PYTHON)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# what is imported is compiled then; most of what the extras bring along never is
+INSTALL := $(PIP) install --no-compile
 # for each of ten trials, two at a time: about three minutes on two cores. Tokens and not seconds, because on a busy
 # machine equal seconds are not equal work
 DEMO_BUDGET := 250k-tokens
@@ -16,16 +18,19 @@ EXTRAS := data,log,rl,translate,onnx,serve,harness,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick check docs clean
+.PHONY: demo test quick long check docs clean
 
 demo: $(STAMP)  ## compare the first relatives on the source of Python's own standard library
 	$(BIN)/kin compare --budget $(DEMO_BUDGET) --seeds 2 --out runs/demo
 
-test: check  ## everything: format, lint, types, all tests
-	$(TEST)
+test: check  ## everything: format, lint, types, all tests but the long ones
+	$(TEST) -m "not long"
 
 quick: check  ## the tests that take less than five seconds each
-	$(TEST) -m "not slow"
+	$(TEST) -m "not slow and not long"
+
+long: $(STAMP)  ## tests that are studies, and further cases of others: some minutes
+	$(TEST) -m long
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -46,6 +51,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) with $$($(PYTHON) -V), once; this downloads PyTorch and takes some minutes"
 	@$(PYTHON) -m venv $(VENV)
 # torch first, at its exact version: resolved together with the rest it may come with gigabytes of CUDA packages
-	$(PIP) install torch==2.13.0
-	$(PIP) install -c constraints.txt -e ".[$(EXTRAS)]"
+	$(INSTALL) torch==2.13.0
+	$(INSTALL) -c constraints.txt -e ".[$(EXTRAS)]"
 	@touch $(STAMP)

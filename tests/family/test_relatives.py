@@ -348,8 +348,13 @@ def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
             torch.testing.assert_close(real(a), real(b), rtol=1e-9, atol=1e-11)
 
 
+# these take more than five seconds each
+SLOW_LEARNERS = {"act-rnn", "t5", "t5-v1-1", "deberta", "deberta-v2", "rnn-search", "distilbert", "roberta", "bigbird"}
+LEARNERS = [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW_LEARNERS)) for name in NAMES]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", LEARNERS)
 def test_learns_its_toy_task(name):
     """A line of eight tokens again and again in one of two phases: who does not look around stays at log 2."""
     learn = Learner(kf.build(recipe(name), seed=1).train(), recipe(name).objective, Vocabulary(V))

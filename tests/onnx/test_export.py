@@ -27,10 +27,11 @@ PROMPTS = [[9, 30, 21], [12], [33, 8, 8, 17, 20], [9, 9, 9]]
 HOW = [{"greedy": True}, {"beams": 3}, {"seed": 3, "top_p": 0.9}]
 DECODERS = ["gpt2", "t5", "transformer-xl", "lstm"]
 """By the fused operator; with a bias and an encoder; by keys that grow; by a state of one size."""
+CASES = [pytest.param(name, marks=[pytest.mark.long] * (name in ("t5", "transformer-xl"))) for name in DECODERS]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", CASES)
 def test_the_same_text_comes_out_of_torch_and_onnxruntime(name):
     for how in HOW:
         mine = kf.generate(engine(name), PROMPTS, max_new=10, **how)
@@ -38,7 +39,7 @@ def test_the_same_text_comes_out_of_torch_and_onnxruntime(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", CASES)
 def test_scores_are_torchs_at_lengths_that_were_not_traced(name):
     about = engine(name).about
     assert set(about.differences) == {"1 x 1", "1 x 8", "3 x 11"}

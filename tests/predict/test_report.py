@@ -88,7 +88,7 @@ def test_a_page_shows_text_as_text():
     assert "<script>" not in page
     assert html.escape(nasty.text) in page
     assert "src=" not in page
-    assert "href=" not in page
+    assert page.replace('href="data:,"', "").count("href=") == 0
     assert "background: color-mix" in page
     for wanted in ("accuracy", "0.6667", "cut 3", "The worst examples"):
         assert wanted in page

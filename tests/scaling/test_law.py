@@ -66,6 +66,7 @@ def test_is_the_least_squares_fit_of_scipy():
     assert law.exponent("params").value == pytest.approx(theirs[2], rel=1e-3)
 
 
+@pytest.mark.long
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     held = {"alpha": 0, "ahead": 0}
     trials = 40
