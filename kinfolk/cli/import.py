@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.plain import dumps
     from kinfolk.exchange import sentence
     from kinfolk.exchange.folder import open_folder, write_tensors
-    from kinfolk.exchange.recipe import recipe_of
+    from kinfolk.exchange.recipe import recipe_of_import
     from kinfolk.exchange.tokenizing import read_tokenizer
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.objectives.knowledge import Entities
@@ -47,8 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
-    model, kind = imported.model, str(imported.also.get("problem_type", ""))
-    recipe = recipe_of(model.spec, imported.model_type, kind)
+    model, recipe = imported.model, recipe_of_import(imported)
     if args.entities is not None:
         model = knowledgeable(model, n_entities=n_entities(args.entities))
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
@@ -60,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     length = sentence.longest(args.folder)
     origin |= {} if length is None else {"length": length}
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
-    about |= _classes(imported.also, model.spec.head)
+    about |= {"classes": list(imported.classes)} if imported.classes else {}
     folder.create(
         args.out, dumps(recipe), about, None if tokenizer is None else _Whole(tokenizer), knowledge=args.entities
     )
@@ -82,14 +81,6 @@ def run(args: argparse.Namespace) -> int:
     if imported.left_out:
         print(f"  left out, because {imported.architecture} does not use them: {', '.join(imported.left_out)}")
     return 0
-
-
-def _classes(config: dict[str, Any], head: Any) -> dict[str, Any]:
-    """Return the names of classes or tags, where a configuration has as many as the head."""
-    n, names = getattr(head, "n_classes", getattr(head, "n_tags", 0)), config.get("id2label")
-    if not n or not isinstance(names, dict) or sorted(names) != sorted(map(str, range(n))):
-        return {}
-    return {"classes": [str(names[str(i)]) for i in range(n)]}
 
 
 class _Whole:

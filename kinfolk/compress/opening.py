@@ -9,7 +9,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.data import Data, Tokenizer, open_data
 from kinfolk.data.labels import with_classes
 from kinfolk.exchange.folder import CONFIG, open_folder
-from kinfolk.exchange.recipe import recipe_of
+from kinfolk.exchange.recipe import recipe_of_import
 from kinfolk.exchange.tokenizing import read_tokenizer
 from kinfolk.family.recipe import Recipe
 from kinfolk.objectives.learner import Learner
@@ -70,9 +70,7 @@ def _foreign(path: Path) -> tuple[Recipe, Learner, Tokenizer, dict[str, Any]]:
     inner = read_tokenizer(path, imported.model_type)
     if inner is None:
         raise DataError(f"{path}: has no tokenizer, so no data can be read for it")
-    recipe, tokenizer = recipe_of(imported.model.spec, imported.model_type), Tokenizer(inner)
-    names = imported.also.get("id2label") or {}
+    recipe, tokenizer = recipe_of_import(imported), Tokenizer(inner)
     about: dict[str, Any] = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "options": {}}
-    if isinstance(names, dict) and names:
-        about["classes"] = [str(names[key]) for key in sorted(names, key=int)]
+    about |= {"classes": list(imported.classes)} if imported.classes else {}
     return recipe, Learner(imported.model, recipe.objective, vocabulary_of(tokenizer)), tokenizer, about

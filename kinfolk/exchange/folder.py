@@ -43,6 +43,15 @@ class Imported:
     left_out: tuple[str, ...]
     also: dict[str, Any]
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of classes or tags, where the configuration has as many as the head."""
+        head, names = self.model.spec.head, self.also.get("id2label")
+        n = getattr(head, "n_classes", getattr(head, "n_tags", 0))
+        if not n or not isinstance(names, dict) or sorted(names) != sorted(map(str, range(n))):
+            return ()
+        return tuple(str(names[str(i)]) for i in range(n))
+
 
 def from_hf(folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None) -> Transformer:
     """Read a model from a folder of config.json and model.safetensors (or pytorch_model.bin, whole or in shards).

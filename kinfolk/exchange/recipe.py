@@ -1,5 +1,6 @@
 """A recipe around an imported model: what its head learns from, and a gentle training to go on with."""
 
+from kinfolk.exchange.folder import Imported
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.detection_head import DetectionHead
@@ -47,6 +48,11 @@ def recipe_of(model: Model, name: str, problem: str = "") -> Recipe:
         schedule=Linear(warmup=0.1),
     )
     return Recipe(name=name, model=model, objective=objective, training=training)
+
+
+def recipe_of_import(imported: Imported) -> Recipe:
+    """Return a recipe that goes on with what a folder held."""
+    return recipe_of(imported.model.spec, imported.model_type, str(imported.also.get("problem_type", "")))
 
 
 def _judging(model: Model, problem: str) -> Objective | None:

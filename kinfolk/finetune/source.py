@@ -18,7 +18,7 @@ from kinfolk.core.plain import load as load_spec
 from kinfolk.core.plain import read_toml
 from kinfolk.data import Tokenizer
 from kinfolk.exchange.folder import CONFIG, open_folder
-from kinfolk.exchange.recipe import recipe_of
+from kinfolk.exchange.recipe import recipe_of, recipe_of_import
 from kinfolk.exchange.tokenizing import read_tokenizer
 from kinfolk.family import registry
 from kinfolk.family.recipe import Recipe
@@ -84,10 +84,7 @@ def _open_folder(path: Path) -> Source:
     imported = open_folder(path)
     inner = read_tokenizer(path, imported.model_type)
     tokenizer = None if inner is None else Tokenizer(inner)
-    recipe = recipe_of(imported.model.spec, imported.model_type)
-    names = imported.also.get("id2label") or {}
-    classes = tuple(str(names[key]) for key in sorted(names, key=int)) if isinstance(names, dict) else ()
-    return Source(path, recipe, imported.model.state_dict(), tokenizer, classes)
+    return Source(path, recipe_of_import(imported), imported.model.state_dict(), tokenizer, imported.classes)
 
 
 def _weights(file: Path) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.rng import derive
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
@@ -97,7 +98,8 @@ class _HashedAttention(PartModule):
         self.out = Linear(d_q, dims.d_model, bias=spec.bias, ends_branch=True)
         self.rotations_HKrj: Tensor
         how, shape = spec.hashing, (spec.n_heads, self.d_head, spec.hashing.n_rounds)
-        rotations = hashing.rotations(how.seed, *shape, self.factors, plain=how.draws == "plain")
+        seed = how.seed if how.draws == "plain" else derive(how.seed, "lsh")
+        rotations = hashing.rotations(seed, *shape, self.factors)
         self.register_buffer("rotations_HKrj", rotations, persistent=False)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: "BucketState | None") -> tuple[Tensor, "BucketState | None"]:

@@ -5,17 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from kinfolk.core.rng import derive
 
-
-def rotations(
-    seed: int, n_heads: int, width: int, n_rounds: int, factors: tuple[int, ...], plain: bool = False
-) -> Tensor:
-    """Draw Gaussian directions from a seed: [H, K, rounds, directions], half as many as buckets for each factor.
-
-    plain: with the generator of that very seed, so that others who do so draw the same.
-    """
-    generator = torch.Generator().manual_seed(seed if plain else derive(seed, "lsh"))
+def rotations(seed: int, n_heads: int, width: int, n_rounds: int, factors: tuple[int, ...]) -> Tensor:
+    """Draw Gaussian directions with the generator of a seed: [H, K, rounds, directions], for each factor half of it."""
+    generator = torch.Generator().manual_seed(seed)
     n_directions = sum(factor // 2 for factor in factors)
     return torch.randn(n_heads, width, n_rounds, n_directions, generator=generator)
 

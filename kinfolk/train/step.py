@@ -10,6 +10,7 @@ because the number of targets of a step is known only when its last micro-batch 
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
@@ -137,7 +138,7 @@ class Stepper:
         sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))
         loss, count, read, stops = self.team.sum(sums).tolist()
         count = max(count, 1.0)
-        grads = [p.grad for p in in_order(self.optimiser) if p.grad is not None]
+        grads = [p.grad for p in self._parameters if p.grad is not None]
         factor = self.team.world * self._reference / count
         norm = float(self.team.full(torch.nn.utils.get_total_norm(grads))) * factor
         lr = self.training.optimiser.lr * self.training.schedule.scale(step, total)
@@ -161,7 +162,11 @@ class Stepper:
                 parameter.requires_grad_(not waiting or self.team.world > 1)
         return found
 
-    @property
+    @functools.cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        return in_order(self.optimiser)
+
+    @functools.cached_property
     def _turns(self) -> bool:
         return any(group.get("turns") for group in self.optimiser.param_groups)
 

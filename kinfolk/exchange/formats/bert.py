@@ -65,6 +65,20 @@ def class_values(head: ClassHead) -> dict[str, Any]:
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
 
 
+def layer_values(model: Model, depth: Stack, look: Any, think: Dense) -> dict[str, Any]:
+    """Return what a configuration says of layers that look and think, and of rates of dropout."""
+    return {
+        "hidden_size": model.d_model,
+        "num_hidden_layers": depth.n_layers,
+        "num_attention_heads": look.n_heads,
+        "intermediate_size": think.d_ff,
+        "hidden_act": their_activation(think.activation),
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": look.dropout,
+        "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+    }
+
+
 def over_tokens(name: str, unused: tuple[str, ...], answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
     """Return the architectures that judge every token; the body's pooler has no part in them."""
     return (
@@ -135,18 +149,11 @@ class Encoder(Format):
         embedding = need(Tokens, outer.of if isinstance(outer, Projected) else outer, "embedding")
         norm = need(LayerNorm, embedding.norm, "embedding.norm")
         found = {
-            "hidden_size": model.d_model,
-            "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": look.n_heads,
-            "intermediate_size": think.d_ff,
-            "hidden_act": their_activation(think.activation),
-            "hidden_dropout_prob": model.dropout,
-            "attention_probs_dropout_prob": look.dropout,
+            **layer_values(model, depth, look, think),
             "vocab_size": model.vocab_size,
             "max_position_embeddings": model.max_len + self.first,
             "type_vocab_size": embedding.n_segments,
             "layer_norm_eps": norm.eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
             "tie_word_embeddings": True,
         }
         return {self.keys.get(key, key): value for key, value in found.items()}

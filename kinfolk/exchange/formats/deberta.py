@@ -9,6 +9,7 @@ from kinfolk.exchange.formats.bert import (
     PREDICTIONS_TIES,
     class_values,
     classes,
+    layer_values,
     masked_lm,
     norm_of,
     over_tokens,
@@ -153,18 +154,11 @@ class Releases(Format):
         if where.norm != NoNorm():
             need(LayerNorm, where.norm, "encoder.blocks[0].parts[0].position.norm")
         return {
-            "hidden_size": model.d_model,
-            "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": look.n_heads,
-            "intermediate_size": think.d_ff,
-            "hidden_act": their_activation(think.activation),
-            "hidden_dropout_prob": model.dropout,
-            "attention_probs_dropout_prob": look.dropout,
+            **layer_values(model, depth, look, think),
             "vocab_size": model.vocab_size,
             "max_position_embeddings": model.max_len,
             "type_vocab_size": embedding.n_segments,
             "layer_norm_eps": need(LayerNorm, embedding.norm, "embedding.norm").eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
             "position_biased_input": embedding.position != NoPosition(),
             "relative_attention": bool(where.terms),
             "pos_att_type": list(where.terms),

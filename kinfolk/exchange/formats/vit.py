@@ -3,8 +3,8 @@
 from typing import Any, ClassVar
 
 from kinfolk.exchange.config import Config
-from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation
-from kinfolk.exchange.formats.bert import class_values, classes
+from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, layers, need
+from kinfolk.exchange.formats.bert import class_values, classes, layer_values
 from kinfolk.exchange.places import Led, Patch, Table
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.attention import Attention
@@ -105,20 +105,13 @@ class Vit(Format, model_type="vit"):
         think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
         rows = model.max_len // (patches.columns * patches.channels)
         return {
-            "hidden_size": model.d_model,
-            "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": look.n_heads,
-            "intermediate_size": think.d_ff,
-            "hidden_act": their_activation(think.activation),
-            "hidden_dropout_prob": model.dropout,
-            "attention_probs_dropout_prob": look.dropout,
+            **layer_values(model, depth, look, think),
             "layer_norm_eps": need(LayerNorm, depth.norm, "encoder.norm").eps,
             "image_size": rows if rows == patches.columns else [rows, patches.columns],
             "num_channels": patches.channels,
             "patch_size": patches.patch,
             "qkv_bias": True,
             "pooler_output_size": model.d_model,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
         }
 
     def beside(self, model: Model) -> dict[str, Any]:
