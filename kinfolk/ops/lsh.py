@@ -243,7 +243,10 @@ def _chunked(tokens: _Sorted, size: int) -> _Tiling:
     lead_BHrL = (begin_BL + (last_BL - first_BL) * size)[:, None, None].expand_as(place_BHrL)
     reaches = tokens.run_BHrL == tokens.run_BHrL.gather(-1, lead_BHrL)
     wraps = reaches & ((tile_BL == first_BL) & (last_BL > first_BL))[:, None, None]
-    wrap_BHrL = torch.where(wraps, place_BHrL.gather(-1, lead_BHrL), _nowhere(size) - 1)
+    wrap_BHrL: Tensor | None = None
+    # hardly any bucket reaches that far, and masks without a second place cost half; elsewhere looking would wait
+    if wraps.device.type != "cpu" or torch.compiler.is_compiling() or bool(wraps.any()):
+        wrap_BHrL = torch.where(wraps, place_BHrL.gather(-1, lead_BHrL), _nowhere(size) - 1)
     look_BTw = torch.stack([before_BT, at_T.expand_as(before_BT)], dim=-1)
     return _Tiling(tile_BL * size + rank_BL % size, look_BTw, place_BHrL, wrap_BHrL)
 
@@ -411,7 +414,7 @@ def _bias(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor
         bias = bias.log_().clamp_(min=-_HIDDEN)
     if isinstance(looking.sight, Chunks) or looking.direction == "both":
         # of the pairs that stand close, leave out a token with itself, and what comes later
-        ahead = (s.unsqueeze(-2) - a.unsqueeze(-1)).to(bias.dtype)
+        ahead = s.to(bias.dtype).unsqueeze(-2) - a.to(bias.dtype).unsqueeze(-1)
         same = ahead.abs_().clamp_(max=1).neg_() if looking.direction == "both" else ahead.clamp_(-1, 0)
         bias.sub_(same.add_(1.0), alpha=_HIDDEN)
     return bias.to(rows.q_nK.dtype)
