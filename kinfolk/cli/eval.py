@@ -217,7 +217,7 @@ def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
 
 def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keeping: Any, remarks: list[str]) -> None:
     """Write the report."""
-    from kinfolk.data.atomic import write_atomic
+    from kinfolk.core import durable
     from kinfolk.predict.page import as_page
     from kinfolk.predict.report import as_text, make_report
 
@@ -229,7 +229,7 @@ def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keep
     report = make_report(title, facts, figures, keeping.inner, keeping.worst(), remarks)
     text = as_page(report) if args.report.suffix == ".html" else as_text(report)
     args.report.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(args.report, text.encode())
+    durable.write(args.report, text)
 
 
 def _perplexity(measure: str, mean: float) -> float | None:

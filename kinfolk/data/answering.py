@@ -29,7 +29,7 @@ _MARKS = 3
 class Reading:
     """How long texts are read.
 
-    window: tokens of a whole row: the question, the part of the context, and three marks around them.
+    window: tokens of a whole row: the question, the part of the context, and the marks around them.
     stride: a new window begins so many tokens after the one before.
     """
 
@@ -48,9 +48,12 @@ class Reading:
         """The most tokens of a question; it leaves at least half of a window to the text."""
         return min(LONGEST_QUESTION, (self.window - _MARKS) // 2)
 
-    def windows(self, question: int, context: int) -> Iterator[tuple[int, int]]:
-        """Yield where windows of a context begin and end, the last where the context ends."""
-        room = self.window - _MARKS - min(question, self.question)
+    def windows(self, question: int, context: int, between: int = 1) -> Iterator[tuple[int, int]]:
+        """Yield where windows of a context begin and end, the last where the context ends.
+
+        between: marks between the question and the context; one more stands before, and one behind.
+        """
+        room = self.window - between - 2 - min(question, self.question)
         step, start = min(self.stride, room), 0
         while True:
             yield start, min(start + room, context)
@@ -157,9 +160,9 @@ class AnswerSplit:
         return self._contexts[self._context[question]]
 
     def text_at(self, window: int) -> tuple[int, int]:
-        """Return where in a row (mark, question, mark, text, mark) the text of a window begins and ends."""
+        """Return where in a row (mark, question, marks, text, mark) the text of a window begins and ends."""
         question, start, stop = self._rows[window, :3]
-        before = len(self._asked[question]) + 2
+        before = 1 + len(self._asked[question]) + self.tokenizer.between
         return before, before + int(stop - start)
 
     def characters(self, window: int, first: int, last: int) -> tuple[int, int]:
@@ -179,6 +182,6 @@ class AnswerSplit:
             first, last = context.tokens(begin, begin + len(text))
             if first > last:
                 raise DataError(f"{q.where or q.id}: the tokenizer leaves nothing of the answer {text!r:.60}")
-        for start, stop in self.reading.windows(len(self._asked[i]), len(context)):
+        for start, stop in self.reading.windows(len(self._asked[i]), len(context), self.tokenizer.between):
             inside = start <= first and last < stop and first >= 0
             yield (i, start, stop, first - start if inside else -1, last - start if inside else -1)

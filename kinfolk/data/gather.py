@@ -1,13 +1,13 @@
 """From the records of finished jobs to the manifest."""
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kinfolk.core import durable
 from kinfolk.data.job import Workshop, bad_line
 from kinfolk.data.labels import refuse_many
 from kinfolk.data.manifest import BAD, TOKENIZER, Manifest
@@ -70,14 +70,10 @@ def _choices(shop: Workshop) -> dict[str, Any]:
 
 def _write_bad_rows(shop: Workshop, path: Path) -> None:
     """Join the lists of all jobs, in bounded memory."""
-    aside = shop.record(0).with_name(f"{BAD}.partial")
-    with aside.open("wb") as out:
+    with durable.appearing(path) as aside, aside.open("wb") as out:
         for name, reason, detail in shop.plan.bad:
             out.write(bad_line(name, Bad(1, reason, detail)))
         for job in range(len(shop.plan.jobs)):
             if shop.bad_rows(job).exists():
                 with shop.bad_rows(job).open("rb") as part:
                     shutil.copyfileobj(part, out)
-        out.flush()
-        os.fsync(out.fileno())
-    aside.replace(path)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfolk.core import durable
+from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError, MissingExtraError
-from kinfolk.data.atomic import write_json
 from kinfolk.data.images import ImageSet, Part, Records
 from kinfolk.data.lock import locked
 from kinfolk.data.preparation import Preparation
@@ -174,9 +175,8 @@ def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None
 def write_png(path: Path, values: NDArray[np.uint8]) -> None:
     """Write a picture [height, width, channels] as PNG."""
     image = _pillow("writing pictures").fromarray(values[..., 0] if values.shape[2] == 1 else values)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    image.save(aside, format="PNG")
-    aside.replace(path)
+    with durable.appearing(path) as aside:
+        image.save(aside, format="PNG")
 
 
 def _pillow(why: str) -> Any:

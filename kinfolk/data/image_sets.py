@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfolk.core import durable
 from kinfolk.core.errors import DataError
 from kinfolk.data.images import ImageSet, Part, Records
 from kinfolk.data.sources import BROKEN_GZIP
@@ -98,16 +99,11 @@ def _unpacked(file: Path, cache: Path) -> Path:
     plain = cache / f"{file.stem}-{key}.bin"
     if not plain.is_file():
         cache.mkdir(parents=True, exist_ok=True)
-        aside = plain.with_name(f"{plain.name}.{os.getpid()}.partial")
         try:
-            with gzip.open(file) as packed, aside.open("wb") as out:
+            with durable.appearing(plain, shared=True) as aside, gzip.open(file) as packed, aside.open("wb") as out:
                 shutil.copyfileobj(packed, out, 1 << 20)
-                out.flush()
-                os.fsync(out.fileno())
         except BROKEN_GZIP as error:
-            aside.unlink(missing_ok=True)
             raise DataError(f"{file}: broken gzip: {error}") from None
-        aside.replace(plain)
     return plain
 
 

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
-from kinfolk.data.atomic import write_json
 from kinfolk.data.labels import BETWEEN, refuse_many, written
 from kinfolk.data.manifest import TOKENIZER
 from kinfolk.data.mixing import fraction, mix

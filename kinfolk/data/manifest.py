@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError
-from kinfolk.data.atomic import write_json
 from kinfolk.data.labels import LabelledSplit, Labels, class_names
 from kinfolk.data.shards import OFFSET, Shard, file_hash
 from kinfolk.data.split import Data, PairSplit, Split, TextSplit

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError
-from kinfolk.data.atomic import write_json
 from kinfolk.data.crew import run_jobs, useful_workers
 from kinfolk.data.gather import gather, records
 from kinfolk.data.job import HELD_OUT, PLAN, WORK, Workshop

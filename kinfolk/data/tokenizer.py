@@ -15,8 +15,8 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from kinfolk.core import durable
 from kinfolk.core.errors import DataError
-from kinfolk.data.atomic import write_atomic
 from kinfolk.data.words import WordMemory, splits_into_words
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>", "<cls>", "<mask>")
@@ -114,12 +114,20 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer as a `tokenizer.json`."""
-        write_atomic(Path(path), self.to_json().encode())
+        durable.write(Path(path), self.to_json())
 
     def to_json(self) -> str:
         """Return the text of the tokenizer's `tokenizer.json`."""
         text: str = self.inner.to_str(pretty=True)
         return text
+
+    @cached_property
+    def between(self) -> int:
+        """How many separators stand between two texts: as many as its makers put there, RoBERTa's two; else one."""
+        owners = self.inner.encode("a", "b").sequence_ids
+        if 0 not in owners or 1 not in owners:
+            return 1
+        return max(1, owners.index(1) - max(i for i, owner in enumerate(owners) if owner == 0) - 1)
 
     @cached_property
     def vocab_size(self) -> int:

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import math
-import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,8 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from kinfolk.core import durable
 from kinfolk.core.errors import CheckpointError, suggest
-from kinfolk.data.atomic import write_atomic
 from kinfolk.exchange import sentence
 from kinfolk.exchange.config import Config, read_json
 from kinfolk.exchange.differences import differences
@@ -123,12 +121,12 @@ def to_hf(
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     besides = Config(also or {}).besides()
     text = json.dumps(besides | values | _class_names(besides, values) | {"dtype": dtype}, indent=2, sort_keys=True)
-    write_atomic(folder / CONFIG, (text + "\n").encode())
+    durable.write(folder / CONFIG, text + "\n")
     for name, what in form.beside(model.spec).items():
-        write_atomic(folder / name, (json.dumps(what, indent=2) + "\n").encode())
+        durable.write(folder / name, json.dumps(what, indent=2) + "\n")
     sentence.write(model.spec.head, model.spec.d_model, folder)
     if tokenizer is not None:
-        shutil.copyfile(tokenizer, folder / TOKENIZER)
+        durable.copy(Path(tokenizer), folder / TOKENIZER)
     return folder
 
 
@@ -160,18 +158,15 @@ def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHAR
         write_tensors(part, folder / file)
     where = {name: file for file, part in zip(names, parts, strict=True) for name in part}
     index = {"metadata": {"total_size": sum(x.nbytes for x in tensors.values())}, "weight_map": where}
-    write_atomic(folder / INDEX, (json.dumps(index, indent=2, sort_keys=True) + "\n").encode())
+    durable.write(folder / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
     # a single file would be read first
     (folder / WEIGHTS).unlink(missing_ok=True)
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Write a safetensors file that is complete or not there."""
-    aside = file.with_name(f".{file.name}.part")
-    save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata={"format": "pt"})
-    with aside.open("rb") as written:
-        os.fsync(written.fileno())
-    aside.replace(file)
+    with durable.appearing(file) as aside:
+        save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata={"format": "pt"})
 
 
 def _format(config: Config) -> Format:

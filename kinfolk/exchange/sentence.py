@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from kinfolk.core import durable
 from kinfolk.core.errors import CheckpointError
-from kinfolk.data.atomic import write_atomic
 from kinfolk.exchange.config import read_json
 from kinfolk.layers.head import Head
 from kinfolk.layers.vector_head import VectorHead
@@ -83,4 +83,4 @@ def write(head: Head, d_model: int, folder: Path) -> None:
 
 
 def _json(file: Path, what: object) -> None:
-    write_atomic(file, (json.dumps(what, indent=2) + "\n").encode())
+    durable.write(file, json.dumps(what, indent=2) + "\n")

@@ -37,29 +37,33 @@ KINDS: dict[str, type[Labels]] = {
 class Labelling:
     """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each.
 
+    length: of the longest sequence, its end included; 0: whatever a model is made for.
     apart: two sequences are read by one model each for itself. labels: one "class" of each example, the "classes" that
     hold, a "number", "tags" of tokens, or the "span" that answers a question. row: the most tokens of a whole row, if
-    that is known; 0: as many as its sequences.
+    that is known; 0: as many as its sequences. between: separators between two sequences.
     """
 
     n_classes: int
-    length: int
+    length: int = 0
     n_sequences: int = 1
     apart: bool = False
     labels: str = "class"
     row: int = 0
+    between: int = 1
+
+    @property
+    def together(self) -> int:
+        """How many sequences stand in one row."""
+        return 1 if self.apart else self.n_sequences
+
+    @property
+    def marks(self) -> int:
+        """How many tokens a row has besides its sequences, whose ends are part of them: what opens it, and between
+        two sequences all separators but the one that the first ends with."""
+        return 1 + (self.together - 1) * (self.between - 1)
 
 
-def as_classifier(
-    recipe: Recipe,
-    n_classes: int,
-    *,
-    length: int | None = None,
-    n_sequences: int = 1,
-    apart: bool = False,
-    labels: str = "class",
-    row: int = 0,
-) -> Recipe:
+def as_classifier(recipe: Recipe, asked: Labelling) -> Recipe:
     """Let a relative classify sequences, or pairs of them.
 
     Where every position sees all others in each layer (in a decoder: all before it), one state stands for the whole:
@@ -67,20 +71,20 @@ def as_classifier(
     (Radford et al. 2018). Elsewhere it is the mean of all states: what is far from the one might never reach it. An
     encoder-decoder reads the text as its source, and is asked at the first state of its decoder.
 
-    length: of the longest sequence, its end included; positions are made to suffice for it. The rest as in `Labelling`.
-    A recipe that scores labels already keeps its way of doing so, and gets the number of classes.
+    Positions are made to suffice for the longest row. A recipe that scores labels already keeps its way of doing so,
+    and gets the number of classes.
     """
     model, head = recipe.model, recipe.model.head
     if isinstance(recipe.objective, Labels) and isinstance(head, ClassHead):
-        return recipe.replace(model=model.replace(head=head.replace(n_classes=n_classes)))
-    if labels not in KINDS:
-        raise SpecError(f"labels: unknown {labels!r}{suggest(labels, KINDS)}")
-    head, objective = _asking(model, n_classes, labels, apart)
+        return recipe.replace(model=model.replace(head=head.replace(n_classes=asked.n_classes)))
+    if asked.labels not in KINDS:
+        raise SpecError(f"labels: unknown {asked.labels!r}{suggest(asked.labels, KINDS)}")
+    head, objective = _asking(model, asked.n_classes, asked.labels, asked.apart)
     training = recipe.training
-    if length is not None:
-        training = training.replace(length=length)
-        # what opens a row, and both sequences unless they are read apart
-        model = model.replace(max_len=max(model.max_len, row or 1 + length * (1 if apart else n_sequences)))
+    if asked.length:
+        training = training.replace(length=asked.length)
+        longest = asked.row or asked.marks + asked.together * asked.length
+        model = model.replace(max_len=max(model.max_len, longest))
     return recipe.replace(model=model.replace(head=head), objective=objective, training=training)
 
 
@@ -88,8 +92,7 @@ def judging(recipe: Recipe, labelling: Labelling | None) -> Recipe:
     """Fit a recipe to what its data asks; data without labels asks nothing, and who makes pictures is not asked."""
     if labelling is None or isinstance(recipe.objective, Pictures):
         return recipe
-    asked = dataclasses.asdict(labelling)
-    return as_classifier(recipe, asked.pop("n_classes"), **asked)
+    return as_classifier(recipe, labelling)
 
 
 def _asking(model: Model, n_classes: int, labels: str, apart: bool) -> tuple[Head, Labels]:

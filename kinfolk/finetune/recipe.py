@@ -64,12 +64,10 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
     else:
         length = labelling.length
         if not labelling.row:
-            n = 1 if labelling.apart else labelling.n_sequences
-            length = _length(own.max_len, length, n, effort.length)
-        asked = dataclasses.asdict(labelling) | {"length": length}
+            length = _length(own.max_len, labelling, effort.length)
         # a head that judges already would be kept as it is, whatever it judges
         bare = recipe.replace(objective=BY_TOPOLOGY[own.topology])
-        recipe = _pooled(as_classifier(bare, asked.pop("n_classes"), **asked), own.head)
+        recipe = _pooled(as_classifier(bare, dataclasses.replace(labelling, length=length)), own.head)
         entities = labelling.labels == "tags" and marks_entities(cast(Any, data.split("train")).classes)
         metric = "entity-f1" if entities else METRICS[labelling.labels]
         recipe = _beside(recipe, data)
@@ -87,9 +85,8 @@ def _beside(recipe: Recipe, data: Data) -> Recipe:
     others, heads = [], []
     for part in parts:
         alone = dataclasses.replace(data, splits={"train": part})
-        asked = dataclasses.asdict(cast(Labelling, labelling_of(alone)))
         bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
-        made = _pooled(as_classifier(bare, asked.pop("n_classes"), **asked), recipe.model.head)
+        made = _pooled(as_classifier(bare, cast(Labelling, labelling_of(alone))), recipe.model.head)
         others.append(made.objective)
         heads.append(made.model.head)
     several = Several(task=recipe.objective, others=tuple(others), heads=tuple(heads))
@@ -100,12 +97,13 @@ def _metric(asked: str, usual: str) -> str:
     return "" if asked == "loss" else asked or usual
 
 
-def _length(max_len: int, longest: int, n_sequences: int, asked: int) -> int:
+def _length(max_len: int, labelling: Labelling, asked: int) -> int:
     """Return where texts are cut: as long as they are, unless a model has no positions for that."""
-    room = (max_len - 1) // n_sequences
+    n = labelling.together
+    room = (max_len - labelling.marks) // n
     if asked > room:
-        raise SpecError(f"length: {asked} tokens of {n_sequences} texts do not fit the model's {max_len} positions")
-    return asked or min(longest, room)
+        raise SpecError(f"length: {asked} tokens of {n} texts do not fit the model's {max_len} positions")
+    return asked or min(labelling.length, room)
 
 
 def _training(old: Training, data: Data, effort: Effort, width: int, length: int) -> Training:
@@ -151,7 +149,7 @@ def _seeing(recipe: Recipe, data: Data) -> Recipe:
     if isinstance(recipe.objective, Pictures):
         raise SpecError("task 'image': this model makes pictures; begin with one that reads them, such as vit")
     recipe = recipe if isinstance(recipe.objective, Labels) else recipe.replace(objective=Classify())
-    return as_classifier(recipe, labelling.n_classes)
+    return as_classifier(recipe, Labelling(labelling.n_classes))
 
 
 def _speaking(recipe: Recipe, kind: str) -> Recipe:

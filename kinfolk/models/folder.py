@@ -1,7 +1,5 @@
 """A model as a folder: `spec.toml`, `model.safetensors`, and `tokenizer.json` if it has one. Nothing is pickled."""
 
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from kinfolk.core import durable
 from kinfolk.core.errors import CheckpointError, suggest
 from kinfolk.core.plain import dumps, load
 from kinfolk.models.model import Model, Transformer
@@ -20,14 +19,11 @@ def save_model(model: Transformer, folder: str | Path, tokenizer: str | Path | N
     """Write a model; each file is complete or not there."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    aside = folder / f".{WEIGHTS}.part"
-    save_file({name: x.detach().contiguous() for name, x in model.state_dict().items()}, aside)
-    _into_place(aside, folder / WEIGHTS)
-    aside = folder / f".{SPEC}.part"
-    aside.write_text(dumps(model.spec), encoding="utf-8")
-    _into_place(aside, folder / SPEC)
+    with durable.appearing(folder / WEIGHTS) as aside:
+        save_file({name: x.detach().contiguous() for name, x in model.state_dict().items()}, aside)
+    durable.write(folder / SPEC, dumps(model.spec))
     if tokenizer is not None and Path(tokenizer) != folder / TOKENIZER:
-        shutil.copyfile(tokenizer, folder / TOKENIZER)
+        durable.copy(Path(tokenizer), folder / TOKENIZER)
     return folder
 
 
@@ -63,10 +59,3 @@ def load_model(folder: str | Path, read_spec: Callable[[Path], Model] | None = N
         model = Transformer(spec)
     load_weights(model, folder / WEIGHTS)
     return model
-
-
-def _into_place(aside: Path, place: Path) -> None:
-    """Make a written file durable, then let it appear under its name at once."""
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    aside.replace(place)

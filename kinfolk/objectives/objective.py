@@ -40,6 +40,7 @@ class Vocabulary:
     mask: int = 6
     n_special: int = 7
     specials: tuple[int, ...] = tuple(range(7))
+    between: int = 1  # separators between two texts
     pieces: Pieces | None = dataclasses.field(default=None, compare=False, repr=False)  # None: every token is a word
     # how often each id occurs in what is learnt from, where an objective asks; None: nobody knows
     counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)

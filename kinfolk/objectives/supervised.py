@@ -19,7 +19,7 @@ class Labels(Objective):
     """What objectives share that score labels: how a model gets to read what is labelled.
 
     `opening` "cls" puts a token before everything, whose state stands for all of it (Devlin et al. 2019). Of two
-    sequences one row is made, with a separator between them, and `segments` say which token is whose. `reads` says
+    sequences one row is made, with separators between them, and `segments` say which token is whose. `reads` says
     where it goes: to the "tokens" of an encoder or a decoder, or to the "source" of an encoder-decoder, whose decoder
     then reads an opening token alone, or to "both", so that every token has a state that knows all (Lewis et al. 2020).
     """
@@ -172,6 +172,7 @@ class SpanAnswer(Labels, kind="span-answer"):
         before_B = torch.zeros_like(length_B)
         if batch.source is not None:
             before_B = torch.full_like(length_B, batch.tokens.shape[1]) if batch.keep is None else batch.keep.sum(1)
+            before_B = before_B + vocabulary.between - 1
         inside_B = ((batch.labels >= 0) & (batch.labels < length_B[:, None])).all(1)
         spans_B2 = torch.where(inside_B[:, None], batch.labels + before_B[:, None] + 1, 0)
         return super().prepare(batch, rng, vocabulary).replace(labels=spans_B2)
@@ -223,15 +224,16 @@ def _number(labels: Tensor) -> Tensor:
 
 
 def side_by_side(batch: Batch, vocabulary: Vocabulary) -> Batch:
-    """Write both sequences of a pair in one row. The end of the first becomes a separator."""
+    """Write both sequences of a pair in one row. The end of the first becomes a separator; more may follow."""
     assert batch.source is not None
     first, second = (
         torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
         for ids, keep in ((batch.tokens, batch.keep), (batch.source, batch.source_keep))
     )
     tokens = batch.tokens.scatter(1, first.sum(1, keepdim=True) - 1, vocabulary.sep)
-    tokens, keep = torch.cat([tokens, batch.source], 1), torch.cat([first, second], 1)
-    segments = torch.cat([torch.zeros_like(batch.tokens), torch.ones_like(batch.source)], 1)
+    more = tokens.new_full((len(tokens), vocabulary.between - 1), vocabulary.sep)
+    tokens, keep = torch.cat([tokens, more, batch.source], 1), torch.cat([first, torch.ones_like(more) > 0, second], 1)
+    segments = F.pad(torch.ones_like(batch.source), (tokens.shape[1] - batch.source.shape[1], 0))
     # a stable sort moves the padding between the two to the end
     order = (~keep).to(torch.uint8).sort(dim=1, stable=True).indices[:, : int(keep.sum(1).max())]
     tokens, keep, segments = (x.gather(1, order) for x in (tokens, keep, segments))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kinfolk.core import durable
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, suggest
 from kinfolk.data import Tokenizer
@@ -170,7 +170,6 @@ def vector_writer(out: Path) -> Iterator[Callable[[list[Row], Vector], None]]:
     if out.suffix not in ENDINGS:
         raise DataError(f"{out}: vectors are written as {' or '.join(ENDINGS)}{suggest(out.suffix, ENDINGS)}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    aside = out.with_name(f"{out.name}.{os.getpid()}.partial")
     shape = [0, 0]
 
     def line(rows: list[Row], vectors: Vector) -> None:
@@ -185,18 +184,12 @@ def vector_writer(out: Path) -> Iterator[Callable[[list[Row], Vector], None]]:
         shape[0] += len(vectors)
         file.write(np.ascontiguousarray(vectors, "<f4").tobytes())
 
-    try:
-        with aside.open("wb") as file:
-            yield line if out.suffix == ".jsonl" else block
-            if out.suffix == ".npy":
-                # how many there are is known now; the header keeps room for it
-                file.seek(0)
-                _header(file, *shape)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(out)
-    finally:
-        aside.unlink(missing_ok=True)
+    with durable.appearing(out) as aside, aside.open("wb") as file:
+        yield line if out.suffix == ".jsonl" else block
+        if out.suffix == ".npy":
+            # how many there are is known now; the header keeps room for it
+            file.seek(0)
+            _header(file, *shape)
 
 
 def _header(file: Any, n: int, width: int) -> None:

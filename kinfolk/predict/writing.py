@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from kinfolk.core import durable
 from kinfolk.core.errors import DataError, suggest
 
 ENDINGS = (".jsonl", ".csv")
@@ -30,17 +30,10 @@ def writer(out: Path | None) -> Iterator[Writer]:
         return
     if out.suffix not in ENDINGS:
         raise DataError(f"{out}: answers are written as {' or '.join(ENDINGS)}{suggest(out.suffix, ENDINGS)}")
-    aside = out.with_name(f"{out.name}.{os.getpid()}.partial")
     out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with aside.open("w", encoding="utf-8", newline="") as file:
-            table = _Table(file)
-            yield (lambda answer: print_line(file, answer)) if out.suffix == ".jsonl" else table.write
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(out)
-    finally:
-        aside.unlink(missing_ok=True)
+    with durable.appearing(out) as aside, aside.open("w", encoding="utf-8", newline="") as file:
+        table = _Table(file)
+        yield (lambda answer: print_line(file, answer)) if out.suffix == ".jsonl" else table.write
 
 
 def print_line(file: Any, answer: dict[str, Any]) -> None:

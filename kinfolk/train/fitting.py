@@ -32,7 +32,7 @@ def labelling_of(data: Data) -> Labelling | None:
     split = cast(Any, data.split("train"))
     asked = getattr(split, "asks", "") or _kind(split)
     apart, row = getattr(split, "apart", False), getattr(split, "row", 0)
-    return Labelling(len(split.classes), min(longest, LONGEST), sides, apart, asked, row)
+    return Labelling(len(split.classes), min(longest, LONGEST), sides, apart, asked, row, data.tokenizer.between)
 
 
 def _kind(split: Any) -> str:

@@ -182,8 +182,13 @@ def _labels(split: Any) -> dict[str, Any]:
     described = split.described() if hasattr(split, "described") else {}
     return {
         "classes": list(split.classes),
-        "reading": described | ({"pictures": True} if hasattr(split, "channels") else {}),
+        "reading": described | ({"pictures": _size(split)} if hasattr(split, "channels") else {}),
     }
+
+
+def _size(split: Any) -> list[int]:
+    """Return how high and how wide pictures are, and how many channels they have."""
+    return [split.height, split.width, split.channels]
 
 
 def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
@@ -251,7 +256,7 @@ def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Return the ids that objectives need."""
     t = tokenizer
     ids = t.pad, t.bos, t.eos, t.sep, t.cls, t.mask
-    return Vocabulary(t.vocab_size, *ids, specials=t.special_ids, pieces=pieces_of(t))
+    return Vocabulary(t.vocab_size, *ids, specials=t.special_ids, between=t.between, pieces=pieces_of(t))
 
 
 def counted(vocabulary: Vocabulary, data: Data) -> Vocabulary:

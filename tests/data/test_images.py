@@ -142,7 +142,7 @@ def test_labels_that_do_not_fit_and_broken_gzip_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match="broken gzip"):
         open_data(tmp_path / "z", cache=tmp_path / "c")
-    assert not list((tmp_path / "c").glob("*.partial"))
+    assert not list((tmp_path / "c").glob("*.part"))
 
 
 def write_cifar(folder, n=6, labels=1, name="data_batch_1.bin", seed=0):

@@ -10,7 +10,7 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.plain import dumps, loads
 from kinfolk.core.rng import Rng
 from kinfolk.family.recipe import Recipe
-from kinfolk.family.supervise import as_classifier
+from kinfolk.family.supervise import Labelling, as_classifier
 from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
@@ -23,7 +23,7 @@ V, CLASSES, LENGTH = TOY["vocab_size"], 3, 12
 @functools.cache
 def recipe(name):
     # a pair in one row takes more positions than the relative has
-    return as_classifier(kf.relative(name, size="tiny", **TOY), CLASSES, length=LENGTH, n_sequences=2)
+    return as_classifier(kf.relative(name, size="tiny", **TOY), Labelling(CLASSES, LENGTH, n_sequences=2))
 
 
 def learner(name, dtype=torch.float64):
@@ -116,7 +116,7 @@ def test_is_saved_counted_and_written_down(name, tmp_path):
 @pytest.mark.parametrize("labels", ["tags", "span"])
 def test_judges_every_token(name, labels):
     base = kf.relative(name, size="tiny", **TOY)
-    r = as_classifier(base, CLASSES, length=LENGTH, n_sequences=2, labels=labels)
+    r = as_classifier(base, Labelling(CLASSES, LENGTH, n_sequences=2, labels=labels))
     learn = Learner(kf.build(r, seed=1).double().eval(), r.objective, Vocabulary(V))
     found = []
     for extra in (0, 3):

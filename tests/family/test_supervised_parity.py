@@ -6,7 +6,7 @@ from torch import nn
 
 import kinfolk as kf
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.family.supervise import as_classifier
+from kinfolk.family.supervise import Labelling, as_classifier
 from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
@@ -112,7 +112,7 @@ LABELS = {
 def test_sequences_are_judged_as_by_bert(labels):
     options, gold = LABELS[labels]
     them = theirs("SequenceClassification", **options)
-    judge = as_classifier(recipe(), options["num_labels"], labels=labels)
+    judge = as_classifier(recipe(), Labelling(options["num_labels"], labels=labels))
     ours, names = copied(judge, them)
     batch = read().replace(labels=gold)
     want = asked(them, batch, labels=gold)

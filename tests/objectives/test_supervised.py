@@ -7,7 +7,7 @@ import kinfolk as kf
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
-from kinfolk.family.supervise import as_classifier
+from kinfolk.family.supervise import Labelling, as_classifier
 from kinfolk.layers.class_head import RegressionHead
 from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.models.model import Output
@@ -18,6 +18,7 @@ from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanA
 
 W = Vocabulary(40)
 PAD, BOS, EOS, SEP, CLS = W.pad, W.bos, W.eos, W.sep, W.cls
+APART = Labelling(2, 8, n_sequences=2, apart=True)
 TOY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "vocab_size": 40, "max_len": 32, "dropout": 0.0}
 
 
@@ -80,6 +81,17 @@ def test_a_pair_is_one_row_in_two_segments():
     assert got.segments.tolist() == [[0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 1, 1, 1, 1]]
     assert got.keep.sum(1).tolist() == [6, 7]
     assert got.source is None
+
+
+def test_between_two_texts_stand_as_many_separators_as_the_tokenizer_wants():
+    read = batch([[10, 11, EOS], [12, EOS]], [[20, EOS], [21, 22, 23, EOS]], labels=labels([0, 0], [1, 2]))
+    two = Vocabulary(40, between=2)
+    got = SpanAnswer().prepare(read, Rng(0), two)
+    assert got.tokens.tolist() == [[CLS, 10, 11, SEP, SEP, 20, EOS, PAD], [CLS, 12, SEP, SEP, 21, 22, 23, EOS]]
+    assert got.segments.tolist() == [[0, 0, 0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
+    assert got.keep.sum(1).tolist() == [7, 8]
+    answers = [row[a : b + 1] for row, (a, b) in zip(got.tokens.tolist(), got.labels.tolist(), strict=True)]
+    assert answers == [[20], [22, 23]]
 
 
 def test_segments_reach_the_embedding_of_those_who_have_them():
@@ -178,7 +190,7 @@ def test_tags_are_of_tokens():
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "vanilla", "performer"])
 def test_two_that_are_read_apart_never_see_each_other(name):
-    recipe = as_classifier(kf.relative(name, size="tiny", **TOY), 2, length=8, n_sequences=2, apart=True)
+    recipe = as_classifier(kf.relative(name, size="tiny", **TOY), APART)
     learn = Learner(kf.build(recipe).double().eval(), recipe.objective, W)
     first, second = [[10, 11, EOS], [12, EOS]], [[20, EOS], [21, 22, 23, EOS]]
     prepared = learn.prepare(batch(first, second, labels=labels(0, 1)), Rng(0))
@@ -204,7 +216,7 @@ def test_two_that_are_read_apart_never_see_each_other(name):
 
 
 def test_micro_batches_of_pairs_keep_their_partners():
-    recipe = as_classifier(kf.relative("bert", size="tiny", **TOY), 2, length=8, n_sequences=2, apart=True)
+    recipe = as_classifier(kf.relative("bert", size="tiny", **TOY), APART)
     learn = Learner(kf.build(recipe).double().eval(), recipe.objective, W)
     read = batch([[10, 11, EOS], [12, EOS]], [[20, EOS], [21, 22, 23, EOS]], labels=labels(0, 1))
     prepared = learn.prepare(read, Rng(0))
@@ -219,7 +231,7 @@ def test_a_relative_answers_and_guesses():
     answers = Learner(kf.build(base.model.replace(head=SpanHead())), SpanAnswer(), W)
     read = batch([[10, 11, EOS]], [[20, 21, EOS]], labels=labels([0, 1]))
     assert answers.measure(answers.prepare(read, Rng(0)))["span"][0].isfinite()
-    number = as_classifier(base, 0, labels="number")
+    number = as_classifier(base, Labelling(0, labels="number"))
     assert isinstance(number.model.head, RegressionHead)
     guesses = Learner(kf.build(number), number.objective, W)
     loss = guesses(guesses.prepare(batch([[10, EOS]], labels=torch.tensor([0.3])), Rng(0)))
@@ -247,4 +259,4 @@ def test_what_is_refused():
     with pytest.raises(SpecError, match="every token needs a state of its own"):
         Tag(reads="source")
     with pytest.raises(SpecError, match="read apart"):
-        as_classifier(kf.relative("bert", size="tiny"), 2, apart=True, labels="number")
+        as_classifier(kf.relative("bert", size="tiny"), Labelling(2, apart=True, labels="number"))

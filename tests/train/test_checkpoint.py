@@ -147,7 +147,7 @@ def test_a_refused_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest
     def refuse(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(durable.os, "fsync", refuse)
+    monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(TrainingError, match="the disk is full"):
         durable.write(tmp_path / "a.json", "new")
     assert (tmp_path / "a.json").read_text() == "old"
