@@ -233,13 +233,13 @@ class Transformer(Module):
 
 
 def _tree(batch: Batch) -> Tree | None:
+    parsed, named = Tree(), None
     if batch.heads is not None and batch.words is not None:
-        return grow(batch.heads, batch.words)
-    named = None
+        parsed = grow(batch.heads, batch.words)
     if batch.mentions is not None and batch.entities is not None and batch.priors is not None:
         named = Mentions(batch.mentions, batch.entities, batch.priors, batch.links)
-    nothing = batch.segments is None and named is None
-    return None if nothing else Tree(segments_BL=batch.segments, mentions=named)
+    nothing = parsed.depth_BL is None and batch.segments is None and named is None
+    return None if nothing else dataclasses.replace(parsed, segments_BL=batch.segments, mentions=named)
 
 
 def _advance(state: State, batch: Batch) -> None:

@@ -126,6 +126,17 @@ def test_a_parse_reaches_the_encoder_and_its_examples_stay_apart():
     torch.testing.assert_close(m.run(batch(wide, words)).logits, both)
 
 
+def test_a_parse_and_segments_reach_the_layers_together():
+    m, seen = model("bert"), []
+    m.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[1].tree))
+    heads, words = torch.tensor([HEADS] * 2), torch.tensor([WORDS] * 2)
+    segments = (torch.arange(7) > 3).long().expand(2, -1)
+    read = batch(heads, words)
+    m.run(read.replace(tokens=read.source, source=None, segments=segments))
+    assert torch.equal(seen[0].segments_BL, segments)
+    assert torch.equal(seen[0].depth_BL, grow(heads, words).depth_BL)
+
+
 def test_padding_of_a_parsed_source_changes_nothing():
     m = model()
     heads, words = torch.tensor([HEADS] * 2), torch.tensor([WORDS] * 2)
