@@ -2,7 +2,6 @@
 
     python docs/studies/onnx_table.py                 all relatives, a quarter of an hour on one core
     python docs/studies/onnx_table.py gpt2 t5 moe     these rows only
-    python docs/studies/onnx_table.py --untried       rows that say "not tried"
 
 A toy has one layer and weights away from where they begin. Its graphs are held to torch by `kin export` itself, at
 batches and lengths that were not traced and token by token; then int8 is made of them.
@@ -30,8 +29,6 @@ def main() -> None:
     torch.set_num_threads(1)
     known, n_tried = rows(), 0
     asked = sys.argv[1:] or kf.relatives()
-    if asked == ["--untried"]:
-        asked = [name for name, line in known.items() if "| not tried |" in line]
     for name in asked:
         start = time.perf_counter()
         known[name], n_tried = row(name), n_tried + 1

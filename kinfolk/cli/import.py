@@ -11,6 +11,7 @@ EPILOG = """\
 examples:
   kin import all-MiniLM-L6-v2 --out runs/minilm        a folder of config.json and model.safetensors
   kin import gpt2 --out runs/gpt2                      then: kin generate runs/gpt2 --prompt "Once"
+  kin import roberta-mnli --out runs/nli --pairs       then: kin predict runs/nli --input x.csv --second-column claim
   kin import bert --out runs/b --entities names.tsv    KnowBERT: a block that links names to entities, yet to learn
   kin import odd --out runs/odd --ignore my_key        a key of config.json, or tensors, of no account
 
@@ -25,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="NAME", help="a key or tensors (* is anything) of no account"
     )
+    parser.add_argument("--pairs", action="store_true", help="its head was taught to judge two texts at once")
     parser.add_argument(
         "--entities", type=Path, metavar="FILE", help="KnowBERT: link names to entities (mention TAB entity TAB prior)"
     )
@@ -35,19 +37,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the run folder and say what is in it."""
+    from kinfolk.core.errors import SpecError
     from kinfolk.core.plain import dumps
+    from kinfolk.data import Tokenizer
     from kinfolk.exchange import sentence
     from kinfolk.exchange.folder import open_folder, write_tensors
     from kinfolk.exchange.recipe import recipe_of_import
     from kinfolk.exchange.tokenizing import read_tokenizer
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.objectives.knowledge import Entities
+    from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress
     from kinfolk.train import folder
     from kinfolk.train.knowing import n_entities
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type)
     tokenizer = read_tokenizer(args.folder, imported.model_type)
     model, recipe = imported.model, recipe_of_import(imported)
+    if tokenizer is None and model.spec.embedding.one_size:
+        tokenizer = Tokenizer.byte().inner  # values of pictures are bytes
     if args.entities is not None:
         model = knowledgeable(model, n_entities=n_entities(args.entities))
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
@@ -60,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
     origin |= {} if length is None else {"length": length}
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
     about |= {"classes": list(imported.classes)} if imported.classes else {}
+    if args.pairs:
+        if not isinstance(recipe.objective, Classify | ClassifyMany | Regress):
+            raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
+        about["reading"] = {"sequences": 2}
     folder.create(
         args.out, dumps(recipe), about, None if tokenizer is None else _Whole(tokenizer), knowledge=args.entities
     )

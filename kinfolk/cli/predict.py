@@ -17,6 +17,8 @@ examples:
   kin predict runs/entities --input news.txt --out tags.jsonl       tags of words, and entities with their places
   kin predict runs/questions --input dev.json --out answers.jsonl   answers with their places, from SQuAD's files or
                                                                     rows with a question and a context
+  kin predict runs/vit --input pictures/ --out said.csv             PNG or JPEG files of a folder, one file, or a table
+                                                                    with a column `file`
 
 Rows come out in the order they went in, with their line and their id. Only some rows are in memory at a time. A row
 that cannot be read is refused with its line; --on-bad skip leaves it out and tells so."""
@@ -84,11 +86,20 @@ def run(args: argparse.Namespace) -> int:
     )
     tally = Tally()
     with writer(args.out) as write, _Counter() as counter:
-        for answer in predict(opened, rows_of(args, opened.columns.text), how, tally):
+        for answer in predict(opened, _rows(args, opened), how, tally):
             write(answer)
             counter.tell()
     _tell(args, opened, tally)
     return 0
+
+
+def _rows(args: argparse.Namespace, opened: "Opened") -> Any:
+    """Return the rows of the input, or its pictures."""
+    if opened.picture is None:
+        return rows_of(args, opened.columns.text)
+    from kinfolk.predict.pictures import read_pictures
+
+    return read_pictures(args.input, args.form, opened.columns.file)
 
 
 def rows_of(args: argparse.Namespace, column: str) -> Any:
@@ -125,8 +136,16 @@ def answer_of(args: argparse.Namespace) -> Any:
 def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":
     import dataclasses
 
+    from kinfolk.core.errors import SpecError
+
+    if args.second_column and opened.n_texts == 1:
+        raise SpecError(
+            f"--second-column: {args.what} judges one text at a time; a model that others taught to judge two is "
+            "imported with kin import --pairs"
+        )
     given = {"text": args.text_column, "second": args.second_column}
     given |= {"question": args.question_column, "context": args.context_column}
+    given |= {} if opened.picture is None else {"file": args.text_column}
     columns = dataclasses.replace(opened.columns, **{key: value for key, value in given.items() if value})
     return dataclasses.replace(opened, columns=columns)
 

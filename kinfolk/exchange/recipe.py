@@ -56,8 +56,9 @@ def recipe_of_import(imported: Imported) -> Recipe:
 
 
 def _judging(model: Model, problem: str) -> Objective | None:
-    """Return what a head that judges was taught with; an encoder's texts begin with an opening token."""
-    head, opening = model.head, "cls" if model.topology == "encoder" else "none"
+    """Return what a head that judges was taught with; texts of an encoder begin with a token, pictures do not."""
+    head, opens = model.head, model.topology == "encoder" and not model.embedding.one_size
+    opening = "cls" if opens else "none"
     if isinstance(head, ClassHead):
         kind = ClassifyMany if problem == SEVERAL else Classify
         return kind(opening=opening if head.pool == "first" else "none")

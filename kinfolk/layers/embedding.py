@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ class EmbeddingModule(Module):
 
 class Embedding(Spec):
     """Axis: `(tokens_BL, ctx) -> x_BLD`. The module's `weight` is what a tied head shares."""
+
+    one_size: ClassVar[bool] = False  # what it reads is always as long as the model's max_len, as pictures are
 
     def build(self, dims: Dims) -> EmbeddingModule:
         """Return the module."""
@@ -111,8 +114,9 @@ class TokensModule(EmbeddingModule):
         if self.scale != 1.0:
             x_BLD = x_BLD * self.scale
         if self.segments is not None:
-            # without a second segment every token belongs to the first
-            x_BLD = x_BLD + (self.segments.weight[0] if segments_BL is None else self.segments(segments_BL))
+            # without a second segment, or a table that knows of one (RoBERTa's does not), all belong to the first
+            alone = segments_BL is None or self.segments.num_embeddings == 1
+            x_BLD = x_BLD + (self.segments.weight[0] if alone else self.segments(segments_BL))
         return self.dropout(self.norm(self.position.add(x_BLD, ctx)))
 
 

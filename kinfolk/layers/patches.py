@@ -1,6 +1,7 @@
 """Pictures as sequences of patches: squares of pixels, each a vector, behind one that stands for the whole."""
 
 import dataclasses
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ class Patches(Embedding, kind="patches"):
     brightest value. A value v enters as (v / levels - mean) / std. A part of a picture is its first values; what is
     missing in a patch is 0, and a patch without any value is padding. `position` counts the class token as 0.
     """
+
+    one_size: ClassVar[bool] = True
 
     columns: int
     channels: int = 3

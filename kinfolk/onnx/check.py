@@ -52,13 +52,14 @@ class Given:
 
 def _tried(engine: Engine, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
     found = {}
-    for n_rows, length in SHAPES:
+    whole = engine.about.length
+    for n_rows, length in [(n, whole or length) for n, length in SHAPES]:
         if engine.about.limit is not None and length + STEPS > engine.about.limit:
             continue
         draw, n_vocab = torch.Generator().manual_seed(n_rows * 1000 + length), engine.about.vocab_size
         tokens = torch.randint(min(FIRST, n_vocab - 1), n_vocab, (n_rows, length + STEPS), generator=draw)
-        # the second row is shorter
-        rows = [row[: max(1, length - 3 * (i == 1))] for i, row in enumerate(tokens[:, :length].tolist())]
+        # the second row is shorter, where rows may be
+        rows = [row[: whole or max(1, length - 3 * (i == 1))] for i, row in enumerate(tokens[:, :length].tolist())]
         given = Given(rows, tokens[:, length:], engine.about.segmented)
         pairs = zip(_said(engine, given), by_other(given), strict=True)
         found[f"{n_rows} x {length}"] = max(apart(a, b) for a, b in pairs)

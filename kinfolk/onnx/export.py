@@ -85,7 +85,8 @@ def _written(aside: Path, about: About, graphs: dict[str, Any], model: Transform
     except KinfolkError:
         raise
     except Exception as error:
-        raise SpecError(f"{failing(model, graphs.values(), str(error))} cannot be run: {error}") from None
+        why = str(error).replace(f"{aside}/", "")
+        raise SpecError(f"{failing(model, graphs.values(), why)} cannot be run: {why}") from None
     worst = max(found.values())
     if not worst <= LIMIT:
         raise SpecError(f"model ({about.topology}): the graph differs from torch by {worst:.1e}, allowed {LIMIT:g}")
@@ -136,22 +137,27 @@ class Maker:
             raise SpecError(f"head ({model.spec.head.kind}) cannot be exported: of two stacks, only what decodes can")
         as_operators(model)
         self.decodes = self.topology != "encoder" and not self.judges
+        self.length = model.spec.max_len if model.spec.embedding.one_size else 0
         self.fused = self.decodes and fuse(model)
 
     @property
     def ways(self) -> tuple[tuple[bool, bool], ...]:
         """What is tried, the best first: whether an encoder is told of padding, whether one token is read at a time."""
+        if self.length:
+            return ((False, False),)
         singles = (False, True) if self.decodes else (False,)
         padded = (True,) if self.topology == "decoder" and self.decodes else (True, False)
         return tuple((a, b) for a in padded for b in singles)
 
     def make(self, padded: bool, single: bool) -> tuple[About, dict[str, Any]]:
         """Return the graphs by file, and what must be known of them."""
-        model, made = self.model, {"topology": self.topology, "limit": _limit(self.model), "padded": padded}
+        model, limit = self.model, None if self.length else _limit(self.model)
+        made = {"topology": self.topology, "limit": limit, "padded": padded, "length": self.length}
         about = About(precision="fp32", vocab_size=model.spec.vocab_size, **made)  # type: ignore[arg-type]
         if not self.decodes:
-            segmented = any(isinstance(m, TokensModule) and m.segments is not None for m in model.modules())
-            graph = self._once(("model", padded), lambda: _encoder(EncoderGraph(model, padded, segmented)))
+            tables = [m.segments for m in model.modules() if isinstance(m, TokensModule) and m.segments is not None]
+            segmented = any(table.num_embeddings > 1 for table in tables)
+            graph = self._once(("model", padded), lambda: _encoder(EncoderGraph(model, padded, segmented), self.length))
             return dataclasses.replace(about, segmented=segmented), {MODEL: graph}
         graphs, begun = {}, {}
         if self.topology == "encoder-decoder":
@@ -173,8 +179,12 @@ class Maker:
         return self.found[key]
 
 
-def _encoder(graph: Graph) -> Any:
-    return traced(graph, _example(graph.inputs), AXES)
+def _encoder(graph: Graph, length: int = 0) -> Any:
+    example: dict[str, Tensor] = _example(graph.inputs)
+    if not length:
+        return traced(graph, example, AXES)
+    example["tokens"] = torch.zeros(SIZES["batch"], length, dtype=torch.long)
+    return traced(graph, example, AXES | {"tokens": ("batch", length)})
 
 
 def _decoder(model: Transformer, begun: dict[str, Tensor], single: bool) -> tuple[tuple[Kept, ...], Any]:

@@ -43,7 +43,7 @@ class About:
     otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
     keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
     each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
-    no more. limit: most positions of a row; None: as many as fit.
+    no more. limit: most positions of a row; None: as many as fit. length: of every row, where all agree; 0: any.
     kind: of the data that the run learnt from. source: digest of the weights. differences: largest ones to torch that
     the check found, by shape; of int8, to fp32.
     """
@@ -55,6 +55,7 @@ class About:
     fused: bool = False
     single: bool = False
     limit: int | None = None
+    length: int = 0
     vocab_size: int = 0
     state: tuple[Kept, ...] = ()
     kind: str = ""

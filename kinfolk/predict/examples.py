@@ -13,13 +13,14 @@ _WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The names of the columns that are read: one text or two, words, a question and its context."""
+    """The names of the columns that are read: one text or two, words, a question and its context, a picture's file."""
 
     text: str = "text"
     second: str = ""
     tokens: str = "tokens"
     question: str = "question"
     context: str = "context"
+    file: str = "file"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,12 @@ from kinfolk.data import Tokenizer
 from kinfolk.data.answering import WINDOW, Reading
 from kinfolk.data.asking import settings_of
 from kinfolk.family.recipe import Recipe
+from kinfolk.family.supervise import Labelling
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
 from kinfolk.predict.examples import Columns
+from kinfolk.predict.pictures import Size, size_of
 from kinfolk.train import folder
 from kinfolk.train.run import load_learner
 
@@ -41,7 +43,8 @@ class Opened:
 
     task: "class", "classes", "number", "tags" or "span". n_texts: how many texts it judges at once. length: tokens of a
     text that are read; cut: which, of a longer one. always: every question has an answer. columns: where its own data
-    had what it reads. objective: what it was taught, of several tasks the first.
+    had what it reads. objective: what it was taught, of several tasks the first. picture: the size of the pictures that
+    it judges instead of texts.
     """
 
     folder: Path
@@ -57,6 +60,7 @@ class Opened:
     always: bool
     columns: Columns
     cut: str = "head"
+    picture: Size | None = None
 
     def prepare(self, batch: Batch) -> Batch:
         """Put the marks around what was read."""
@@ -78,26 +82,26 @@ def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", av
         )
     about = folder.read(run)
     read: dict[str, Any] = about.get("reading", {})
-    if read.get("pictures"):
-        raise SpecError(f"{run}: judges pictures, and rows are texts; kin eval scores it on pictures")
     names = _columns(str(about.get("data", {}).get("name", "")))
     n_texts = int(read.get("sequences", 2 if names.second else 1))
     learner.train(False)
     learner.to(device)
+    tokenizer, usual = Tokenizer.load(run / folder.TOKENIZER), recipe.training.length
     opened = Opened(
         folder=run,
         learner=learner,
         objective=asked(recipe),
-        tokenizer=Tokenizer.load(run / folder.TOKENIZER),
+        tokenizer=tokenizer,
         classes=tuple(about.get("classes", ())),
         task=task,
-        length=_length(learner, recipe.training.length, n_texts) if "imported" in about else recipe.training.length,
+        length=_length(learner, tokenizer, n_texts, usual) if "imported" in about else usual,
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(read, learner),
+        reading=_reading(read, learner) if task == "span" else Reading(),
         always=bool(read.get("always", True)),
         columns=names,
         cut=recipe.training.cut,
+        picture=size_of(read, recipe.model),
     )
     return dataclasses.replace(opened, classes=opened.classes or _numbered(learner))
 
@@ -124,10 +128,10 @@ def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
     return answer
 
 
-def _length(learner: Learner, usual: int, n_texts: int) -> int:
+def _length(learner: Learner, tokenizer: Tokenizer, n_texts: int, usual: int) -> int:
     """Return how many tokens of a text are read by a model that was not trained here: as many as it has positions."""
-    limit = learner.model.limit
-    return usual if limit is None else (limit - 1) // n_texts
+    limit, row = learner.model.limit, Labelling(0, n_sequences=n_texts, between=tokenizer.between)
+    return usual if limit is None else (limit - row.marks) // row.together
 
 
 def _reading(read: dict[str, Any], learner: Learner) -> Reading:

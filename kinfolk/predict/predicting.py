@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, suggest
 from kinfolk.data import Batches
 from kinfolk.data.answering import AnswerSplit
@@ -15,6 +16,7 @@ from kinfolk.data.questions import Question
 from kinfolk.predict.asking import Sorted, TextRows, WordRows
 from kinfolk.predict.examples import Columns, Words, identity, text_of, texts_of, words_of
 from kinfolk.predict.opening import Opened
+from kinfolk.predict.pictures import ids, values_of
 from kinfolk.predict.rows import Row
 from kinfolk.train.answers import Windows
 from kinfolk.train.entities import entities, marks_entities
@@ -67,11 +69,14 @@ def predict(
     refused with its line, or skipped and told in `tally`.
     """
     how, tally = how or How(), tally if tally is not None else Tally()
-    for chunk in _chunks(_usable(run, rows, how, tally), how.chunk):
-        said = _ASKED[run.task](run, [asked for _, asked in chunk], how, tally)
+    ask = _ASKED[run.task] if run.picture is None else _of_pictures
+    # pictures are of one length, and large
+    for chunk in _chunks(_usable(run, rows, how, tally), how.chunk if run.picture is None else how.batch_size):
+        said = ask(run, [asked for _, asked in chunk], how, tally)
         tally.rows += len(chunk)
         for (row, _), answer in zip(chunk, said, strict=True):
-            echoed = {key: x for key, x in row.values.items() if key != "id"} if how.echo else {}
+            shown = row.values if how.echo else {} if run.picture is None else {run.columns.file}
+            echoed = {key: x for key, x in row.values.items() if key in shown and key != "id"}
             yield identity(row) | echoed | answer
 
 
@@ -90,6 +95,8 @@ def _usable(run: Opened, rows: Iterable[Row | DataError], how: How, tally: Tally
 
 def _ask(run: Opened, row: Row) -> Any:
     columns: Columns = run.columns
+    if run.picture is not None:
+        return values_of(row, columns.file, run.picture)
     if run.task == "tags":
         return words_of(row, columns)
     if run.task == "span":
@@ -123,9 +130,19 @@ def _answers(run: Opened, split: Any, how: How, length: int | None) -> Iterator[
         yield which, run.answer(prepared)[1], prepared
 
 
+def _blank(run: Opened) -> Any:
+    """Return a label that says nothing, for what nobody has judged."""
+    return {"class": 0, "number": 0.0, "classes": np.zeros(len(run.classes), np.float32)}[run.task]
+
+
+def _of_pictures(run: Opened, asked: list[Any], how: How, tally: Tally) -> list[dict[str, Any]]:
+    labels = torch.as_tensor(np.array([_blank(run)] * len(asked)))
+    batch = Batch(index=torch.arange(len(asked)), tokens=torch.from_numpy(ids(asked)), labels=labels)
+    return [_judgement(run, row, how) for row in run.answer(run.prepare(batch))[1].double()]
+
+
 def _of_texts(run: Opened, asked: list[tuple[str, ...]], how: How, tally: Tally) -> list[dict[str, Any]]:
-    blank = {"class": 0, "number": 0.0, "classes": np.zeros(len(run.classes), np.float32)}[run.task]
-    split = TextRows(run.tokenizer, asked, run.classes, blank)
+    split = TextRows(run.tokenizer, asked, run.classes, _blank(run))
     lengths = split.lengths(np.arange(len(split)))
     longest = np.maximum(*lengths) if isinstance(lengths, tuple) else lengths
     tally.cut += int((longest + 1 > run.length).sum())

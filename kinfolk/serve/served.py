@@ -96,7 +96,12 @@ class Served:
     @cached_property
     def opened(self) -> Opened | None:
         """What answers about the labels it was taught; None if it was taught none."""
-        return open_run(self.path) if self.learner is not None and judges(self.recipe) else None
+        if self.learner is None or not judges(self.recipe):
+            return None
+        opened = open_run(self.path)
+        if opened.picture is not None:
+            raise SpecError(f"{self.path}: judges pictures, and requests are texts; kin predict reads pictures")
+        return opened
 
     @property
     def classifies(self) -> bool:

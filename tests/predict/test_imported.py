@@ -107,6 +107,87 @@ def test_answers(tmp_path):
     assert json.dumps(said)
 
 
+PIECES = [
+    "<s>",
+    "<pad>",
+    "</s>",
+    "<unk>",
+    "<mask>",
+    "a",
+    "b",
+    "c",
+    "d",
+    "\u0120a",
+    "\u0120b",
+    "\u0120c",
+    "\u0120d",
+    "\u0120",
+]
+
+
+def saved_roberta(folder, kind, *options, **config):
+    """Save a model whose tokenizer puts two separators between two texts, as RoBERTa's does."""
+    torch.manual_seed(0)
+    numbers = SMALL | {"vocab_size": len(PIECES), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    numbers |= {"type_vocab_size": 1}  # as in all of theirs: it is not told which text is the second
+    theirs = getattr(transformers, kind)(transformers.RobertaConfig(**numbers, **config)).eval()
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.mul_(6 if p.ndim > 1 else 1)
+    theirs.save_pretrained(folder)
+    merges = [("\u0120", letter) for letter in "abcd"]
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({x: i for i, x in enumerate(PIECES)}, merges))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    inner.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    inner.add_special_tokens(PIECES[:5])
+    inner.save(str(folder / "tokenizer.json"))
+    assert main(["import", str(folder), "--out", str(folder / "run"), *options]) == 0
+    return theirs, inner, folder / "run"
+
+
+def test_pairs_as_their_tokenizer_joins_them(tmp_path, capsys):
+    names = {0: "no", 1: "perhaps", 2: "yes"}
+    theirs, inner, run = saved_roberta(tmp_path, "RobertaForSequenceClassification", "--pairs", id2label=names)
+    coded = inner.encode("a b", "c d")
+    assert coded.tokens == ["<s>", "a", "\u0120b", "</s>", "</s>", "c", "\u0120d", "</s>"]
+    (tmp_path / "x.csv").write_text("text,claim\na b,c d\n")
+    capsys.readouterr()
+    assert main(["predict", str(run), "--input", str(tmp_path / "x.csv"), "--second-column", "claim"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    with torch.no_grad():
+        wanted = theirs(torch.tensor([coded.ids])).logits.softmax(-1)[0]
+    assert list(said["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-5)
+    assert open_run(run).length == (40 - 2 - 2) // 2  # two positions are theirs alone, two marks stand besides
+
+
+def test_a_second_text_is_not_passed_over_in_silence(tmp_path, capsys):
+    _, _, run = saved_roberta(tmp_path, "RobertaForSequenceClassification")
+    (tmp_path / "x.csv").write_text("text,claim\na b,c d\n")
+    assert main(["predict", str(run), "--input", str(tmp_path / "x.csv"), "--second-column", "claim"]) == 2
+    assert "kin import --pairs" in capsys.readouterr().err
+
+
+def test_only_who_judges_texts_judges_pairs(tmp_path, capsys):
+    with pytest.raises(AssertionError):
+        saved_roberta(tmp_path, "RobertaForTokenClassification", "--pairs")
+    assert "--pairs: RobertaForTokenClassification judges no texts as a whole" in capsys.readouterr().err
+
+
+def test_answers_behind_two_separators(tmp_path):
+    theirs, inner, run = saved_roberta(tmp_path, "RobertaForQuestionAnswering")
+    (said,) = predict(open_run(run), [Row("x", 1, {"question": "a b", "context": "c d a b c"})])
+    coded = inner.encode("a b", "c d a b c")
+    with torch.no_grad():
+        found = theirs(torch.tensor([coded.ids]))
+    inside = [i for i, owner in enumerate(coded.sequence_ids) if owner == 1]
+    spans = {(i, j): float(found.start_logits[0, i] + found.end_logits[0, j]) for i in inside for j in inside if i <= j}
+    first, last = max(spans, key=spans.__getitem__)
+    total = torch.tensor(list(spans.values())).double().logsumexp(0)
+    assert said["score"] == pytest.approx(float((spans[first, last] - total).exp()), abs=1e-5)
+    assert said["answer"] == "c d a b c"[coded.offsets[first][0] : coded.offsets[last][1]].strip()
+
+
 def test_names_of_classes_go_back_with_the_model(tmp_path):
     _, _, ours = saved(tmp_path, "BertForTokenClassification", id2label={0: "O", 1: "B-PER", 2: "I-PER"})
     assert main(["export", str(ours.folder), "--to", "hf", "--out", str(tmp_path / "back")]) == 0
