@@ -73,13 +73,18 @@ class Running:
         """Return how many positions a row needs; the last of its tokens is not read again."""
         return (1 if self.worker.pairs else len(row.prompt)) + max(0, row.max_new - 1)
 
-    @torch.inference_mode()
     def start(self, rows: Sequence[Row]) -> None:
         """Read the prompts of new rows, and let those join who have something to write."""
+        for _ in self.coming(rows, max(1, *(len(row.prompt) for row in rows))):
+            raise AssertionError("one piece is all of it")
+
+    @torch.inference_mode()
+    def coming(self, rows: Sequence[Row], piece: int) -> Iterator[None]:
+        """Do as `start` does, and stop after every so many tokens of a prompt that comes alone."""
         need = max(map(self.room_for, rows))
         if need > self.worker.context:
             raise ShapeError(f"prompt and new tokens need {need} positions, the model has {self.worker.context}")
-        state, logits_BV, scores = self.worker.begin([list(row.prompt) for row in rows], need)
+        state, logits_BV, scores = yield from self.worker.begin([list(row.prompt) for row in rows], need, piece)
         for i, row in enumerate(rows):
             if row.scores_prompt:
                 row.read = _read(row, scores(i))

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kinfolk.core.errors import KinfolkError
@@ -99,6 +99,7 @@ class Engine:
         self._waiting: collections.deque[tuple[Request, int]] = collections.deque()
         self._calls: collections.deque[Request] = collections.deque()
         self._owners: dict[Row, tuple[Request, int]] = {}
+        self._coming: dict[str, tuple[list[Row], Iterator[None]]] = {}
         self._taken = 0
         self._closing = self._stopped = False
         self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
@@ -152,8 +153,9 @@ class Engine:
 
     @property
     def n_running(self) -> int:
-        """Texts being written."""
-        return sum(len(batch.rows) for batch in self.running.values())
+        """Texts being written, or about to be."""
+        coming = sum(len(rows) for rows, _ in list(self._coming.values()))
+        return coming + sum(len(batch.rows) for batch in self.running.values())
 
     @property
     def closing(self) -> bool:
@@ -179,6 +181,8 @@ class Engine:
                     return
             self._answer()
             self._admit()
+            for name in list(self._coming):
+                self._read(name)
             for name, batch in self.running.items():
                 if batch.rows:
                     self._step(name, batch)
@@ -202,10 +206,10 @@ class Engine:
         budget, held = self.limits.prefill, list[tuple[Request, int]]()
         while self._waiting and budget > 0:
             request, i = self._waiting.popleft()
-            batch, mine = self.running[request.model], chosen.setdefault(request.model, [])
+            mine = chosen.setdefault(request.model, [])
             if self._dropped(request):
                 self._release(1)
-            elif len(batch.rows) + len(mine) >= self.limits.rows:
+            elif not self._has_room(request.model, [*mine, (request, i)]):
                 held.append((request, i))
             else:
                 mine.append((request, i))
@@ -218,15 +222,37 @@ class Engine:
             if mine:
                 self._start(name, mine)
 
+    def _has_room(self, name: str, mine: list[tuple[Request, int]]) -> bool:
+        """Tell whether these may come in together: never a long prompt beside another, nor any while one is read."""
+        if name in self._coming or len(self.running[name].rows) + len(mine) > self.limits.rows:
+            return False
+        return len(mine) == 1 or all(len(request.rows[i].prompt) <= self.limits.piece for request, i in mine)
+
     def _start(self, name: str, mine: list[tuple[Request, int]]) -> None:
         rows = [request.rows[i] for request, i in mine]
         self._owners.update(zip(rows, mine, strict=True))
+        self._coming[name] = rows, self.running[name].coming(rows, self.limits.piece)
+
+    def _read(self, name: str) -> None:
+        """Read a piece of the prompts that are coming; after the last they are in."""
+        rows, reading = self._coming[name]
+        counts = self.counts[name]
+        gone = [self._dropped(self._owners[row][0]) for row in rows]
+        if all(gone):
+            del self._coming[name]
+            counts.left_early += len(rows)
+            for row in rows:
+                self._let_go(row)
+            return
         try:
-            self.running[name].start(rows)
+            next(reading)
+            return
+        except StopIteration:
+            del self._coming[name]
         except Exception as error:
+            del self._coming[name]
             self._fail(rows, error)
             return
-        counts = self.counts[name]
         counts.prompt_tokens += sum(len(row.prompt) for row in rows)
         counts.joined += len(rows)
         for row in rows:

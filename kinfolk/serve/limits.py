@@ -13,6 +13,7 @@ class Limits:
     queue: texts that may wait; more are refused with 429.
     context: positions of a text where the model itself has no bound.
     prefill: tokens of prompts read between two steps, so that those who write do not wait long for those who come.
+    piece: tokens of a long prompt read between two steps; it comes in alone.
     new: most tokens that one request may ask for.
     body: bytes of a request.
     seconds: how long a request may take before it is given up.
@@ -24,6 +25,7 @@ class Limits:
     queue: int = 64
     context: int = 4096
     prefill: int = 2048
+    piece: int = 256
     new: int = 4096
     body: int = 4 << 20
     seconds: float = 300.0

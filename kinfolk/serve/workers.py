@@ -3,12 +3,13 @@
 Both read prompts into a state, let states join, let rows leave, and read one more token of every row.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
+from kinfolk.core.batch import Batch
 from kinfolk.decoding.decode import BOS, batch_of
 from kinfolk.models.joining import join, least_room, leave
 from kinfolk.models.model import State, Transformer
@@ -25,6 +26,9 @@ SCORED = 256
 Scores = Callable[[int], Iterator[Tensor]]
 """Of a prompt by its number: the scores at all its positions but the last, [n, V] at a time."""
 
+Reading = Generator[None, None, tuple[Any, Tensor, Scores]]
+"""Prompts being read, which stops between pieces: a state, the scores that follow each prompt, and those within."""
+
 
 class Worker(Protocol):
     """What the running batch asks of whoever runs a model."""
@@ -32,8 +36,8 @@ class Worker(Protocol):
     context: int
     pairs: bool
 
-    def begin(self, prompts: list[list[int]], need: int) -> tuple[Any, Tensor, Scores]:
-        """Read prompts that need so many positions; return a state, the scores that follow each, and those within."""
+    def begin(self, prompts: list[list[int]], need: int, piece: int) -> Reading:
+        """Read prompts that need so many positions; one that is alone is read so many tokens at a time."""
         ...
 
     def join(self, state: Any, n: int, other: Any, n_other: int) -> Any: ...
@@ -53,15 +57,16 @@ class TorchWorker:
         self._least = least_room(model, self.context)
         self._device = next(model.parameters()).device
 
-    def begin(self, prompts: list[list[int]], need: int) -> tuple[State, Tensor, Scores]:
+    def begin(self, prompts: list[list[int]], need: int, piece: int) -> Reading:
         """Read prompts."""
-        batch = batch_of([[BOS]] * len(prompts) if self.pairs else prompts, self._device)
-        if self.pairs:
-            source = batch_of(prompts, self._device)
-            batch = batch.replace(source=source.tokens, source_keep=source.keep)
         room = min(self.context, max(self._least, -(-need // CHUNK) * CHUNK))
         state = self.model.new_state(len(prompts), room)
-        hidden_BLD = self.model.run(batch, state).hidden
+        batch, *more = self._batches(prompts, piece)
+        hidden = [self.model.run(batch, state).hidden]
+        for one in more:
+            yield
+            hidden.append(self.model.run(one, state).hidden)
+        hidden_BLD = torch.cat(hidden, dim=1)
         n, width = hidden_BLD.shape[:2]
         lengths_B = torch.full((n,), width, device=self._device) if batch.keep is None else batch.keep.sum(1)
         logits_BV = self.model.head.logits(hidden_BLD[torch.arange(n, device=self._device), lengths_B - 1])
@@ -72,6 +77,12 @@ class TorchWorker:
                 yield self.model.head.logits(hidden_BLD[i : i + 1, at : min(n, at + SCORED)])[0]
 
         return state, logits_BV, scores
+
+    def _batches(self, prompts: list[list[int]], piece: int) -> list[Batch]:
+        if not self.pairs:
+            return [batch_of(rows, self._device) for rows in _pieces(prompts, piece)]
+        start, source = (batch_of(rows, self._device) for rows in ([[BOS]] * len(prompts), prompts))
+        return [start.replace(source=source.tokens, source_keep=source.keep)]
 
     def join(self, state: State, n: int, other: State, n_other: int) -> State:
         """Append rows."""
@@ -96,7 +107,7 @@ class OnnxWorker:
         self.engine, self.pairs = engine, pairs
         self.context = min(context, engine.about.limit or context)
 
-    def begin(self, prompts: list[list[int]], need: int) -> tuple["Rows", Tensor, Scores]:
+    def begin(self, prompts: list[list[int]], need: int, piece: int) -> Reading:
         """Read prompts."""
         import numpy as np
 
@@ -105,7 +116,11 @@ class OnnxWorker:
             state = self.engine.read(prompts, room)
             found = self.engine.advance(state, np.full((len(prompts), 1), BOS), np.zeros(1))[:, 0]
         else:
-            state, found = self.engine.prompt(prompts, room)
+            rows, *more = _pieces(prompts, piece)
+            state, found = self.engine.prompt(rows, room)
+            for rows in more:
+                yield
+                found = self.engine.advance(state, np.array(rows), np.array([len(rows[0]) - 1]))[:, 0]
 
         def scores(i: int) -> Iterator[Tensor]:
             if len(prompts[i]) > 1:
@@ -131,3 +146,10 @@ class OnnxWorker:
         import numpy as np
 
         return torch.from_numpy(self.engine.advance(state, np.array(newest)[:, None], np.zeros(1))[:, 0])
+
+
+def _pieces(prompts: list[list[int]], piece: int) -> list[list[list[int]]]:
+    """Cut a prompt that is alone into pieces; the ends of several would lie in different ones."""
+    if len(prompts) > 1:
+        return [prompts]
+    return [[prompts[0][at : at + piece]] for at in range(0, max(1, len(prompts[0])), piece)]

@@ -1,5 +1,6 @@
 """The running batch and the engine over it: what a row writes does not depend on its company."""
 
+import dataclasses
 import threading
 import time
 
@@ -41,6 +42,25 @@ def test_rows_that_join_late_write_what_they_write_alone(name):
     for prompt, n, got in zip(prompts, n_new, found, strict=True):
         alone = kf.generate(m, prompt, max_new=n, greedy=True)
         assert got == alone[-n:]
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_others_write_while_a_long_prompt_is_read_in_pieces(name):
+    m, how, long = model(name), Decoding(greedy=True), [9, 30, 21, 12, 33, 8, 8, 17, 20, 9, 11, 14, 15]
+    batch = Running(TorchWorker(m, 64))
+    early, late = Row(prompt=[12, 7], max_new=6, how=how), Row(prompt=long, max_new=3, how=how)
+    batch.start([early])
+    reading, pauses = batch.coming([late], piece=5), 0
+    for _ in reading:
+        pauses += 1
+        batch.step()
+        batch.go_on(batch.rows)
+        assert late not in batch.rows
+    # an encoder reads its source at once
+    assert (pauses, len(early.written)) == ((0, 0) if batch.worker.pairs else (2, 2))
+    written(batch, [])
+    for row in (early, late):
+        assert row.written == kf.generate(m, row.prompt, max_new=row.max_new, greedy=True)[-row.max_new :]
 
 
 def test_prompts_read_together_and_draws_of_their_own():
@@ -130,6 +150,37 @@ def test_a_row_whose_client_left_leaves_the_batch(engine):
     assert engine.counts["m"].left_early == 1
 
 
+def test_a_long_prompt_holds_up_nobody_who_writes(engine):
+    engine.limits = dataclasses.replace(engine.limits, piece=4)
+    writing = Client(engine, [9], 200)
+    while not writing.events:
+        time.sleep(0.005)
+    before = len(writing.events)
+    long = Client(engine, [10] * 400, 2)
+    while not long.events and not writing.ended.is_set():
+        time.sleep(0.005)
+    # a hundred pieces are read, and between two of them a token is written
+    assert len(writing.events) - before > 50
+    assert long.ended.wait(30)
+    assert sum(len(event.tokens) for event in long.events) == 2
+    assert engine.counts["m"].prompt_tokens == 401
+
+
+def test_whose_client_leaves_while_the_prompt_is_read_is_let_go(engine):
+    engine.limits = dataclasses.replace(engine.limits, piece=1)
+    gone = Client(engine, [10] * 900, 2)
+    while not engine._coming:
+        time.sleep(0.001)
+    engine.cancel(gone.request)
+    for _ in range(400):
+        if engine._taken == 0:
+            break
+        time.sleep(0.01)
+    assert (engine._taken, engine.n_running, engine.counts["m"].left_early) == (0, 0, 1)
+    assert not gone.events
+    assert Client(engine, [9], 1).ended.wait(30)
+
+
 def test_a_request_whose_time_is_up_is_told_so(engine):
     late = Client(engine, [9], 1000, deadline=time.monotonic() + 0.1)
     assert late.ended.wait(30)
@@ -146,14 +197,14 @@ def test_closing_finishes_what_runs_and_refuses_what_comes(engine):
 
 
 def test_a_failing_model_fails_its_requests_and_nobody_elses(engine, monkeypatch, capsys):
-    batch, fine = engine.running["m"], engine.running["m"].start
+    batch, fine = engine.running["m"], engine.running["m"].coming
 
-    def failing(rows):
+    def failing(rows, piece):
         if rows[0].prompt == [13]:
             raise RuntimeError("out of paper")
-        fine(rows)
+        yield from fine(rows, piece)
 
-    monkeypatch.setattr(batch, "start", failing)
+    monkeypatch.setattr(batch, "coming", failing)
     bad = Client(engine, [13], 5)
     assert bad.ended.wait(30)
     assert bad.events[-1] == Failed("broken", "the model failed: RuntimeError")
