@@ -9,12 +9,14 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from kinfolk.bench.child import environment
 from kinfolk.bench.contest import Contest, Contestant, Sample, Task
 
 Start = Callable[[Task], Sample]
+now = time.perf_counter
 TIMEOUT = 1800.0
 
 
@@ -80,18 +82,24 @@ def run(contest: Contest, settings: Settings, say: Callable[[str], None], start:
     contest = contest.among(settings.peers)
     notes = {c.name: c.missing for c in contest.contestants}
     found: dict[str, dict[int, Sample]] = {c.name: {} for c in contest.contestants}
+    took: dict[str, float] = {}
     for turn in range(settings.rounds):
-        for contestant in contest.contestants:
+        for i, contestant in enumerate(contest.contestants):
             if notes[contestant.name]:
                 continue
-            task = Task(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator)
+            task, begun = Task(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator), now()
             try:
                 sample = start(task)
             except ChildError as error:
                 notes[contestant.name] = f"failed: {error}"
+                say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {notes[contestant.name]}")
                 continue
-            found[contestant.name][turn] = sample
-            say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {1e3 * sample.seconds:10.1f} ms")
+            found[contestant.name][turn], took[contestant.name] = sample, now() - begun
+            rest = [c.name for c in contest.contestants[i + 1 :]]
+            left = sum(took.get(name, 0.0) for name in rest) + (settings.rounds - turn - 1) * sum(took.values())
+            # only from the second round on is it known how long everybody takes
+            ahead = f"   {left / 60:.0f} min left" if turn and left >= 60 else ""
+            say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {1e3 * sample.seconds:10.1f} ms{ahead}")
     return summarise(contest, settings, found, notes)
 
 

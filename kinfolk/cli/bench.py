@@ -27,7 +27,7 @@ subjects:
 examples:
   kin bench train                           about ten minutes; stop other work first
   kin bench train --peers none --rounds 3   ours alone
-  kin bench attention --long --out runs/bench
+  kin bench attention --rounds 1 --threads 1 --long --out runs/bench    an hour and a half; without --long one
   kin bench mixers --only bigbird --lengths 4096,16384 --rounds 3
   kin bench memory --allocator memory       what a step needs, without what the allocator keeps for later
 
@@ -63,11 +63,12 @@ def run(args: argparse.Namespace) -> int:
     for subject in _subjects(args):
         contests = _contests(subject, args)
         standings = []
-        for contest in contests:
-            print(contest.title, file=sys.stderr)
+        for n, contest in enumerate(contests, 1):
+            print(f"{subject} {n}/{len(contests)}: {contest.title}", file=sys.stderr)
             standings.append(run_contest(contest, settings, lambda line: print(f"  {line}", file=sys.stderr)))
-        if args.out:
-            _write(args.out, subject, table.plain(standings, where), table.text(standings, where))
+            if args.out:
+                # after every contest: what took an hour is not lost when the next is stopped
+                _write(args.out, subject, table.plain(standings, where), table.text(standings, where))
         everything += standings
     print(json.dumps(table.plain(everything, where), indent=1) if args.json else table.text(everything, where))
     return 0 if all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1

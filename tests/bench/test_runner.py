@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -79,6 +80,14 @@ def test_a_contestant_that_fails_is_a_row_and_the_others_go_on():
     # the ratio is over the rounds that both have
     assert (result.row("ours").rounds, result.row("ours").speed) == (3, 2.0)
     assert start.asked.count("peer") == 2
+
+
+def test_the_time_left_is_said_as_soon_as_it_is_known(monkeypatch):
+    clock, said = itertools.count(0, 60), []
+    monkeypatch.setattr(runner, "now", lambda: next(clock))
+    run(contest(), Settings(rounds=3), said.append, Fake({"ours": [1, 1, 1], "peer": [2, 2, 2]}))
+    ahead = [line.partition(" ms")[2].strip() for line in said]
+    assert ahead == ["", "", "3 min left", "2 min left", "1 min left", ""]
 
 
 def test_without_peers_ours_stands_beside_itself():
