@@ -111,8 +111,9 @@ def _contests(subject: str, args: argparse.Namespace) -> "list[Contest]":
     from kinfolk.core.errors import SpecError
 
     contests: list[Contest] = importlib.import_module(f"kinfolk.bench.{subject}").contests(args.long)
-    if args.lengths:
-        known = {str(contest.sizes.get("length")) for contest in contests}
+    known = {str(contest.sizes.get("length")) for contest in contests}
+    # what has one length only has none to choose, as the first part of `generate --family`
+    if args.lengths and len(known) > 1:
         wanted = args.lengths.split(",")
         if strange := [text for text in wanted if text not in known]:
             raise SpecError(f"--lengths: {subject} has no {strange[0]!r} (it has {', '.join(sorted(known, key=int))})")
