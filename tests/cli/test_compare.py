@@ -207,6 +207,7 @@ def test_what_is_finished_is_not_run_again(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_budget_in_seconds_is_measured_first(place: Path) -> None:
     (place / "one.toml").write_text(SOUND.partition("[contestants.pair]")[0])
     made = kf.compare([place / "one.toml"], "copy", "1s", seeds=1, jobs=1, threads=1, nice=0, out=place / "timed")

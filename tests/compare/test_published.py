@@ -174,6 +174,7 @@ def test_refusals(asked: dict[str, str], message: str) -> None:
         gather_rows(Settings(**asked).table, "", asked.get("size", "tiny"))  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_two_rows_run_to_their_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["d_model=16", "n_heads=2", "d_ff=32", "n_layers=1", "training.eval_batches=1", "training.length=64"]
     sets = [word for each in small for word in ("--set", each)]

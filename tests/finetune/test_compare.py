@@ -41,6 +41,7 @@ def test_what_does_not_go_together_is_refused(files, run, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tactics_are_ranked_by_the_metric(run, files, tmp_path, capsys):
     given = ["--data", str(files[0]), "--valid", str(files[1]), "--budget", "4k-tokens", "--seeds", "1", "--json"]
     code = main(

@@ -75,6 +75,7 @@ def test_int8_writes_nearly_the_same_and_is_a_quarter_of_the_size(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_from_a_run_to_a_score_of_int8(tmp_path, capsys):
     run, small = tmp_path / "run", tmp_path / "small"
     assert main(["train", "gpt2", *options(run, 40)]) == 0
