@@ -27,7 +27,7 @@ subjects:
 examples:
   kin bench train                           about ten minutes; stop other work first
   kin bench train --peers none --rounds 3   ours alone
-  kin bench attention --rounds 1 --threads 1 --long --out runs/bench    an hour and a half; without --long one
+  kin bench attention --rounds 1 --threads 1 --long --out runs/bench    two hours; without --long one
   kin bench mixers --only bigbird --lengths 4096,16384 --rounds 3
   kin bench memory --allocator memory       what a step needs, without what the allocator keeps for later
 

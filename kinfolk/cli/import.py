@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.exchange.tokenizing import read_tokenizer
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.objectives.knowledge import Entities
-    from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress
+    from kinfolk.predict.opening import judges
     from kinfolk.train import folder
     from kinfolk.train.knowing import n_entities
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
     about |= {"classes": list(imported.classes)} if imported.classes else {}
     if args.pairs:
-        if not isinstance(recipe.objective, Classify | ClassifyMany | Regress):
+        if judges(recipe) not in ("class", "classes", "number"):
             raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
         about["reading"] = {"sequences": 2}
     folder.create(

@@ -77,7 +77,7 @@ def _find(path: Path) -> tuple[list[File], tuple[str, ...]]:
     classes = tuple(sorted(names))
     found: list[File] = []
     for part, root in parts.items():
-        for file in _files(root):
+        for file in files_below(root):
             inside = file.relative_to(root).parts
             if classes and len(inside) == 1:
                 raise DataError(f"{file}: stands beside folders of classes and belongs to none of them")
@@ -91,7 +91,8 @@ def _visible(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
 
 
-def _files(root: Path) -> Iterator[Path]:
+def files_below(root: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of those in it, in their order; what is hidden stays so."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.data.image_files import SUFFIXES, decode
+from kinfolk.data.image_files import SUFFIXES, decode, files_below
 from kinfolk.data.tokenizer import N_SPECIALS
 from kinfolk.layers.patches import Patches
 from kinfolk.models.model import Model
@@ -40,9 +40,10 @@ def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[Row
     """Yield a row with the name of a `file` for every picture: of a folder, itself, or of a table's column."""
     place = Path(path)
     if place.is_dir():
-        files = sorted(f for f in place.rglob("*") if f.is_file() and not f.name.startswith("."))
-        yield from (Row(path, n, {FILE: str(f)}) for n, f in enumerate(files, 1))
-        if not files:
+        n = 0
+        for n, file in enumerate(files_below(place), 1):
+            yield Row(path, n, {FILE: str(file)})
+        if not n:
             raise DataError(f"{path}: holds no picture")
     elif place.suffix.lower() in SUFFIXES:
         yield Row(path, 1, {FILE: path})

@@ -182,13 +182,9 @@ def _labels(split: Any) -> dict[str, Any]:
     described = split.described() if hasattr(split, "described") else {}
     return {
         "classes": list(split.classes),
-        "reading": described | ({"pictures": _size(split)} if hasattr(split, "channels") else {}),
+        "reading": described
+        | ({"pictures": [split.height, split.width, split.channels]} if hasattr(split, "channels") else {}),
     }
-
-
-def _size(split: Any) -> list[int]:
-    """Return how high and how wide pictures are, and how many channels they have."""
-    return [split.height, split.width, split.channels]
 
 
 def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
