@@ -18,7 +18,11 @@ EXTRAS := data,log,rl,translate,onnx,serve,harness,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test quick long check docs clean
+# operators, learning, and what is chosen for a machine: what another set of instructions, or bf16, could change
+NUMERIC := tests/ops tests/family/test_vision.py tests/objectives/test_entities.py tests/train/test_precision.py
+CHOOSING := tests/train/test_precision.py tests/train/test_loop.py tests/train/test_run.py tests/train/test_step.py tests/compare/test_plan.py tests/compare/test_run.py tests/finetune/test_run.py tests/rl/test_run.py
+
+.PHONY: demo test quick long machines check docs clean
 
 demo: $(STAMP)  ## compare the first relatives on the source of Python's own standard library
 	$(BIN)/kin compare --budget $(DEMO_BUDGET) --seeds 2 --out runs/demo
@@ -31,6 +35,11 @@ quick: check  ## the tests that take less than five seconds each
 
 long: $(STAMP)  ## tests that are studies, and further cases of others: some minutes
 	$(TEST) -m long
+
+machines: $(STAMP)  ## a sample of the numeric tests as on an AVX2 machine, and with bf16 fast and slow: two minutes
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(TEST) -m "not slow and not long" $(NUMERIC)
+	KINFOLK_BF16=fast $(TEST) -m "not slow and not long" $(CHOOSING)
+	KINFOLK_BF16=slow $(TEST) -m "not slow and not long" $(CHOOSING)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -16,6 +16,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "relatives": ("kinfolk.family.registry", "relatives"),
     "relative": ("kinfolk.family.making", "make"),
+    "axes": ("kinfolk.family.grammar", "axes"),
+    "choices": ("kinfolk.family.grammar", "choices"),
     "about": ("kinfolk.family.registry", "about"),
     "build": ("kinfolk.family.building", "build"),
     "save": ("kinfolk.family.building", "save"),
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from kinfolk.decoding import generate
     from kinfolk.exchange.folder import from_hf, to_hf
     from kinfolk.family.building import build, load, save
+    from kinfolk.family.grammar import axes, choices
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
     from kinfolk.ops import pattern as patterns
@@ -44,7 +47,9 @@ __all__ = [
     "KinfolkError",
     "about",
     "attend",
+    "axes",
     "build",
+    "choices",
     "compare",
     "from_hf",
     "generate",

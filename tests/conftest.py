@@ -1,11 +1,12 @@
 """What every test runs under: names of tensors checked, one thread, no leftovers, nothing uninitialised by luck."""
 
+import contextlib
 import functools
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -53,3 +54,32 @@ def poisoned(make: Callable[..., Any]) -> Callable[..., Any]:
         return tensor
 
     return filled
+
+
+@contextlib.contextmanager
+def plugins_kept_apart() -> Iterator[None]:
+    """Forget the plugins that are loaded inside: a process records all it has loaded in the runs it writes."""
+    from kinfolk.core import plugins
+
+    before = dict(plugins._loaded)
+    environment = os.environ.get(plugins.VARIABLE, "")
+    try:
+        yield
+    finally:
+        plugins._loaded.clear()
+        plugins._loaded.update(before)
+        os.environ[plugins.VARIABLE] = environment
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _plugins_of_a_module_are_its_own() -> Iterator[None]:
+    """A fixture of a module may load plugins and write runs before the first test begins."""
+    with plugins_kept_apart():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _plugins_of_a_test_are_its_own() -> Iterator[None]:
+    """Later tests must not record the plugins of this one."""
+    with plugins_kept_apart():
+        yield

@@ -189,20 +189,22 @@ def main() -> None:
     parser.add_argument("--student-steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tries", type=int, default=24)
+    parser.add_argument("--models", default="language-model,classifier", help="some of them, between commas")
     parser.add_argument("--only", default="train,steps,students,front", help="some parts, between commas")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
-    runs = [
-        language_model(args.text, args.out / "language-model", args.steps, args.width),
-        classifier(args.questions, args.out / "classifier", args.classifier_steps, args.width),
-    ]
+    makers = {
+        "language-model": lambda out: language_model(args.text, out, args.steps, args.width),
+        "classifier": lambda out: classifier(args.questions, out, args.classifier_steps, args.width),
+    }
+    runs = [makers[name](args.out / name) for name in args.models.split(",")]
     parts = args.only.split(",")
     if "steps" in parts:
         for run in runs:
             rows = each_step(run, args.out, args.learn)
             print("\n".join(row_of(row, rows[0]) for row in rows), flush=True)
-    if "students" in parts:
+    if "students" in parts and runs[0].name == "language-model":
         print(json.dumps(students(runs[0], args.out, args.student_steps, range(args.seeds))), flush=True)
     if "front" in parts:
         for run in runs:

@@ -150,7 +150,9 @@ def run(name: str, tactic: str, args: argparse.Namespace, seed: int) -> dict[str
         if not files[1].exists():
             files = write(study, args.data, place)
         effort = Effort(epochs=study.epochs, length=study.length, metric=study.metric, batch_size=16)
-        made = prepare(open_source(args.source), study.task, files, effort=effort, tactic=tactic)
+        # the same on every machine, up to rounding
+        fixed = ["training.precision=fp32"]
+        made = prepare(open_source(args.source), study.task, files, effort=effort, tactic=tactic, assignments=fixed)
         result, _ = finetune(made, out, seed=seed, options=options)
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     best = next(row for row in rows if row["step"] == result.best_step and "valid" in row)
@@ -171,7 +173,7 @@ def main() -> None:
     args = parser.parse_args()
     plan = [("sst2", tactic) for tactic in args.tactics.split(",")] if "tactics" in args.only else []
     if "tasks" in args.only:
-        plan += [(name, tactic) for name in args.studies.split(",") for tactic in ("plain", "scratch")]
+        plan += [(name, tactic) for tactic in ("plain", "scratch") for name in args.studies.split(",")]
     for name, tactic in dict.fromkeys(plan):
         for seed in range(args.seeds):
             print(json.dumps(run(name, tactic, args, seed)), flush=True)

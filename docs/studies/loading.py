@@ -53,7 +53,7 @@ def main() -> None:
     print("| kind | parameters | file | seconds, warm | memory, all read | most at once |\n|---|---|---|---|---|---|")
     for kind in args.kinds.split(","):
         with tempfile.TemporaryDirectory() as aside:
-            folder = kf.to_hf(kf.build(kf.relative(kind)), Path(aside) / kind)
+            folder = kf.to_hf(kf.build(kf.relative(kind, size="base")), Path(aside) / kind)
             size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
             opened(folder)
             found = [opened(folder) for _ in range(args.repeats)]

@@ -23,6 +23,7 @@ from kinfolk.data import Batches, Data
 from kinfolk.data.manifest import MANIFEST, open_prepared
 from kinfolk.data.preparation import Preparation
 from kinfolk.data.preparing import prepare
+from kinfolk.decoding.decode import Steps
 from kinfolk.decoding.written import write
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.head import HeadModule
@@ -92,6 +93,11 @@ class Peer(Module):
         """Return nothing to decode from: every step runs everything again."""
         return State([])
 
+    def steps(self, rows: list[list[int]], max_new: int) -> Steps:
+        """Decode without a cache."""
+        self.eval()
+        return Steps(self, rows, max_new, cached=False)  # type: ignore[arg-type]
+
     def _embed(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.table(tokens) * self.spec.d_model**0.5 + self.positions[: tokens.shape[1]]  # type: ignore[index]
         return x
@@ -129,6 +135,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.2, help="factor of the inverse square root")
     parser.add_argument("--pairs", type=int, default=400, help="of the test, for BLEU")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--grouping", default="auto", help="auto, length or none: see training.grouping")
     parser.add_argument("--only", default="", help="ours or theirs")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -137,7 +144,10 @@ def main() -> None:
     widths = {"d_model": args.width, "d_ff": 4 * args.width}
     recipe = kf.relative("vanilla", size="tiny", vocab_size=data.tokenizer.vocab_size, **widths)
     training = recipe.training.replace(steps=args.steps, batch_size=64, length=64, eval_every=0, save_every=200)
-    recipe = recipe.replace(training=training.replace(eval_batches=4, optimiser=training.optimiser.replace(lr=args.lr)))
+    training = training.replace(eval_batches=4, optimiser=training.optimiser.replace(lr=args.lr))
+    # the same on every machine, up to rounding
+    training = training.replace(precision="fp32", compile="off", grouping=args.grouping)
+    recipe = recipe.replace(training=training)
     ours = make_job(recipe, data, args.seed)
     with torch.random.fork_rng():
         torch.manual_seed(args.seed)
@@ -150,7 +160,7 @@ def main() -> None:
             continue
         seconds = learn(name, job, recipe, data, args.out / name)
         model = job.learner.model
-        made = write(model, batches, args.pairs, cached=name == "ours").bleu()
+        made = write(model, batches, args.pairs).bleu()
         n_params = sum(p.numel() for p in model.parameters())
         found[name] = made | {"parameters": n_params, "seconds": seconds}
         print(f"{name}: {n_params:,} parameters, BLEU {made['BLEU']:.2f} ({made['signature']})", flush=True)

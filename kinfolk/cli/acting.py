@@ -15,7 +15,9 @@ UNIT = "steps in the environment"
 
 def train(args: argparse.Namespace) -> int:
     """Let a relative learn to act, and say how it ended."""
-    from kinfolk.cli.train import options_of, plain_warnings, show
+    from kinfolk.cli.train import announce, begin, options_of, plain_warnings, show
+
+    begin(args, args.what, args.env, args.out)
     from kinfolk.core.errors import SpecError
     from kinfolk.rl import open_world
     from kinfolk.rl import train as learn
@@ -24,7 +26,8 @@ def train(args: argparse.Namespace) -> int:
         raise SpecError("--env: an actor learns in one process; leave --processes at 1")
     world = open_world(args.env)
     recipe = recipe_of(args, args.what, world)
-    out = args.out or Path("runs") / f"{recipe.name}-{args.env.partition(':')[0].replace('/', '-')}-{args.seed}"
+    out = args.out or Path("runs") / f"{recipe.folder}-{args.env.partition(':')[0].replace('/', '-')}-{args.seed}"
+    announce(args, recipe, options_of(args), out)
     with plain_warnings():
         result = learn(recipe, world, out, seed=args.seed, options=options_of(args))
     return show(result, args.json, UNIT)
@@ -32,10 +35,11 @@ def train(args: argparse.Namespace) -> int:
 
 def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     """Return the recipe that the options name, fitted to the environment."""
+    from kinfolk.cli.train import precision_of
     from kinfolk.core import paths
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
-    from kinfolk.family.making import numbers_of
+    from kinfolk.family.making import divided, numbers_of
     from kinfolk.objectives.policy import Policy
     from kinfolk.rl import as_policy
     from kinfolk.rl.recipe import policy
@@ -43,9 +47,8 @@ def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     assignments = list(args.set)
     if what in registry.relatives() or not (what.endswith(".toml") or Path(what).exists()):
         known = numbers_of(registry.entry(what).function)
-        pairs = [paths.split(text) for text in assignments]
-        own = {name: paths.Written(text).read() for name, text in pairs if name in known}
-        assignments = [f"{name}={text}" for name, text in pairs if name not in known]
+        own, rest = divided(assignments, known, what)
+        assignments = list(rest)
         recipe = policy(what, world, args.size, **own)
     else:
         path = Path(what)
@@ -53,6 +56,7 @@ def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
         recipe = recipe if isinstance(recipe.objective, Policy) else as_policy(recipe, world)
     if getattr(args, "steps", None) is not None:
         assignments.append(f"training.steps={args.steps}")
+    assignments += precision_of(args)
     return paths.assign(recipe, assignments)
 
 
@@ -80,11 +84,13 @@ def evaluate(args: argparse.Namespace) -> int:
     from kinfolk.rl.rollouts import Episodes
     from kinfolk.rl.run import load_learner
     from kinfolk.train.evaluate import evaluate as score
+    from kinfolk.train.evaluate import require_finite
 
     recipe, learner, world = load_learner(args.what)
     training = recipe.training.replace(eval_batches=args.batches or recipe.training.eval_batches)
     found = score(learner, Episodes(world, learner, training))
     measures = {name: {"mean": s.mean, "count": int(s.count)} for name, s in found.items() if name != "cost"}
+    require_finite({name: measure["mean"] for name, measure in measures.items()}, str(args.what))
     if args.json:
         print(json.dumps({"run": str(args.what), "env": world.name, "measures": measures}, indent=1))
         return 0

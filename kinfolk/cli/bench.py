@@ -82,12 +82,11 @@ def _subjects(args: argparse.Namespace) -> list[str]:
 
 def _settings(args: argparse.Namespace) -> "Settings":
     """Return the settings that the options name, or say what is wrong with them."""
-    import os
-
     from kinfolk.bench.child import ALLOCATORS
     from kinfolk.bench.contest import SUBJECTS
     from kinfolk.bench.runner import Settings
     from kinfolk.core.errors import SpecError, suggest
+    from kinfolk.core.machine import cores
 
     known = {"--peers": (args.peers, ("all", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
     for option, (value, choices) in known.items():
@@ -97,7 +96,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
         if subject not in SUBJECTS:
             raise SpecError(f"unknown subject {subject!r}{suggest(subject, SUBJECTS)}")
     alone = _subjects(args) == ["engines"]
-    threads = (1 if alone else os.cpu_count() or 1) if args.threads is None else args.threads
+    threads = (1 if alone else cores()) if args.threads is None else args.threads
     for option, number in {"--rounds": args.rounds, "--threads": threads}.items():
         if number < 1:
             raise SpecError(f"{option} must be at least 1, got {number}")

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinfolk.cli.train import precision_of
+
 if TYPE_CHECKING:
     from kinfolk.compare.settings import Settings
 
@@ -73,17 +75,15 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
     machine = parser.add_argument_group("the machine")
     machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
     machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
+    machine.add_argument(
+        "--precision", metavar="P", help="fp32, tf32, bf16 or fp16 (default: what the device is built for)"
+    )
     return machine
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the table, and say where the report is."""
-    from rich.console import Console
-
-    from kinfolk.compare.published_table import show_beside
-    from kinfolk.compare.run import run as compare
     from kinfolk.compare.settings import Settings
-    from kinfolk.compare.table import show
 
     if args.env is not None:
         from kinfolk.cli import acting
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         seeds=args.seeds,
         match=args.match,
         size=args.size,
-        assignments=tuple(args.set),
+        assignments=(*args.set, *precision_of(args)),
         tokenizer=args.tokenizer,
         vocab=args.vocab,
         jobs=args.jobs,
@@ -113,6 +113,13 @@ def run(args: argparse.Namespace) -> int:
         tactics=tuple(filter(None, args.tactics.split(","))),
         valid=args.valid,
     )
+    _begin(args, settings)
+    # what follows takes seconds to import
+    from kinfolk.compare.published_table import show_beside
+    from kinfolk.compare.run import run as compare
+    from kinfolk.compare.table import show
+    from kinfolk.core.console import Console
+
     command = shlex.join(["kin", *sys.argv[1:]])
     notes = Console(stderr=True)
     try:
@@ -135,11 +142,20 @@ def run(args: argparse.Namespace) -> int:
     return 0 if result.best else 1
 
 
-def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
-    from rich.console import Console
+def _begin(args: argparse.Namespace, settings: "Settings") -> None:
+    """Say what runs before anything large is imported."""
+    who = ", ".join(settings.contestants or settings.finetune) or settings.table or "the first relatives"
+    where = f"suite {args.suite}" if args.suite else settings.data
+    seeds = f"{settings.seeds} seed{'s' * (settings.seeds > 1)}"
+    folder = settings.out or ("" if args.suite else settings.folder)
+    said = f"{who} on {where}: {settings.budget} for each of {seeds}{f' -> {folder}' if folder else ''}"
+    print(said, file=sys.stderr, flush=True)
 
+
+def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
     from kinfolk.compare.suite import run_suite
     from kinfolk.compare.suite_table import show
+    from kinfolk.core.console import Console
 
     result = run_suite(args.suite, settings, command, Console(stderr=True))
     if args.json:
@@ -153,9 +169,8 @@ def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
 def _list_rows(args: argparse.Namespace) -> int:
     import dataclasses
 
-    from rich.console import Console
-
     from kinfolk.compare.published_table import show_rows
+    from kinfolk.core.console import Console
     from kinfolk.family.tables import table
 
     found = table(args.table)

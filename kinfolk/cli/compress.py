@@ -43,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of --steps, try them: '2x faster' (smaller, lighter)",
     )
     add("--allow", default="1% worse", metavar="COST", help="of --to: how much worse it may be (default: 1%% worse)")
-    add("--tries", type=int, default=32, metavar="N", help="of --to, at most (default: 32)")
+    add("--tries", type=int, default=32, metavar="N", help="of --to: models made and measured, at most (default: 32)")
     add("--out", type=Path, required=True, metavar="RUN", help="the folder of the smaller model")
     add("--batches", type=int, default=8, metavar="N", help="of training data, to decide what is cut (default: 8)")
     add(
@@ -69,6 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--student-set", action="append", default=[], metavar="N=X", help="numbers of the student, such as n_layers=3")
     add("--seed", type=int, default=0, metavar="S", help="of recovering (default: 0)")
+    add("--precision", metavar="P", help="of recovering: fp32, tf32, bf16 or fp16 (default: that of the run)")
     data_arguments(parser, None)
 
 
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         opened = open_model(args.what, _source(args), work)
         refuse(opened, args.out)
         how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
-        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed)
+        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed, args.precision or "")
         if args.to:
             return _search(args, shop)
         student = None
@@ -130,13 +131,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _search(args: argparse.Namespace, shop: "Workshop") -> int:
     """Try steps, draw what can be had for what, and leave the best that is enough; 1 if none is."""
-    from rich.console import Console
     from rich.table import Table
 
     from kinfolk.compress.front import page, picture, table
     from kinfolk.compress.goal import parse_allowed, parse_goal
     from kinfolk.compress.pipeline import write
     from kinfolk.compress.search import search
+    from kinfolk.core.console import Console
     from kinfolk.train import durable
 
     goal, allowed = parse_goal(args.to), parse_allowed(args.allow)
@@ -185,8 +186,9 @@ def _source(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _show(found: "list[Measured]") -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from kinfolk.core.console import Console
 
     grid, first = Table(), found[0]
     name = first.quality[0]

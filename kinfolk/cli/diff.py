@@ -57,7 +57,7 @@ def read(what: str, size: str) -> Any:
     if not path.exists():
         raise SpecError(f"{what}: there is no such file")
     # a run holds a recipe, a saved model the model alone; a file that is no TOML at all is explained by `load`
-    with contextlib.suppress(tomllib.TOMLDecodeError, UnicodeDecodeError):
+    with contextlib.suppress(ValueError, RecursionError):
         if "model" not in tomllib.loads(path.read_text(encoding="utf-8")):
             return load(Model, path)
     return load(Recipe, path)

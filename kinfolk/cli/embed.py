@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("what", type=Path, metavar="RUN", help="the run folder")
+    add("what", type=Path, metavar="RUN|FOLDER", help="a run, or a folder with config.json and weights")
     input_arguments(parser)
     add("--out", type=Path, required=True, metavar="FILE", help=".npy or .jsonl")
     add("--pool", default="", metavar="P", help="mean, first, last or max (default: the model's own way, else mean)")
@@ -38,18 +38,21 @@ def run(args: argparse.Namespace) -> int:
 
     prepare_machine(args)
     embedder = open_embedder(args.what, pool=args.pool, unit=args.unit, length=args.length, answer=answer_of(args))
-    n = cut = width = 0
-    column = args.text_column or "text"
+    n = cut = width = empty = 0
+    column = args.text_column or embedder.column
     with vector_writer(args.out) as write:
         for rows, vectors, n_cut in embed(embedder, rows_of(args, column), column=column, batch_size=args.rows):
             write(rows, vectors)
             n, cut, width = n + len(rows), cut + n_cut, vectors.shape[1]
-    found = {"run": str(args.what), "out": str(args.out), "rows": n, "width": width, "cut": cut}
+            empty += sum(not row.values[column].strip() for row in rows)
+    found = {"run": str(args.what), "out": str(args.out), "rows": n, "width": width, "cut": cut, "empty": empty}
     found |= {"pool": embedder.pool or "own", "unit": embedder.unit, "length": embedder.length}
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
     print(f"{n:,} vectors of {width} numbers -> {args.out}", file=sys.stderr)
+    if empty:
+        print(f"{empty:,} empty texts are vectors of their special tokens alone", file=sys.stderr)
     if cut:
         print(f"{cut:,} texts of more than {embedder.length:,} tokens lost their end", file=sys.stderr)
     return 0

@@ -21,6 +21,7 @@ EPILOG = """\
 examples:
   kin eval runs/a                                the run's own validation data, all of it
   kin eval runs/a --data other.txt --split all   another text, with the run's tokenizer
+  kin eval runs/xl --memory 800                  a longer segment memory than in training (Transformer-XL, GTrXL)
   kin eval runs/a --sliding 800,3800             what a memory saves over sliding windows of these lengths
   kin eval runs/c --data test.csv                all rows of another file with labels
   kin eval runs/c                                of labels also macro-F1, MCC, and which class is taken for which
@@ -36,8 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
     parser.add_argument(
         "--split",
-        help="valid, train or all; test or longer where the data has such a part (default: valid; of a file with "
-        "labels that is named by --data, all)",
+        help="valid, train or all; test or longer where the data has such a part (default: valid; of a file that is "
+        "named by --data, all)",
     )
     parser.add_argument("--batches", type=int, default=0, metavar="N", help="only the first N batches of each part")
     parser.add_argument(
@@ -47,6 +48,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--samples", type=int, default=3, metavar="N", help="positions at which windows are run (default: 3)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=int,
+        metavar="N",
+        help="positions remembered before each segment, of relatives with a segment memory (default: as in training)",
     )
     labels = parser.add_argument_group("of labels")
     labels.add_argument(
@@ -73,14 +80,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print nats per target of every measure, and bits per byte of a text."""
-    from kinfolk.data.asking import has_labels
+    from kinfolk.train.evaluate import require_finite
     from kinfolk.train.run import load_learner
     from kinfolk.train.special import sentences
 
     args.data = _named(args)
     if args.split is None:
-        named = args.data is not None and args.valid is None and has_labels(args.data)
-        args.split = "all" if named else "valid"
+        args.split = "all" if _raw(args) else "valid"
     if args.split not in SPLITS:
         raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
     if args.tasks:
@@ -88,14 +94,18 @@ def run(args: argparse.Namespace) -> int:
     if acting.acts(args.what):
         return acting.evaluate(args)
     recipe, learner = load_learner(args.what, args.average)
+    _remember(args, learner)
     data = _open(args)
     if args.sliding is not None:
         return _slide(args, learner.model, data)
     found = _score(args, recipe, learner, data) | _written(args, recipe, learner, data)
+    require_finite({name: score["mean"] for name, score in found["measures"].items()}, str(args.what))
     said = found.pop("said")
     if args.json:
         print(json.dumps(found, indent=1))
         return 0
+    part = "all of it" if found["split"] == "all" else f"the {found['split']} part of it"
+    print(f"{'data':14} {found['data']}, {part}" + (f", {args.batches} batches" if args.batches else ""))
     for name, score in found["measures"].items():
         nats = "" if score["perplexity"] is None else f" nats  perplexity {score['perplexity']:.2f}"
         print(f"{name:14} {score['mean']:.4f}{nats}  ({score['count']:,} targets)")
@@ -106,6 +116,14 @@ def run(args: argparse.Namespace) -> int:
     for name, value in found.get("written", {}).items():
         print(f"{name:14} {value:.4f}" if isinstance(value, float) else f"{name:14} {value}")
     return 0
+
+
+def _remember(args: argparse.Namespace, learner: Any) -> None:
+    """Give the model as long a memory as was asked for."""
+    from kinfolk.train.longer import with_memory
+
+    if args.memory is not None:
+        learner.model = with_memory(learner.model, args.memory)
 
 
 def _written(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
@@ -169,7 +187,7 @@ def _sentence(row: "Timing", threads: int) -> str:
 def _open(args: argparse.Namespace) -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
     from kinfolk.data import Tokenizer
-    from kinfolk.data.asking import has_labels, inherited
+    from kinfolk.data.asking import inherited
     from kinfolk.data.labels import with_classes
     from kinfolk.train import folder
     from kinfolk.train.run import reopen
@@ -182,12 +200,25 @@ def _open(args: argparse.Namespace) -> "Data":
     name = inherited(args.data, str(about.get("data", {}).get("name", "")), **shape)
     source = {"name": name, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
     source |= {"valid": args.valid}
-    whole = args.split == "all" and args.valid is None and has_labels(args.data)
+    whole = args.split == "all" and _raw(args)
     data = open_source({name: value for name, value in source.items() if value is not None}, whole=whole)
-    if data.tokenizer.to_json() != Tokenizer.load(own).to_json():
+    if not data.tokenizer.agrees(Tokenizer.load(own)):
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
     classes = about.get("classes")
     return with_classes(data, classes) if classes and data.kind == "labelled" else data
+
+
+def _raw(args: argparse.Namespace) -> bool:
+    """Tell whether --data names a file that nothing was held out of, so that all of it can be scored."""
+    from kinfolk.data.asking import has_labels
+    from kinfolk.data.images import is_images
+    from kinfolk.data.treebank import is_treebank
+
+    if args.data is None or args.valid is not None or acting.acts(args.what):
+        return False
+    path = Path(args.data)
+    file = path.is_file() and not is_images(path) and not is_treebank(path)
+    return file or has_labels(args.data)
 
 
 def _named(args: argparse.Namespace) -> str | None:
@@ -264,7 +295,7 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
     for split in splits:
         if keeping is not None:
             keeping.split = split
-        batches = Batches(split=split, shuffle=False, **reading)
+        batches = Batches(split=split, shuffle=False, by_length=args.batches, **reading)
         cut += n_cut(split, recipe.training.length)
         for measure, score in evaluate(scored, batches, args.batches).items():
             old = totals.get(measure, Score(0.0, 0.0))

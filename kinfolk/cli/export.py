@@ -52,16 +52,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_hf(args: argparse.Namespace, out: Path) -> int:
+    from kinfolk.data import Tokenizer
     from kinfolk.exchange.folder import to_hf
     from kinfolk.family.building import load
     from kinfolk.train import folder
+    from kinfolk.train.run import generation_of
 
     about = folder.read(args.what) if (args.what / folder.RUN).is_file() else {}
     origin: dict[str, Any] = about.get("imported", {})
     names = {str(i): name for i, name in enumerate(about.get("classes", ()))}
     tokenizer = args.what / folder.TOKENIZER
+    model = load(args.what)
+    if about and tokenizer.is_file():
+        model.generation = generation_of(about, Tokenizer.load(tokenizer), args.what)
     to_hf(
-        load(args.what),
+        model,
         out,
         model_type=args.kind or origin.get("model_type"),
         tokenizer=tokenizer if tokenizer.is_file() else None,

@@ -177,9 +177,10 @@ def _bytes(x: float) -> str:
 
 
 def _draw_in_colour(family: dict[str, About]) -> None:
-    from rich.console import Console
     from rich.text import Text
     from rich.tree import Tree
+
+    from kinfolk.core.console import Console
 
     below = catalogue.children(family)
 

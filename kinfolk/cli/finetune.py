@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.train import machine_arguments, options_of, plain_warnings, show
+from kinfolk.cli.train import announce, begin, machine_arguments, options_of, plain_warnings, precision_of, show
 from kinfolk.core.errors import SpecError
 from kinfolk.finetune.names import table
 
 if TYPE_CHECKING:
     from kinfolk.finetune.recipe import Effort
     from kinfolk.finetune.run import Prepared
+    from kinfolk.finetune.task import Task
     from kinfolk.finetune.transplant import Moved
 
 WRITTEN = 64
 """Targets that are written at each validation, where what is best is told by them."""
+
+UNKNOWN = "a class or tag of --valid that --train lacks: stop, or add it to those to learn (default: stop)"
 
 EPILOG = """\
 examples:
@@ -61,6 +64,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--text-column", default="", metavar="C", help="name or number of a column (default: the usual names)")
     add("--second-column", default="", metavar="C", help="of a second text, or of the target")
     add("--label-column", default="", metavar="C", help="of the label")
+    add("--between", default="", metavar="S", help="between several classes of a row: bar, comma, semicolon, space")
+    add("--unknown-classes", default="stop", choices=("stop", "add"), help=UNKNOWN)
     how = parser.add_argument_group("how it learns")
     how.add_argument("--tactic", default="plain", metavar="T+T", help="see below (default: plain)")
     how.add_argument("--epochs", type=float, default=3.0, metavar="N", help="times all rows are read (default: 3)")
@@ -89,6 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Fine-tune and say how it ended."""
+    begin(args, args.what, args.train, args.out)
     from kinfolk.decoding.written import judge
     from kinfolk.family.knowing import informed
     from kinfolk.finetune.further import further
@@ -100,8 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
     if args.also and args.processes > 1:
         raise SpecError("--also: only one head learns in a step, and several processes wait for all; use one process")
-    task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column)
+    task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column, args.between)
+    if args.unknown_classes == "add":
+        task = dataclasses.replace(task, unknown="add")
     source = open_source(args.what)
+    source = dataclasses.replace(source, recipe=source.recipe.assigned(precision_of(args)))
     if args.further:
         effort = dataclasses.replace(_effort(args), steps=args.further, patience=0)
         known = {"seed": args.seed, "options": options_of(args), "cache": args.cache}
@@ -118,6 +127,9 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.knowledge is not None:
         made = dataclasses.replace(made, recipe=fitted(informed(made.recipe, str(args.knowledge))))
+    announce(args, made.recipe, options_of(args), args.out, made.data)
+    if not args.quiet and not args.json:
+        print("\n".join(_guesses(args, task, made)), file=sys.stderr)
     if args.processes > 1 and not parallel.inside():
         from kinfolk.cli.train import command_of
 
@@ -133,6 +145,29 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         _say(made, moved, task.kind)
     return show(result, False)
+
+
+def _guesses(args: argparse.Namespace, task: "Task", made: "Prepared") -> list[str]:
+    """Say before training how the file is read: task, columns, separator, classes, lengths, and what is held out."""
+    from kinfolk.finetune.task import separator_of_file
+
+    data = made.data
+    columns = {"text": task.text, "second": task.second, "label": task.label}
+    read = ", ".join(f"{name} column {column!r}" for name, column in columns.items() if column)
+    how = "as asked" if args.task != "auto" else "guessed from the file; --task names another"
+    lines = [f"task: {task.kind} ({how})" + (f", {read}" if read else "")]
+    classes = tuple(getattr(data.splits["train"], "classes", ()))
+    if classes:
+        shown = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
+        apart = f", separated by {task.between}" if task.between else ""
+        lines.append(f"classes: {len(classes):,}{apart}: {shown}")
+    if task.kind in ("classify", "pairs") and (mark := separator_of_file(args.train, task.label)):
+        lines.append(f"classes: some labels look like several with a {mark} between; --task multi-label reads them so")
+    rows = {name: len(split) for name, split in data.splits.items()}
+    held = str(args.valid) if args.valid else "held out of the same file; --valid names another"
+    lines.append(f"rows: {rows['train']:,} to learn from, {rows['valid']:,} to validate on ({held})")
+    lines.append(f"length: up to {made.recipe.training.length:,} tokens of a row are read")
+    return lines
 
 
 def _effort(args: argparse.Namespace) -> "Effort":

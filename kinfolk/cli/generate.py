@@ -45,12 +45,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--repetition-penalty", type=float, default=1.0, help="above 1 makes tokens already there rarer")
     how.add_argument("--beams", type=int, default=1, help="beam search with this many hypotheses")
     how.add_argument("--length-penalty", type=float, default=0.6, help="of beam search (default: 0.6)")
+    how.add_argument(
+        "--length-norm",
+        choices=["wu", "tokens"],
+        default="wu",
+        help="beams are divided by ((5+n)/6)^penalty, or n^penalty",
+    )
+    how.add_argument(
+        "--early-stopping",
+        choices=["never", "estimate", "full"],
+        default="never",
+        help="stop before no beam can win (default: never)",
+    )
+    how.add_argument("--no-repeat-ngram", type=int, default=0, metavar="N", help="no N tokens occur twice in a row")
     how.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     drawing.arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
+    import numpy as np
+
+    from kinfolk.data.unknown import warn_of_unknown
     from kinfolk.decoding import generate
     from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
@@ -63,14 +79,17 @@ def run(args: argparse.Namespace) -> int:
             raise SpecError("--engine: pictures are drawn by torch only")
         return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
     prompts = _prompts(args)
-    opening = [tokenizer.bos] if topology == "decoder" else []
     spelling = Spelling(tokenizer, recipe.objective.extra_ids)
-    # sources of pairs and of corrupted texts end
-    closed = topology == "encoder-decoder" and _ends(kind, recipe.objective)
-    closing = [tokenizer.eos] if closed else []
-    rows = [(spelling.encode(prompt) + closing) or opening or [tokenizer.bos] for prompt in prompts]
-    names += ["repetition_penalty", "beams", "length_penalty"]
-    options: dict[str, Any] = {name: getattr(args, name) for name in names} | {"stop": (tokenizer.eos,)}
+    before: list[int] = []
+    behind: list[int] = []
+    if topology == "encoder-decoder":
+        # sources of pairs and of corrupted texts end
+        before, behind = tokenizer.source_frame or ([], [tokenizer.eos] if _ends(kind, recipe.objective) else [])
+    rows = [[*before, *spelling.encode(prompt), *behind] or [model.generation.start_id] for prompt in prompts]
+    warn_of_unknown(tokenizer, [np.array(row) for row in rows], "the prompt")
+    names += ["repetition_penalty", "no_repeat_ngram", "beams", "length_penalty", "length_norm", "early_stopping"]
+    options: dict[str, Any] = {name: getattr(args, name) for name in names}
+    _refuse_long(rows, model, args.max_new if topology == "decoder" else 0)
     live = len(rows) == 1 and args.beams == 1 and not args.json
     writer = Writer(spelling, rows[0] if topology == "decoder" else []) if live else None
     out = generate(model, rows, args.max_new, stream=writer, **options)
@@ -81,6 +100,17 @@ def run(args: argparse.Namespace) -> int:
         text = spelling.decode(ids)
         print(json.dumps({"prompt": prompt, "text": text, "ids": ids}, ensure_ascii=False) if args.json else text)
     return 0
+
+
+def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
+    """Refuse prompts that do not fit, before anything is printed."""
+    n, limit = max(map(len, rows)), getattr(model, "limit", None)
+    # the last of the new tokens is not read again
+    if limit and n + max(0, max_new - 1) > limit:
+        raise SpecError(
+            f"--prompt: {n:,} tokens and {max_new:,} new ones (--max-new) are more than the "
+            f"{limit:,} positions of the model"
+        )
 
 
 def _opened(args: argparse.Namespace) -> tuple[Any, Any, str]:
@@ -147,6 +177,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 def _prompts(args: argparse.Namespace) -> list[str]:
     from kinfolk.core.errors import DataError
+    from kinfolk.core.lines import split_lines
 
     if args.prompts is None:
         return [args.prompt or ""]
@@ -154,7 +185,7 @@ def _prompts(args: argparse.Namespace) -> list[str]:
         text = sys.stdin.read() if args.prompts == "-" else Path(args.prompts).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{args.prompts}: cannot be read: {error}") from None
-    lines = text.splitlines()
+    lines = split_lines(text)
     if not lines:
         raise DataError(f"{args.prompts}: has no line to continue")
     return lines

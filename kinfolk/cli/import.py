@@ -4,6 +4,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--entities", type=Path, metavar="FILE", help="KnowBERT: link names to entities (mention TAB entity TAB prior)"
     )
     parser.add_argument(
+        "--architecture", metavar="NAME", help="the head, as BertForMaskedLM, instead of what config.json says"
+    )
+    parser.add_argument(
         "--type", metavar="KIND", help="the model_type, where config.json does not say it (bert, gpt2 …)"
     )
 
@@ -43,38 +47,29 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.exchange import sentence
     from kinfolk.exchange.folder import open_folder, write_tensors
     from kinfolk.exchange.recipe import recipe_of_import
-    from kinfolk.exchange.tokenizing import read_tokenizer
     from kinfolk.family.knowing import knowledgeable
+    from kinfolk.models.folder import GENERATION
     from kinfolk.objectives.knowledge import Entities
     from kinfolk.predict.opening import judges
     from kinfolk.train import folder
     from kinfolk.train.knowing import n_entities
 
-    imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type)
-    tokenizer = read_tokenizer(args.folder, imported.model_type)
+    imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type, architecture=args.architecture)
+    tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
     model, recipe = imported.model, recipe_of_import(imported)
     if tokenizer is None and model.spec.embedding.one_size:
-        tokenizer = Tokenizer.byte().inner  # values of pictures are bytes
+        tokenizer = Tokenizer.byte()  # values of pictures are bytes
     if args.entities is not None:
         model = knowledgeable(model, n_entities=n_entities(args.entities))
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
-    origin: dict[str, Any] = {
-        "model_type": imported.model_type,
-        "architecture": imported.architecture,
-        "config": json.dumps(imported.also),
-    }
-    length = sentence.longest(args.folder)
-    origin |= {} if length is None else {"length": length}
-    about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
-    about |= {"classes": list(imported.classes)} if imported.classes else {}
+    about = _about(imported, sentence.longest(args.folder))
     if args.pairs:
         if judges(recipe) not in ("class", "classes", "number"):
             raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
         about["reading"] = {"sequences": 2}
-    folder.create(
-        args.out, dumps(recipe), about, None if tokenizer is None else _Whole(tokenizer), knowledge=args.entities
-    )
-    write_tensors(model.state_dict(), args.out / folder.WEIGHTS)
+    folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)
+    said = {GENERATION: json.dumps(imported.generation.plain())}
+    folder.add(args.out, folder.WEIGHTS, lambda file: write_tensors(model.state_dict(), file, said))
     found = {
         "run": str(args.out),
         "model_type": imported.model_type,
@@ -94,12 +89,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-class _Whole:
-    """A tokenizer that is written as it was read."""
+def _about(imported: Any, length: int | None) -> dict[str, Any]:
+    """Return what run.toml says of an imported model; `length` is the longest text that it was made for."""
+    from kinfolk.train import folder
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+    origin: dict[str, Any] = {
+        "model_type": imported.model_type,
+        "architecture": imported.architecture,
+        "config": json.dumps(imported.also),
+    }
+    origin |= {} if length is None else {"length": length}
+    about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
+    about["generation"] = imported.generation.plain()
+    return about | ({"classes": list(imported.classes)} if imported.classes else {})
+
+
+class Whole:
+    """A tokenizer that is written as it was read: no special token is added that the model has no row for."""
+
+    def __init__(self, inner: Any, roles: Mapping[str, Sequence[int]]) -> None:
+        self.inner, self.roles = inner, roles
 
     def save(self, path: Path) -> None:
-        """Write it."""
-        path.write_text(self.inner.to_str(pretty=True), encoding="utf-8")
+        """Write it, and the roles of its tokens."""
+        from kinfolk.data.tokenizer import with_roles
+
+        text = self.inner.to_str(pretty=True)
+        path.write_text(with_roles(text, self.roles) if self.roles else text, encoding="utf-8")

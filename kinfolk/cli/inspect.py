@@ -111,8 +111,9 @@ def _findings(args: argparse.Namespace, recipe: Any, learner: Any, tokenizer: An
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far it is and how long it will take, if somebody is looking."""
-    from rich.console import Console
     from rich.progress import Progress
+
+    from kinfolk.core.console import Console
 
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(what, total=None)

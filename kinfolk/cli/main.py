@@ -6,6 +6,7 @@ help and the family tree answer at once.
 
 import argparse
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -13,7 +14,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from kinfolk.core.errors import KinfolkError, SpecError, TrainingError, suggest
+from kinfolk.cli.train import plain_warnings
+from kinfolk.core.errors import DataError, KinfolkError, SpecError, TrainingError, suggest
+from kinfolk.core.machine import sleep_at_barriers
+from kinfolk.core.printing import clean
 
 OK, FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 """Exit codes: done; the work failed; what was asked cannot be done; Ctrl-C; the reader of the output went away."""
@@ -29,6 +33,7 @@ class Verb(NamedTuple):
 VERBS = {
     "family": Verb("The family", "draw the family tree, or explain one relative"),
     "diff": Verb("The family", "say what differs between two relatives, spec files or runs"),
+    "axes": Verb("The family", "list every axis of the grammar, its choices, their fields and papers"),
     "compare": Verb("The main job", "train several relatives at an equal budget and rank them"),
     "scale": Verb("The main job", "how the loss of a relative falls with size and data"),
     "prepare": Verb("From raw files to a trained model", "turn text, tables or pairs into tokens"),
@@ -45,6 +50,7 @@ VERBS = {
     "inspect": Verb("Look inside", "every head on a text, what is special to a relative, and what heads are for"),
     "serve": Verb("Put it behind an address", "an HTTP server that OpenAI's clients can use, and a live page"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),
+    "doctor": Verb("Measure", "check that a device computes what it should"),
 }
 
 EXAMPLES = """\
@@ -120,6 +126,14 @@ def parser_of(name: str) -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    sleep_at_barriers()
+    _make_streams_safe()
+    with clean(), plain_warnings():
+        return _carried_out(argv)
+
+
+def _carried_out(argv: list[str]) -> int:
+    """Run a command line, and turn whatever ends it into an exit code."""
     try:
         code = _run(argv)
         # a reader that has gone away must be noticed here and not when the interpreter closes
@@ -132,7 +146,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         return _explain(error, argv)
+    except BaseException as error:
+        # what tokenizers raise when their Rust code panics is no Exception
+        if type(error).__name__ != "PanicException":
+            raise
+        return _explain(DataError(f"the tokenizer cannot read this: {error}"), argv)
     return code
+
+
+def _make_streams_safe() -> None:
+    """Print what a terminal's encoding does not have as escapes, and nowhere if there is no output at all."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(argv: list[str]) -> int:
@@ -153,7 +182,10 @@ def _run(argv: list[str]) -> int:
 
         for path in args.plugin:
             load_plugin(path)
-    code: int = args.run(args)
+    from kinfolk.cli.train import plain_warnings
+
+    with plain_warnings():
+        code: int = args.run(args)
     return code
 
 

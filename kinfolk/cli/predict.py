@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinfolk.core.printing import raw
+
 if TYPE_CHECKING:
     from kinfolk.predict.opening import Opened
 
@@ -63,7 +65,7 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs the model."""
     parser.add_argument("--engine", default="torch", choices=("torch", "onnx"), help="what runs it (default: torch)")
     parser.add_argument("--graphs", type=Path, metavar="DIR", help="of onnx: what kin export --to onnx wrote")
-    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    parser.add_argument("--device", help="cpu, cuda, mps or xpu (default: the accelerator, if there is one)")
     parser.add_argument("--threads", type=int, metavar="N", help="of this process (default: PyTorch's)")
 
 
@@ -119,9 +121,9 @@ def prepare_machine(args: argparse.Namespace) -> None:
 
 def device_of(args: argparse.Namespace) -> str:
     """Return where the model runs."""
-    import torch
+    from kinfolk.core.device import choose_device
 
-    return args.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return str(choose_device(args.device or "auto"))
 
 
 def answer_of(args: argparse.Namespace) -> Any:
@@ -179,11 +181,11 @@ class _Counter:
 
     def __exit__(self, *_: object) -> None:
         if self.shown and self.n >= self.EVERY:
-            sys.stderr.write("\r\x1b[K")
+            raw(sys.stderr).write("\r\x1b[K")
 
     def tell(self) -> None:
         """Count one more."""
         self.n += 1
         if self.shown and self.n % self.EVERY == 0:
-            sys.stderr.write(f"\r{self.n:,} rows")
+            raw(sys.stderr).write(f"\r{self.n:,} rows")
             sys.stderr.flush()

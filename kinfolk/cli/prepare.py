@@ -105,8 +105,9 @@ def _show(manifest: "Manifest", folder: Path, *, as_json: bool) -> None:
         print(json.dumps({"folder": str(folder), **_summary(manifest)}, indent=2, ensure_ascii=False))
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from kinfolk.core.console import Console
 
     table = Table("split", *_COLUMNS, box=box.SIMPLE_HEAD)
     for column in table.columns[1:]:

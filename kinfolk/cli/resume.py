@@ -1,15 +1,18 @@
 """`kin resume`: go on with a run that was stopped, whatever stopped it."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from kinfolk.cli import acting
-from kinfolk.cli.train import command_of, machine_arguments, options_of, plain_warnings, show
+from kinfolk.cli.train import command_of, machine_arguments, options_of, plain_warnings, show, speaks
 
 EPILOG = """\
 examples:
   kin resume runs/a                    as it was begun, bit for bit, on the same machine
   kin resume runs/a --processes 2      with another number of processes: the same up to rounding
+  kin resume runs/a --plugin my.py     a run with a plugin: nothing of a run is executed unless you name it
+  kin resume runs/a --accept-changes   spec.toml or another file was edited on purpose: go on with it, and record that
 
 A finished run prints its result again. A damaged checkpoint is set aside and the one before it is used."""
 
@@ -18,6 +21,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="files or plugins of the run were changed on purpose: record their new hashes and go on",
+    )
     machine_arguments(parser)
 
 
@@ -28,10 +36,22 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.train import RunOptions, folder, parallel
     from kinfolk.train.run import resume
 
+    if args.accept_changes:
+        names = folder.accept(args.what)
+        print(f"{args.what}: accepted {', '.join(names) or 'no change'}", file=sys.stderr)
+        args.accept_changes = False
     if acting.acts(args.what):
         return acting.resume(args)
-    begun = from_plain(RunOptions, folder.read(args.what)["options"], str(args.what / folder.RUN))
+    noted = folder.read(args.what)
+    begun = from_plain(RunOptions, noted["options"], str(args.what / folder.RUN))
+    if speaks(args):
+        options, choice = options_of(args, begun), noted.get("choice", {})
+        n = options.threads or noted["versions"]["threads"]
+        precision = args.precision or choice.get("precision", "auto")
+        computed = f"{precision}, {n} thread{'s' * (n > 1)}, device {options.device}"
+        print(f"{args.what}: goes on with {noted['data'].get('name', '')}, {computed}", file=sys.stderr, flush=True)
     if args.processes > 1 and not parallel.inside():
         return parallel.launch(command_of("resume", args), args.processes, args.restarts)
     with plain_warnings():
-        return show(resume(args.what, options=options_of(args, begun), judging=judge), args.json)
+        options = options_of(args, begun)
+        return show(resume(args.what, options=options, judging=judge, precision=args.precision or ""), args.json)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinfolk.cli.compare import shared_arguments
+from kinfolk.cli.train import precision_of
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from kinfolk.core.console import Console
     from kinfolk.scaling.law import Range
     from kinfolk.scaling.study import Study
 
@@ -47,16 +47,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train the ladder, print the law, and say where the picture is."""
-    from rich.console import Console
-
     from kinfolk.compare.settings import Settings
+    from kinfolk.core.console import Console
     from kinfolk.scaling.ladder import RUNGS, TOKENS, amounts, rungs
     from kinfolk.scaling.study import PICTURE, Asked, study
 
     names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads"
     settings = Settings(
         contestants=(f"{args.relative} {args.rungs or RUNGS} {args.tokens or TOKENS}",),
-        assignments=tuple(args.set),
+        assignments=(*args.set, *precision_of(args)),
         out=args.out,
         **{name: getattr(args, name) for name in names},
     )

@@ -33,6 +33,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
     add("--port", type=int, default=8000, help="0 takes any that is free (default: 8000)")
     add("--token", default="", help=f"what clients must send as a bearer token (default: ${TOKEN}, or none)")
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer under this name too, besides localhost, addresses and this machine's own name",
+    )
     add("--engine", default="torch", help="torch or onnx (default: torch)")
     add("--threads", type=int, metavar="N", help="of the engine (default: one for each core)")
     limits = parser.add_argument_group("limits")
@@ -40,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument("--queue", type=int, metavar="N", help="texts that may wait; more get 429 (default: 64)")
     limits.add_argument("--context", type=int, metavar="N", help="positions of a text (default: 4096, or the model's)")
     limits.add_argument("--new", type=int, metavar="N", help="new tokens of one text (default: 4096)")
-    limits.add_argument("--body", type=int, metavar="BYTES", help="of a request (default: 4 MiB)")
+    limits.add_argument("--body", type=int, metavar="BYTES", help="of a request (default: 1 MiB)")
     limits.add_argument("--seconds", type=float, metavar="S", help="that a request may take (default: 300)")
 
 
@@ -49,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import SpecError, suggest
     from kinfolk.serve.app import App
     from kinfolk.serve.limits import Limits
+    from kinfolk.serve.origin import own_names
     from kinfolk.serve.served import ENGINES
     from kinfolk.serve.server import listen, make_server, open_runs
 
@@ -61,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
 
         torch.set_num_threads(args.threads)
     token = args.token or os.environ.get(TOKEN, "")
-    app = App(open_runs(args.what, args.engine, args.threads or 0), limits, token)
+    # with a token, a server for others may be reached under names that it does not know
+    hosts = None if token and args.host not in LOOPBACK and not args.allow_host else {*args.allow_host, *own_names()}
+    app = App(open_runs(args.what, args.engine, args.threads or 0), limits, token, hosts)
     server = make_server(app)
     sock = listen(args.host, args.port)
     host, port = sock.getsockname()[:2]

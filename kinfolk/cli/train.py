@@ -65,8 +65,11 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--processes", type=int, default=1, metavar="N", help="on this machine (default: 1)")
     machine.add_argument("--strategy", help="of several processes: ddp or fsdp (default: ddp)")
     machine.add_argument("--restarts", type=int, default=0, metavar="N", help="of failed processes (default: 0)")
-    machine.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
-    machine.add_argument("--threads", type=int, metavar="N", help="of each process (default: PyTorch's)")
+    machine.add_argument("--device", help="cpu, cuda, mps or xpu (default: the accelerator, if there is one)")
+    machine.add_argument("--threads", type=int, metavar="N", help="of each process (default: what a step can use)")
+    machine.add_argument(
+        "--precision", metavar="P", help="fp32, tf32, bf16 or fp16 (default: what the device is built for)"
+    )
     machine.add_argument("--written", type=int, metavar="N", help="of pairs, BLEU of N written targets at validations")
     machine.add_argument("--quiet", action="store_true", help="show no progress")
     machine.add_argument("--no-tensorboard", action="store_true", help="write no files for TensorBoard")
@@ -78,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         from kinfolk.cli import acting
 
         return acting.train(args)
+    begin(args, args.what, args.data, args.out)
     from kinfolk.decoding.written import judge
     from kinfolk.train import folder, parallel
     from kinfolk.train.run import describe, train
@@ -87,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
     source = {name: str(value) if name == "cache" else value for name, value in source.items() if value is not None}
     data = open_source(source)
     recipe = recipe_of(args, data)
-    out = args.out or Path("runs") / f"{recipe.name}-{Path(args.data.partition(':')[0]).stem}-{args.seed}"
+    out = args.out or Path("runs") / f"{recipe.folder}-{Path(args.data.partition(':')[0]).stem}-{args.seed}"
     options = options_of(args)
+    announce(args, recipe, options, out, data)
     if args.processes > 1 and not parallel.inside():
         from kinfolk.core.plain import dumps
 
@@ -98,6 +103,33 @@ def run(args: argparse.Namespace) -> int:
     with plain_warnings():
         known = {"seed": args.seed, "options": options, "source": source}
         return show(train(recipe, data, out, **known, judging=judge), args.json)
+
+
+def begin(args: argparse.Namespace, what: object, data: object, out: Path | None) -> None:
+    """Say what runs before anything large is imported, which takes seconds."""
+    if speaks(args):
+        print(f"{what} on {data}{f' -> {out}' if out else ''}", file=sys.stderr, flush=True)
+
+
+def announce(
+    args: argparse.Namespace, recipe: "Recipe", options: "RunOptions", out: Path, data: "Data | None" = None
+) -> None:
+    """Say how large the model and the data are, and what they are computed with."""
+    from kinfolk.train.settling import headline
+
+    if speaks(args):
+        tokens = "" if data is None else f", {data.split('train').n_tokens:,} tokens to learn from"
+        print(f"{recipe.name}: {headline(recipe, options)}{tokens} -> {out}", file=sys.stderr, flush=True)
+
+
+def speaks(args: argparse.Namespace) -> bool:
+    """Tell whether this process is the one that talks to the user: the launcher, or the first of several."""
+    import os
+
+    launcher = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    # our own launcher has spoken already; another, such as torchrun, has not
+    spoken = launcher.startswith("kin-") or (launcher and os.environ.get("RANK") != "0")
+    return not args.quiet and not spoken
 
 
 def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
@@ -113,11 +145,10 @@ def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
 
 def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     """Return the recipe that the options name, fitted to the vocabulary and the labels of the data."""
-    from kinfolk.core import paths
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
     from kinfolk.family.knowing import informed
-    from kinfolk.family.making import make, numbers_of
+    from kinfolk.family.making import divided, make, numbers_of
     from kinfolk.family.pictures import read_whole
     from kinfolk.family.supervise import judging
     from kinfolk.train.fitting import labelling_of, picture_of
@@ -126,10 +157,8 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
         known = numbers_of(registry.entry(args.what).function)
-        pairs = [paths.split(text) for text in assignments]
-        # `n_layers=4` is a number of the relative; `model.dropout=0.1` is a path into its recipe
-        own = {name: paths.Written(text).read() for name, text in pairs if name in known}
-        assignments = [f"{name}={text}" for name, text in pairs if name not in known]
+        own, rest = divided(assignments, known, args.what)
+        assignments = list(rest)
         fitting = {"vocab_size": vocab_size} | ({} if picture is None else picture.numbers(known))
         recipe = make(args.what, size=args.size, **(fitting | own))
     else:
@@ -138,9 +167,15 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
         recipe = recipe.fitted(vocab_size)
     if args.steps is not None:
         assignments.append(f"training.steps={args.steps}")
+    assignments += precision_of(args)
     recipe = judging(recipe.learning_from(data.kind), labelling_of(data))
     recipe = read_whole(recipe, picture).assigned(assignments)
     return recipe if args.knowledge is None else fitted(informed(recipe, str(args.knowledge)))
+
+
+def precision_of(args: argparse.Namespace) -> list[str]:
+    """Return the assignment that --precision is short for."""
+    return [] if args.precision is None else [f"training.precision={args.precision}"]
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":

@@ -18,12 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from kinfolk.core import paths
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import registry
 from kinfolk.family.about import About
 from kinfolk.family.building import read_recipe
-from kinfolk.family.making import make, numbers_of
+from kinfolk.family.making import divided, make, numbers_of
 from kinfolk.family.pictures import Picture, read_whole
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
@@ -97,10 +96,9 @@ class Contestant:
 
     def changed(self, assignments: Sequence[str]) -> Self:
         """Return it with `--set` applied: `n_layers=4` is a number of a relative, `model.dropout=0.1` a path."""
-        known = self._known() if self.written is None else {}
-        pairs = [paths.split(text) for text in assignments]
-        numbers = {name: paths.Written(text).read() for name, text in pairs if name in known}
-        rest = tuple(f"{name}={text}" for name, text in pairs if name not in known)
+        if self.written is not None:
+            return dataclasses.replace(self, assignments=tuple(assignments))
+        numbers, rest = divided(assignments, self._known(), self.name)
         return dataclasses.replace(self, overrides={**self.overrides, **numbers}, assignments=rest)
 
     def widths(self, d_model: int) -> dict[str, int]:
@@ -196,7 +194,7 @@ def _from_file(path: Path, size: str) -> Iterator[Contestant]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{path}: not valid TOML: {error}") from None
     if "contestants" not in data:
         yield Contestant(path.stem, written=read_recipe(path))

@@ -4,18 +4,20 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from kinfolk.compare.budget import amount
-from kinfolk.compare.layout import available_cores
+from kinfolk.compare.outcome import Outcome
 from kinfolk.compare.plan import SLACK, Plan
+from kinfolk.core import machine
 from kinfolk.train import folder
 
 
-def gather(plan: Plan, command: str, ended: int, paces: Mapping[str, float]) -> dict[str, str]:
+def gather(plan: Plan, command: str, outcomes: Sequence[Outcome], paces: Mapping[str, float]) -> dict[str, str]:
     """Return names and sentences, in the order in which a report shows them."""
     settings, layout = plan.settings, plan.layout
     planned = settings.seeds * len(plan.entrants)
@@ -25,12 +27,25 @@ def gather(plan: Plan, command: str, ended: int, paces: Mapping[str, float]) -> 
         "match": "widths as they are" if settings.match == "none" else f"matched by {settings.match}",
         "seeds": f"{settings.seeds} seed{'s' * (settings.seeds > 1)}",
         "made": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        "trials": f"all {planned} have ended" if ended == planned else f"{ended} of {planned} have ended",
+        "trials": ended(outcomes, planned),
         **_same_for_all(plan),
         "side by side": f"{layout}; the same for all. Only at the very end fewer are left to run beside each other.",
         **_clock(paces),
         **_machine(),
     }
+
+
+def ended(outcomes: Sequence[Outcome], planned: int) -> str:
+    """Say how many trials have a result, and how the others ended, if they did."""
+    finished = [outcome for outcome in outcomes if outcome.done]
+    others = Counter(outcome.status for outcome in outcomes if not outcome.done)
+    cut = sum(outcome.cut_short for outcome in finished)
+    parts = [
+        f"all {planned} have finished" if len(finished) == planned else f"{len(finished)} of {planned} have finished"
+    ]
+    parts += [f"{n} {status}" for status, n in others.items()]
+    parts += [f"{cut} cut short by the clock"] if cut else []
+    return ", ".join(parts)
 
 
 def _same_for_all(plan: Plan) -> dict[str, str]:
@@ -60,7 +75,7 @@ def _machine() -> dict[str, str]:
     versions = {"kinfolk": importlib.metadata.version("kinfolk")} | origin["versions"]
     commit = f", commit {origin['commit'][:12]}" if origin["commit"] else ""
     memory = psutil.virtual_memory().total / 2**30
-    cores = f"{available_cores()} of {os.cpu_count()} cores"
+    cores = f"{machine.cores()} of {os.cpu_count()} cores"
     return {
         "machine": f"{_processor()}, {cores}, {memory:.0f} GiB, {platform.system()}",
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if name != "threads") + commit,

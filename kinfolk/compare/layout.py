@@ -7,10 +7,8 @@ a comparison has the same number of threads, or their tokens per second could no
 """
 
 import dataclasses
-import os
 
-FLOPS_PER_THREAD = 2e9
-"""Work of a step below which one more thread costs more in waiting than it computes (about 30 ms of one core)."""
+from kinfolk.core import machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,33 +30,35 @@ def choose(
     trial_bytes: float,
     cores: int | None = None,
     memory: float | None = None,
+    free: float | None = None,
     jobs: int | None = None,
     threads: int | None = None,
 ) -> Layout:
     """Choose a layout; `jobs` and `threads` are what the user fixed, the rest is what the machine has.
 
     step_flops: operations of one step of the smallest contestant; trial_bytes: memory of the largest one.
+    memory, free: of the machine, and what is left of it now. Threads, on which sums depend, follow from the first; what
+    happens to be free only keeps trials from running side by side.
     """
-    cores = cores or available_cores()
-    memory = available_memory() if memory is None else memory
+    cores = cores or machine.cores()
+    if memory is None or free is None:
+        memory, free = memories()
+    fixed = jobs
     if jobs is None:
-        fitting = max(1, int(0.8 * memory / trial_bytes)) if trial_bytes else cores
-        jobs = max(1, min(trials, fitting, cores // (threads or 1)))
+        jobs = max(1, min(trials, _fitting(memory, trial_bytes), cores // (threads or 1)))
     if threads is None:
-        useful = max(1, int(step_flops / FLOPS_PER_THREAD))
+        useful = max(1, int(step_flops / machine.FLOPS_PER_THREAD))
         threads = max(1, min(cores // jobs, useful))
-    return Layout(jobs, threads)
+    return Layout(fixed or min(jobs, _fitting(free, trial_bytes)), threads)
 
 
-def available_cores() -> int:
-    """Return the cores this process may use, which a container or a batch system may have cut down."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _fitting(memory: float, trial_bytes: float) -> int:
+    return max(1, int(0.8 * memory / max(1.0, trial_bytes)))
 
 
-def available_memory() -> float:
-    """Return the bytes that can be had without swapping."""
+def memories() -> tuple[float, float]:
+    """Return the bytes of the machine, and those that can be had now without swapping."""
     import psutil
 
-    return float(psutil.virtual_memory().available)
+    found = psutil.virtual_memory()
+    return float(found.total), float(found.available)

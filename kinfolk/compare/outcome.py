@@ -34,6 +34,7 @@ class Outcome:
     planned_steps, steps: what the budget allowed and what was done (fewer where the clock stopped it).
     tokens, seconds, flops: what training used; validation and start-up do not count.
     start_bytes, peak_bytes: resident memory before the model was built, and the most there ever was.
+    device_bytes: the most memory of an accelerator that it took; 0 where it ran on none.
     neighbours: trials that ran beside this one, on average over its life.
     bytes_per_token: of the validation text, to turn nats per token into bits per byte; 0 when unknown.
     curve: validations, the last one after the last step.
@@ -54,6 +55,7 @@ class Outcome:
     tokens_per_second: float = 0.0
     start_bytes: int = 0
     peak_bytes: int = 0
+    device_bytes: int = 0
     threads: int = 0
     neighbours: float = 0.0
     bytes_per_token: float = 0.0
@@ -64,6 +66,21 @@ class Outcome:
     def done(self) -> bool:
         """Whether it has a score that can be ranked."""
         return self.status == DONE and bool(self.curve)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the clock ended it before the last of its steps."""
+        return self.done and self.steps < self.planned_steps
+
+    @property
+    def most_bytes(self) -> int:
+        """The most memory it had where it was trained: of the accelerator, or of the process."""
+        return self.device_bytes or self.peak_bytes
+
+    @property
+    def growth_bytes(self) -> int:
+        """How much of that training took."""
+        return self.device_bytes or self.peak_bytes - self.start_bytes
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.compare import layout, match
+from kinfolk.compare import devices, layout, match
 from kinfolk.compare.budget import Budget
 from kinfolk.compare.comparison import Card
 from kinfolk.compare.contestants import Contestant, gather, gather_rows
@@ -29,6 +29,7 @@ from kinfolk.core import paths
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.data import Data, open_data
+from kinfolk.data.location import located
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
 from kinfolk.train.fitting import labelling_of, picture_of
@@ -41,6 +42,9 @@ VALIDATING = 0.2
 
 SLACK = 1.1
 """A trial with a budget in seconds is stopped when it has used this much of it."""
+
+KEPT = "layout.json"
+"""How the trials of a folder are run, chosen once: trials side by side, threads of each, precision."""
 
 PROGRAM_BYTES = 4e8
 """What a trial takes before it has a model: interpreter, libraries, a view of the data."""
@@ -165,8 +169,9 @@ def make(settings: Settings) -> Plan:
     asked = {"labelling": labelling, "picture": picture_of(data), "reads": data.kind}
     contestants = [dataclasses.replace(contestant, **asked) for contestant in contestants]  # type: ignore[arg-type]
     recipes = [contestant.recipe(vocab_size) for contestant in contestants]
+    recipes[0] = _settled(recipes[0], settings)
     first = recipes[0].training
-    reading = read(data, first.batch_size, first.length)
+    reading = read(data, first.batch_size, first.length, first.grouping)
     entrants = [
         _entrant(contestant, recipe, recipes[0], reading)
         for contestant, recipe in zip(contestants, recipes, strict=True)
@@ -186,9 +191,9 @@ def _tuning(settings: Settings) -> Plan:
     """Settle a comparison of sources and tactics."""
     contestants = gather_tuned(settings)
     first = contestants[0].prepared.recipe
-    read_of = functools.cache(lambda fingerprint: read(known[fingerprint], first.training.batch_size, length))
     known = {one.data.fingerprint: one.data for one in contestants}
-    length = first.training.length
+    rows, length, grouping = first.training.batch_size, first.training.length, first.training.grouping
+    read_of = functools.cache(lambda fingerprint: read(known[fingerprint], rows, length, grouping))
     entrants = []
     for one in contestants:
         reading = read_of(one.data.fingerprint)
@@ -211,8 +216,8 @@ def _entrant(contestant: Contestant, recipe: Recipe, first: Recipe, reading: Rea
         accumulate=first.training.accumulate,
         length=first.training.length,
         eval_batches=first.training.eval_batches,
-        precision=_precision(first.training.precision),
-        compile="off" if first.training.compile == "auto" else first.training.compile,
+        precision=first.training.precision,
+        compile=first.training.compile,
     )
     recipe = recipe.replace(name=contestant.name, training=training)
     return Entrant(contestant=contestant, recipe=recipe, cost=_cost(recipe, reading))
@@ -265,40 +270,41 @@ def _size(cost: ModelCost, by: str) -> float:
     return cost.params if by == "params" else cost.flops_per_token
 
 
-@functools.cache
-def _precision(asked: str) -> str:
-    """Return one number format for everybody: the one this machine multiplies fastest, unless one was asked for.
+def _settled(recipe: Recipe, settings: Settings) -> Recipe:
+    """Return the first recipe in the precision of all trials: asked for, kept by the folder, or the device's."""
+    from kinfolk.core.device import choose_device
+    from kinfolk.train.precision import settle
 
-    It is measured once: two measurements may differ.
-    """
-    if asked != "auto":
-        return asked
-    import torch
+    training = recipe.training
+    if training.precision == "auto":
+        # a folder that has gone to another machine goes on as it was begun
+        training = training.replace(precision=_kept(settings).get("precision", "auto"))
+    choice = settle(training, choose_device("auto"))
+    return recipe.replace(training=training.replace(**dataclasses.asdict(choice)))
 
-    from kinfolk.train.precision import half_precision
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return half_precision(device) or "fp32"
+def _kept(settings: Settings) -> Mapping[str, Any]:
+    """Return what this folder's trials were begun with."""
+    file = settings.folder / KEPT
+    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
 
 
 def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -> Layout:
     """Choose a layout, or keep the one with which this folder's trials were begun."""
-    import torch
-
-    file = settings.folder / "layout.json"
-    known: Mapping[str, int] = {}
-    if file.exists():
-        known = json.loads(file.read_text(encoding="utf-8"))
-    on_gpu = torch.cuda.is_available()
+    known = _kept(settings)
+    n_devices = len(devices.environments())
+    trials = settings.seeds * len(entrants)
     chosen = layout.choose(
-        trials=settings.seeds * len(entrants),
+        trials=trials,
         step_flops=min(e.cost.train_flops_per_token for e in entrants) * reading.tokens_per_step,
         trial_bytes=PROGRAM_BYTES + max(_bytes(e, reading) for e in entrants),
-        jobs=settings.jobs or known.get("jobs") or (1 if on_gpu else None),
+        jobs=settings.jobs or known.get("jobs") or min(n_devices, trials) or None,
         threads=settings.threads or known.get("threads"),
     )
     settings.folder.mkdir(parents=True, exist_ok=True)
-    write_json(file, dataclasses.asdict(chosen))
+    precision = entrants[0].recipe.training.precision
+    write_json(settings.folder / KEPT, dataclasses.asdict(chosen) | {"precision": precision})
     return chosen
 
 
@@ -329,9 +335,7 @@ def _arguments(settings: Settings) -> dict[str, Any]:
 def _location(settings: Settings) -> dict[str, Any]:
     """Return the same as plain data, for another process that may run elsewhere."""
     # a relative path must not depend on where the trial is started
-    path = Path(settings.data)
-    found = _arguments(settings) | ({"name": str(path.resolve())} if path.exists() else {})
-    return found | ({"cache": str(settings.cache.resolve())} if settings.cache else {})
+    return located(_arguments(settings))
 
 
 def _foreign(recipe: Recipe) -> list[str]:

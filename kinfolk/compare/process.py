@@ -10,10 +10,13 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
+
+from kinfolk.core.machine import sleep_at_barriers
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 OUTPUT, ERRORS = "stdout.txt", "stderr.txt"
@@ -22,14 +25,29 @@ OUTPUT, ERRORS = "stdout.txt", "stderr.txt"
 class Child:
     """A running process, its peak memory as sampled, and the company it had."""
 
-    def __init__(self, command: Sequence[str], folder: Path, *, threads: int = 1, held: Sequence[int] = ()) -> None:
-        """Start it. `held` are file descriptors that stay open for as long as any child lives: locks."""
-        self.folder = folder
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        *,
+        threads: int = 1,
+        held: Sequence[int] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Start it.
+
+        held: file descriptors that stay open for as long as any child lives: locks.
+        environment: variables besides those of this process.
+        """
+        self.folder, self.environment = folder, environment
         self.started = time.monotonic()
         self.peak_bytes = 0
         self._company = 0
         self._samples = 0
-        environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONUNBUFFERED": "1"}
+        sleep_at_barriers()
+        every = (
+            os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONUNBUFFERED": "1"} | dict(environment)
+        )
         with (folder / OUTPUT).open("wb") as out, (folder / ERRORS).open("wb") as errors:
             # a session of its own: Ctrl-C reaches the parent only, which then asks each child once
             self.process = subprocess.Popen(
@@ -37,7 +55,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=errors,
-                env=environment,
+                env=every,
                 start_new_session=True,
                 pass_fds=tuple(held),
             )

@@ -10,9 +10,9 @@ import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from kinfolk.compare.inference import LEVEL, judge
 from kinfolk.compare.outcome import Outcome
-from kinfolk.compare.results import Row
-from kinfolk.compare.statistics import LEVEL, holm, welch
+from kinfolk.compare.results import Row, aligned
 from kinfolk.family.tables import Published, Table
 
 HOLDS, FAILS, UNCLEAR, EQUAL = "yes", "no", "unclear", "equal"
@@ -72,12 +72,12 @@ class Beside:
         said = [
             f"The published direction of the final loss holds for {self.count(HOLDS)} of {len(directed)} rows, "
             f"fails for {self.count(FAILS)}, and cannot be told for {self.count(UNCLEAR)} "
-            f"(Welch's test over seeds against {self.baseline}, p < {LEVEL:g} after Holm)."
+            f"(simultaneous {1 - LEVEL:.0%} intervals over paired seeds against {self.baseline})."
         ]
         if directed and all(line.p is None for line in directed):
             said[0] = (
                 f"The published direction of the final loss holds for {self.count(HOLDS)} of {len(directed)} rows and "
-                f"fails for {self.count(FAILS)}; with one seed there is no test, and a difference may be luck."
+                f"fails for {self.count(FAILS)}; with one seed there is no test, and a difference may be chance."
             )
         said += [
             f"Rank correlation of {column} with the published one: {value:+.2f} over {n} rows."
@@ -175,13 +175,10 @@ def _tested(
 ) -> list[Line]:
     """Judge every row but the baseline: by its sign, and with several seeds by a test of it."""
 
-    def finals(name: str) -> list[float]:
-        measure = ours[name].measure
-        return [o.curve[-1].valid[measure] for o in outcomes.get(name, ()) if o.done]
-
     judged = [line for line in lines if line.name != base and None not in (line.final, line.final_published)]
-    corrected = holm([welch(finals(base), finals(line.name)) for line in judged])
-    p_of = dict(zip((line.name for line in judged), corrected, strict=True))
+    scores = aligned(ours[base].measure, {name: outcomes.get(name, ()) for name in (base, *(x.name for x in judged))})
+    found = {standing.name: standing.p for standing in judge(scores, against=base)}
+    p_of = {line.name: found.get(line.name) for line in judged}
     return [
         dataclasses.replace(line, p=p_of[line.name], holds=_verdict(line, p_of[line.name]))
         if line.name in p_of

@@ -1,11 +1,12 @@
 """A comparison beside a published table, on screen; and the rows of a table before anything is run."""
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table as Grid
 from rich.text import Text
 
 from kinfolk.compare.published import Beside, Line
+from kinfolk.core.console import Console
 from kinfolk.family.tables import Table
 
 NONE = "-"

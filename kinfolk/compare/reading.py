@@ -23,7 +23,7 @@ from kinfolk.train.run import vocabulary_of
 from kinfolk.train.step import tokens_of
 
 SAMPLES = {"text": 1, "pairs": MEGA, "labelled": MEGA, "images": 1}
-"""Batches looked at: windows of text are all alike; the others are sorted by length within so many batches."""
+"""Batches looked at: windows of text are all alike; the others are grouped by length within this many batches."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,9 +39,9 @@ class Reading:
         return statistics.fmean(map(tokens_of, self.batches))
 
 
-def read(data: Data, batch_size: int, length: int) -> Reading:
+def read(data: Data, batch_size: int, length: int, grouping: str = "auto") -> Reading:
     """Look at the first batches of the training data."""
-    batches = Batches(data.split("train"), batch_size=batch_size, length=length)
+    batches = Batches(data.split("train"), batch_size=batch_size, length=length, grouping=grouping)
     # pictures are all alike
     count = 1 if hasattr(data.split("train"), "height") else min(SAMPLES[data.kind], batches.steps_per_epoch)
     return Reading(tuple(map(batches.at, range(count))), vocabulary_of(data.tokenizer))

@@ -14,12 +14,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kinfolk.compare.inference import OPEN, WORSE, Standing, judge
 from kinfolk.compare.measures import called, higher_is_better
 from kinfolk.compare.outcome import Outcome
-from kinfolk.compare.statistics import Place, rank
 
 EARLY = 0.1
 """The early loss is that of the first validation after this share of the steps."""
+
+MARKS = {WORSE: "*", OPEN: "≈"}
+"""Beside a rank: worse than the first of its group; not told apart from it."""
 
 SEQUENTIAL = ("next-token", "continuation", "target-token")
 """Measures that predict a text from what stands before it, so that they are code lengths: bits per byte."""
@@ -31,9 +34,12 @@ class Row:
 
     measure: what `early` and `final` are the loss of, in nats per target, or a share of right answers; ranks compare
         within it.
-    spread: sample standard deviation of `final` over seeds; p: corrected, against the first of the group.
+    spread: sample standard deviation of `final` over seeds. mark, p, difference, low, high, chance, noise: beside the
+        first of the group, see `kinfolk.compare.inference.Standing`.
+    peak_bytes: of the accelerator, where they were trained `on_device`; otherwise of the process.
     growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
-    seeds, failed: trials with and without a result; note: what a reader must know besides.
+    seeds, failed: trials with and without a result; cut_short: those with one that the clock ended before their last
+        step; note: what a reader must know besides.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Row:
     tokens_per_second: float | None = None
     peak_bytes: int | None = None
     growth_bytes: int | None = None
+    on_device: bool = False
     steps: float | None = None
     tokens: float | None = None
     seconds: float | None = None
@@ -54,8 +61,14 @@ class Row:
     rank: int | None = None
     mark: str = ""
     p: float | None = None
+    noise: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
     seeds: int = 0
     failed: int = 0
+    cut_short: int = 0
     note: str = ""
 
 
@@ -96,8 +109,7 @@ def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[in
     groups = group(outcomes)
     made: list[Row] = []
     for found in groups:
-        finals = {name: [o.curve[-1].valid[found.measure] for o in _done(outcomes[name])] for name in found.names}
-        for place in rank(finals, higher=higher_is_better(found.measure)):
+        for place in standings(found, outcomes):
             made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
     scored = {row.name for row in made}
     made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
@@ -106,6 +118,22 @@ def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[in
         alone = {found.names[0] for found in groups if len(found.names) == 1}
         made = [_set_apart(row, first, row.name in alone) if row.measure not in ("", first) else row for row in made]
     return made
+
+
+def standings(found: Group, outcomes: Mapping[str, Sequence[Outcome]]) -> list[Standing]:
+    """Judge a group of contestants by the measure they share."""
+    scores = aligned(found.measure, {name: outcomes[name] for name in found.names})
+    return judge(scores, higher=higher_is_better(found.measure))
+
+
+def aligned(measure: str, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[float]]:
+    """Return the last score of every contestant by seed, in one order of seeds; NaN where a trial has none."""
+    ends = {
+        name: {o.seed: o.curve[-1].valid[measure] for o in _done(trials) if measure in o.curve[-1].valid}
+        for name, trials in outcomes.items()
+    }
+    seeds = sorted({seed for row in ends.values() for seed in row})
+    return {name: [row.get(seed, math.nan) for seed in seeds] for name, row in ends.items()}
 
 
 def early(outcome: Outcome, measure: str) -> float | None:
@@ -133,7 +161,7 @@ def _measures(trials: Sequence[Outcome]) -> tuple[str, ...]:
     return tuple(measure for measure in ends[0] if all(measure in end for end in ends)) if ends else ()
 
 
-def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Place | None, measure: str) -> Row:
+def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str) -> Row:
     done = _done(trials)
     failed = [trial for trial in trials if not trial.done]
     row = Row(
@@ -142,8 +170,10 @@ def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: P
         flops_per_token=cost[1],
         seeds=len(done),
         failed=len(failed),
-        note=_failures(failed),
-        peak_bytes=max((trial.peak_bytes for trial in trials), default=0) or None,
+        cut_short=sum(trial.cut_short for trial in done),
+        note="; ".join(filter(None, (_failures(failed), _cut_short(done)))),
+        peak_bytes=max((trial.most_bytes for trial in trials), default=0) or None,
+        on_device=any(trial.device_bytes for trial in trials),
     )
     if place is None:
         return row
@@ -156,9 +186,9 @@ def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: P
         spread=place.spread,
         bits_per_byte=_bits_per_byte(place.mean, done, measure),
         rank=place.rank,
-        mark=place.mark,
-        p=place.p,
-        growth_bytes=max(trial.peak_bytes - trial.start_bytes for trial in done),
+        mark=MARKS.get(place.verdict, ""),
+        **{name: getattr(place, name) for name in ("p", "noise", "difference", "low", "high", "chance")},
+        growth_bytes=max(trial.growth_bytes for trial in done),
         **_used(done),
     )
 
@@ -182,6 +212,12 @@ def _failures(failed: Sequence[Outcome]) -> str:
         last = trial.reason.strip().splitlines()[-1] if trial.reason.strip() else "no reason given"
         seeds.setdefault(f"{trial.status}: {last}", []).append(str(trial.seed))
     return "; ".join(f"seed{'s' * (len(who) > 1)} {', '.join(who)} {why}" for why, who in seeds.items())
+
+
+def _cut_short(done: Sequence[Outcome]) -> str:
+    """Say which trials the clock ended early: fewer tokens, a learning rate not yet decayed."""
+    cut = [f"seed {trial.seed} at step {trial.steps:,} of {trial.planned_steps:,}" for trial in done if trial.cut_short]
+    return f"cut short by the clock: {', '.join(cut)}" if cut else ""
 
 
 def _set_apart(row: Row, first: str, alone: bool) -> Row:

@@ -11,9 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from kinfolk.compare import facts, plan, trial
+from kinfolk.compare import devices, facts, plan, trial
 from kinfolk.compare.comparison import Comparison
 from kinfolk.compare.outcome import DONE, KEPT, Outcome
 from kinfolk.compare.plan import Entrant, Plan, slug
@@ -21,6 +19,8 @@ from kinfolk.compare.schedule import Job, lock, run_all
 from kinfolk.compare.screen import Screen
 from kinfolk.compare.settings import Settings
 from kinfolk.compare.trial import Trial
+from kinfolk.core import child
+from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import table
 
@@ -31,6 +31,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     """Compare, write the results into the folder, and return them. Interrupted, write what there is and pass it on."""
     console = console or Console(stderr=True)
     made = plan.make(settings)
+    _say(made, console)
     with lock(settings.folder) as held, _terminable():
         contest = _Contest(made, command, console, held)
         try:
@@ -112,7 +113,7 @@ class _Contest:
         return Comparison(
             folder=self.folder,
             title=_title(made),
-            facts=facts.gather(made, self.command, sum(map(len, outcomes.values())), self.paces),
+            facts=facts.gather(made, self.command, [o for found in outcomes.values() for o in found], self.paces),
             cards=tuple(cards),
             outcomes=outcomes,
             table=made.settings.table,
@@ -142,7 +143,7 @@ class _Contest:
             seed=order.seed,
             key=order.key,
             folder=folder,
-            command=[sys.executable, "-m", "kinfolk.compare.trial", str(folder)],
+            command=[sys.executable, *child.safe_path(), "-m", "kinfolk.compare.trial", str(folder)],
             threads=order.threads,
             weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
             limit=self.plan.settings.limit,
@@ -153,7 +154,28 @@ class _Contest:
         weight = sum(job.weight for job in jobs)
         with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
             screen.note(f"{what}{f'; {kept} finished before' if kept else ''}")
-            run_all(jobs, self.plan.layout.jobs, screen, self.held)
+            run_all(jobs, self.plan.layout.jobs, screen, self.held, devices.environments())
+
+
+def _say(made: Plan, console: Console) -> None:
+    """Say who takes part, and what all of them are computed with."""
+    from kinfolk.core.device import choose_device
+
+    lines = []
+    for entrant in made.entrants:
+        try:
+            steps = f"{made.steps(entrant):,} steps"
+        except SpecError:
+            # seconds need a measurement first, and a part of a user's own may not say what it costs
+            steps = "steps not known yet"
+        lines.append(f"{entrant.name}: {entrant.cost.params:,} parameters, {steps}")
+    training, tokens = made.entrants[0].recipe.training, made.data.split("train").n_tokens
+    lines.append(
+        f"{made.data.name}: {tokens:,} tokens to learn from; {training.precision}, {made.layout}, "
+        f"{choose_device('auto').type} -> {made.settings.folder}"
+    )
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _title(made: Plan) -> str:

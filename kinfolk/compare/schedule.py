@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from kinfolk.compare.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
@@ -42,14 +42,23 @@ class Job:
         return f"{self.name} · seed {self.seed}"
 
 
-def run_all(jobs: Sequence[Job], slots: int, screen: Screen, held: Sequence[int] = ()) -> list[Outcome]:
-    """Run every job, `slots` at a time, in the order given; an interruption stops the children and goes on up."""
+def run_all(
+    jobs: Sequence[Job],
+    slots: int,
+    screen: Screen,
+    held: Sequence[int] = (),
+    environments: Sequence[Mapping[str, str]] = (),
+) -> list[Outcome]:
+    """Run every job, `slots` at a time, in the order given; an interruption stops the children and goes on up.
+
+    environments: what names the accelerators, one for each; a job that starts gets the one with the fewest jobs.
+    """
     waiting, running, outcomes = deque(jobs), dict[Child, Job](), list[Outcome]()
     try:
         while waiting or running:
             while waiting and len(running) < slots:
                 job = waiting.popleft()
-                running[_start(job, held)] = job
+                running[_start(job, held, _emptiest(environments, running))] = job
                 screen.started(job)
             for child in list(running):
                 outcome = _look(child, running[child], neighbours=len(running) - 1)
@@ -90,11 +99,16 @@ def lock(folder: Path) -> Iterator[list[int]]:
         yield [file.fileno()]
 
 
-def _start(job: Job, held: Sequence[int]) -> Child:
+def _emptiest(environments: Sequence[Mapping[str, str]], running: Iterable[Child]) -> Mapping[str, str]:
+    taken = [child.environment for child in running]
+    return min(environments, key=taken.count, default={})
+
+
+def _start(job: Job, held: Sequence[int], environment: Mapping[str, str]) -> Child:
     job.folder.mkdir(parents=True, exist_ok=True)
     # an account of an earlier attempt must not be taken for that of this one
     (job.folder / FILE).unlink(missing_ok=True)
-    return Child(job.command, job.folder, threads=job.threads, held=held)
+    return Child(job.command, job.folder, threads=job.threads, held=held, environment=environment)
 
 
 def _look(child: Child, job: Job, neighbours: int) -> Outcome | None:

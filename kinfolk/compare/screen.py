@@ -4,12 +4,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from kinfolk.compare.budget import duration
 from kinfolk.compare.outcome import DONE, Outcome
+from kinfolk.core.console import Console
 
 if TYPE_CHECKING:
     from kinfolk.compare.schedule import Job
@@ -81,7 +81,9 @@ def summary(outcome: Outcome) -> str:
     if not outcome.curve:
         return f"{1000 * outcome.seconds / max(1, outcome.steps):.1f} ms per step"
     losses = ", ".join(f"{measure} {value:.4f}" for measure, value in outcome.curve[-1].valid.items())
-    return f"{losses} after {outcome.steps} steps in {duration(outcome.seconds)}"
+    steps = f"{outcome.steps} of {outcome.planned_steps}" if outcome.cut_short else f"{outcome.steps}"
+    cut = ", cut short by the clock" if outcome.cut_short else ""
+    return f"{losses} after {steps} steps in {duration(outcome.seconds)}{cut}"
 
 
 def _bar(fraction: float) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from rich.console import Console
 
 from kinfolk.compare.arena import COLUMNS, FIRST, NOT_COMPARABLE, PAPER, PUBLISHED, Arena, arena, average, row_of
 from kinfolk.compare.comparison import Comparison
 from kinfolk.compare.outcome import DONE, Outcome, write_json
 from kinfolk.compare.run import pace, run
 from kinfolk.compare.settings import Settings
+from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data, open_data
 from kinfolk.train import durable
@@ -130,7 +130,7 @@ class SuiteResult:
             spreads=spreads,
             average=_mean(scores) if len(scores) == len(self.suite.tasks) else None,
             speed=speed,
-            memory={n: o.peak_bytes - o.start_bytes for n, o in used.items() if n in speed},
+            memory={n: o.growth_bytes for n, o in used.items() if n in speed},
             relative_speed=math.exp(statistics.fmean(ratios)) if ratios else None,
             published=row_of(name),
             notes=tuple(notes),

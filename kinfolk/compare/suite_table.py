@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from kinfolk.compare.arena import NOT_COMPARABLE, PAPER
 from kinfolk.compare.report.suite import costs, published, scores
 from kinfolk.compare.suite import SuiteResult
+from kinfolk.core.console import Console
 
 
 def show(result: SuiteResult, console: Console) -> None:

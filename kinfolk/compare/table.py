@@ -1,17 +1,23 @@
 """The result on screen."""
 
+import math
+import statistics
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from kinfolk.compare.budget import amount
-from kinfolk.compare.results import Row
-from kinfolk.compare.statistics import ALIKE, LEVEL, WORSE
+from kinfolk.compare.inference import LEVEL, OPEN, WORSE
+from kinfolk.compare.results import MARKS, Row
+from kinfolk.core.console import Console
 
 NONE = "-"
+
+CUT = "†"
+"""Marks the score of a contestant that the clock cut short."""
 
 WORDS = ("contestant", "of")
 """Columns that are words and so stand on the left."""
@@ -30,12 +36,40 @@ def notes(rows: Sequence[Row]) -> list[str]:
     lines = [f"{row.name}: {row.note}" for row in rows if row.note]
     marks = {row.mark for row in rows}
     if all(row.seeds <= 1 for row in rows):
-        lines.append("1 seed: no test, and a difference may be luck")
-    if WORSE in marks:
-        lines.append(f"{WORSE} worse than the first of its group (Welch's test over seeds, p < {LEVEL:g} after Holm)")
-    if ALIKE in marks:
-        lines.append(f"{ALIKE} not told apart from the first of its group")
+        lines.append("1 seed: no test, and a difference may be chance")
+    if MARKS[WORSE] in marks:
+        sure = f"simultaneous {1 - LEVEL:.0%} intervals over paired seeds"
+        lines.append(f"{MARKS[WORSE]} worse than the first of its group ({sure})")
+    if any(row.cut_short for row in rows):
+        lines.append(f"{CUT} cut short by the clock: fewer steps than the budget was meant to allow")
+    if MARKS[OPEN] in marks:
+        lines.append(f"{MARKS[OPEN]} not told apart from the first of its group")
+    return lines + _limits(rows)
+
+
+def _limits(rows: Sequence[Row]) -> list[str]:
+    """Say what these seeds can and cannot show, for each group."""
+    lines = []
+    for measure in dict.fromkeys(row.measure for row in rows if row.p is not None):
+        tested = [row for row in rows if row.measure == measure and row.p is not None]
+        reach = statistics.median((row.high or 0) - (row.difference or 0) for row in tested)
+        noise = statistics.median(row.noise or 0 for row in rows if row.measure == measure and row.noise is not None)
+        line = f"{measure}: noise {noise:.2g} between trials of one contestant; "
+        line += f"these seeds show differences from {reach:.2g}"
+        if needed := _needed(tested):
+            line += f"; about {needed} seeds would decide what is open"
+        lines.append(line)
     return lines
+
+
+def _needed(rows: Sequence[Row]) -> int | None:
+    """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
+    waiting = (
+        math.ceil(row.seeds * (row.high / row.difference - 1) ** 2)
+        for row in rows
+        if row.mark == MARKS[OPEN] and row.difference and row.high is not None
+    )
+    return min(waiting, default=None)
 
 
 def cells(row: Row) -> dict[str, str]:
@@ -43,20 +77,33 @@ def cells(row: Row) -> dict[str, str]:
     return {
         "rank": f"{row.rank} {row.mark}".rstrip() if row.rank else NONE,
         "contestant": row.name,
-        "final": f"{number(row.final)} ± {row.spread:.4f}" if row.spread is not None else number(row.final),
+        "final": _final(row),
         "of": row.measure or NONE,
+        "to best": interval(row),
         "bits/byte": number(row.bits_per_byte),
         "early": number(row.early),
         "params": amount(row.params, 3) if row.params else NONE,
         "FLOPs/token": amount(row.flops_per_token, 3) if row.flops_per_token else NONE,
         "tokens/s": amount(row.tokens_per_second, 3) if row.tokens_per_second else NONE,
-        "peak memory": memory(row.peak_bytes),
+        "peak memory": memory(row.peak_bytes) + (" (device)" if row.on_device else ""),
     }
+
+
+def _final(row: Row) -> str:
+    spread = "" if row.spread is None else f" ± {row.spread:.4f}"
+    return f"{number(row.final)}{spread}{f' {CUT}' if row.cut_short else ''}"
 
 
 def number(value: float | None) -> str:
     """Write a loss."""
     return NONE if value is None else f"{value:.4f}"
+
+
+def interval(row: Row) -> str:
+    """Write the difference to the first of the group, with its simultaneous interval."""
+    if row.p is None or row.difference is None or row.low is None or row.high is None:
+        return NONE
+    return f"{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
 
 
 def memory(size: float | None) -> str:

@@ -17,6 +17,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kinfolk.compare import devices
 from kinfolk.compare.measures import of_tokens
 from kinfolk.compare.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point, write_json
 from kinfolk.compare.process import interrupt_with_parent, last_lines, peak_memory
@@ -110,6 +111,7 @@ def measure(trial: Trial) -> Outcome:
     import torch
 
     from kinfolk.train.calibrate import calibrate
+    from kinfolk.train.parallel import join
     from kinfolk.train.run import make_job
 
     known = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
@@ -117,11 +119,13 @@ def measure(trial: Trial) -> Outcome:
         torch.set_num_threads(trial.threads)
         data = _open(trial)
         known = known.replace(start_bytes=_resident())
-        job = make_job(_recipe(trial), data, trial.seed)
-        job.learner.begin()
-        rough = calibrate(job)
-        steps = min(1000, max(5, round(trial.max_seconds / rough)))
-        return known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps), peak_bytes=peak_memory())
+        with join() as team:
+            job = make_job(_recipe(trial), data, trial.seed, team)
+            job.learner.begin()
+            rough = calibrate(job, team=team)
+            steps = min(1000, max(5, round(trial.max_seconds / rough)))
+            known = known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps, team=team))
+        return known.replace(peak_bytes=peak_memory(), device_bytes=devices.peak_memory())
     except Exception as error:
         traceback.print_exc()
         return known.replace(status=CRASHED, reason=_words(error))
@@ -218,6 +222,7 @@ def _with_result(known: Outcome, result: "Result", out: Path, trial: Trial) -> O
         flops=result.tokens * trial.flops_per_token,
         tokens_per_second=result.tokens_per_second,
         peak_bytes=peak_memory(),
+        device_bytes=devices.peak_memory(),
     )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -92,7 +93,7 @@ def narrow_table(learner: Learner, batches: Sequence[Batch], share: float, tell:
 
 def to_int8(learner: Learner, batches: Sequence[Batch], word: str, tell: Tell) -> Transformer:
     """Make whole numbers of all maps in the stacks; tables, norms, biases and the output layer stay as they are."""
-    activations = {"": "int8", "all": "int8", "weights": "float"}[word]
+    activations: Literal["int8", "float"] = "float" if word == "weights" else "int8"
     model = learner.model
     spec, weights, n = model.spec, weights_of(model), 0
     for place, own in places(model).items():
@@ -138,7 +139,9 @@ def _tries(spec: Model, weights: Weights, stack: str, runs: Sequence[int]) -> li
     return [*tried, share_layers(spec, weights, stack, runs, mean)]
 
 
-def prune_by(method: str) -> Callable[[Learner, Sequence[Batch], float, Tell], Transformer]:
+def prune_by(
+    method: Literal["movement", "magnitude"],
+) -> Callable[[Learner, Sequence[Batch], float, Tell], Transformer]:
     """Return the step that lets maps lose weights as they learn."""
 
     def prune(learner: Learner, batches: Sequence[Batch], share: float, tell: Tell) -> Transformer:

@@ -25,17 +25,29 @@ class Goal:
 
     def reached(self, now: Measured, first: Measured) -> bool:
         """Tell whether a model is all that was asked for."""
-        return all(got >= want for want, got in self.factors(now, first).values())
+        return all(is_met(want, got) for want, got in self.factors(now, first).values())
 
     def nearness(self, now: Measured, first: Measured) -> float:
         """Return how much of the way a model has come, in logarithms; 1 is all of it."""
-        ways = [min(1.0, math.log(max(got, 1e-9)) / math.log(want)) for want, got in self.factors(now, first).values()]
-        return min(ways, default=1.0)
+        factors = self.factors(now, first).values()
+        return min(
+            (1.0 if is_met(*way) else math.log(max(way[1], 1e-9)) / math.log(way[0]) for way in factors), default=1
+        )
 
     def __str__(self) -> str:
         named = {which: word for word, which in WORDS.items()}
         told = [f"{want:g}x {named[which]}" for which, want in dataclasses.asdict(self).items() if want > 1]
         return ", ".join(told)
+
+
+def is_met(want: float, got: float) -> bool:
+    """Tell whether a factor is reached, exactly or as tables print it: 1.996 is 2.00."""
+    return got >= want or round(got, 2) >= want
+
+
+def is_allowed(cost: float, allowed: float) -> bool:
+    """Tell whether a cost is within what is allowed, exactly or as tables print it: 3.04 % is 3.0 %."""
+    return cost <= allowed or round(100 * cost, 1) <= round(100 * allowed, 9)
 
 
 def parse_goal(text: str) -> Goal:

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from kinfolk.layers.part import Part
 from kinfolk.layers.pruned import Pruned
 from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.learner import Learner
-from kinfolk.ops.activated_linear import activate
+from kinfolk.ops.activated_linear import Activation, activate
 
 
 def places(model: Transformer) -> dict[Place, dict[str, Linear]]:
@@ -64,7 +64,7 @@ def factorise(
 
 
 def make_whole(
-    model: Model, weights: Weights, place: Place, names: Sequence[str], activations: str
+    model: Model, weights: Weights, place: Place, names: Sequence[str], activations: Literal["int8", "float"]
 ) -> tuple[Model, Weights]:
     """Make whole numbers of the maps of a part."""
     cut = dict(weights)
@@ -143,11 +143,11 @@ class Watched(Map):
         y: Tensor = self.inside(x)
         return y
 
-    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+    def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         self._see(activate(u_BLF, activation))
         return self.inside.after(u_BLF, activation)
 
-    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+    def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         inner, straight = u_BLf.chunk(2, -1)
         self._see(activate(inner, activation) * straight)
         return self.inside.after_gate(u_BLf, activation)

@@ -8,15 +8,15 @@ from typing import Any
 from kinfolk.core.errors import DataError
 from kinfolk.data import Data, Tokenizer, open_data
 from kinfolk.data.labels import with_classes
+from kinfolk.data.location import located
 from kinfolk.exchange.folder import CONFIG, open_folder
 from kinfolk.exchange.recipe import recipe_of_import
-from kinfolk.exchange.tokenizing import read_tokenizer
 from kinfolk.family.recipe import Recipe
 from kinfolk.objectives.learner import Learner
 from kinfolk.train import folder
 from kinfolk.train.run import load_learner, reopen, vocabulary_of
 
-KEPT = ("seed", "data", "fingerprint", "plugins", "options", "kind", "classes", "imported", "choice")
+KEPT = ("seed", "data", "fingerprint", "plugins", "options", "kind", "classes", "imported", "choice", "generation")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,28 +49,30 @@ def open_model(path: Path, source: Mapping[str, Any] | None = None, aside: Path 
             raise DataError(f"{path}: has no data of its own; say what to judge it by with --data")
         return Opened(path, recipe, learner, reopen(path), tokenizer, about)
     words = path / folder.TOKENIZER
-    if not words.is_file():
+    # other files of a folder may say what texts begin and end with, which prepared data depends on
+    if not words.is_file() or Tokenizer.load(words).to_json() != tokenizer.to_json():
         if aside is None:
-            raise DataError(f"{path}: has no {folder.TOKENIZER}; make a run of it with `kin import` first")
+            raise DataError(f"{path}: has no whole {folder.TOKENIZER}; make a run of it with `kin import` first")
         words = aside / folder.TOKENIZER
         tokenizer.save(words)
     given = {"tokenizer": str(words)} | {key: value for key, value in source.items() if value is not None}
     name = given.pop("name")
     data = open_data(name, **given)
-    if data.tokenizer.to_json() != tokenizer.to_json():
+    if not data.tokenizer.agrees(tokenizer):
         raise DataError(f"{name}: was prepared with another tokenizer than {path}; prepare it with {words}")
     if about.get("classes") and data.kind == "labelled":
         data = with_classes(data, about["classes"])
-    described = {"data": {"name": name, **given}, "fingerprint": data.fingerprint, "kind": data.kind}
+    described = {"data": located({"name": name, **given}), "fingerprint": data.fingerprint, "kind": data.kind}
     return Opened(path, recipe, learner, data, tokenizer, about | described, words)
 
 
 def _foreign(path: Path) -> tuple[Recipe, Learner, Tokenizer, dict[str, Any]]:
     imported = open_folder(path)
-    inner = read_tokenizer(path, imported.model_type)
-    if inner is None:
+    tokenizer = imported.own_tokenizer()
+    if tokenizer is None:
         raise DataError(f"{path}: has no tokenizer, so no data can be read for it")
-    recipe, tokenizer = recipe_of_import(imported), Tokenizer(inner)
+    recipe = recipe_of_import(imported)
     about: dict[str, Any] = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "options": {}}
+    about["generation"] = imported.generation.plain()
     about |= {"classes": list(imported.classes)} if imported.classes else {}
     return recipe, Learner(imported.model, recipe.objective, vocabulary_of(tokenizer)), tokenizer, about

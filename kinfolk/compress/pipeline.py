@@ -17,6 +17,7 @@ from kinfolk.compress.measure import Judge, Measured
 from kinfolk.compress.opening import Opened
 from kinfolk.compress.steps import Step, take
 from kinfolk.compress.surgery import weights_of
+from kinfolk.core import manifest
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps
@@ -42,7 +43,8 @@ class Workshop:
     """A model to be compressed, and what that takes.
 
     work: a folder for what is thrown away; n_batches: of training data, by which steps decide what can go; n_valid: of
-    validation data; teaching: how the whole model teaches a compressed one that learns on, None: it does not.
+    validation data; teaching: how the whole model teaches a compressed one that learns on, None: it does not;
+    precision: of learning on, "": that of the run.
     """
 
     opened: Opened
@@ -52,6 +54,7 @@ class Workshop:
     n_valid: int = 16
     teaching: Distil | None = None
     seed: int = 0
+    precision: str = ""
 
     @functools.cached_property
     def first(self) -> Learner:
@@ -116,9 +119,9 @@ class Workshop:
         """Return how a model learns on: as it was trained, for so many steps, in the precision found then."""
         training = self.opened.recipe.training
         training = training.replace(steps=steps, eval_every=steps, save_every=steps, patience=0)
-        chosen = self.opened.about.get("choice")
-        if chosen is not None:
-            training = training.replace(precision=chosen["precision"], compile="off")
+        precision = self.precision or self.opened.about.get("choice", {}).get("precision")
+        if precision:
+            training = training.replace(precision=precision, compile="off")
         return self.opened.recipe.replace(model=model.spec, training=training)
 
 
@@ -197,3 +200,4 @@ def write(opened: Opened, out: Path, model: Transformer, found: Sequence[Measure
         described = about | {"compressed_from": str(opened.path)} | folder.origin()
         (aside / folder.RUN).write_text(tomli_w.dumps(described), encoding="utf-8")
         (aside / REPORT).write_text(json.dumps(told, indent=2), encoding="utf-8")
+        manifest.create(aside)

@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kinfolk.compress.exchanging import Tell
-from kinfolk.compress.goal import Goal
+from kinfolk.compress.goal import Goal, is_allowed
 from kinfolk.compress.measure import Measured
 from kinfolk.compress.pipeline import Workshop, run_steps
 from kinfolk.compress.steps import STEPS, Step
@@ -61,7 +61,7 @@ class Search:
 
     def is_enough(self, one: Tried) -> bool:
         """Tell whether a try reaches the goal and is not worse than allowed."""
-        return self.goal.reached(one.measured, self.first) and self.cost(one) <= self.allowed
+        return self.goal.reached(one.measured, self.first) and is_allowed(self.cost(one), self.allowed)
 
     def cost(self, one: Tried) -> float:
         """Return by how much a try is worse than the model as it was trained."""
@@ -87,10 +87,10 @@ class Search:
             one = self.chosen
             return (
                 f"{', '.join(map(str, one.steps))}: {one.measured.speed:.2f} times as fast, "
-                f"{self.first.bytes / one.measured.bytes:.2f} times as small, {100 * self.cost(one):+.2f} % worse"
+                f"{self.first.bytes / one.measured.bytes:.2f} times as small, {100 * self.cost(one):+.1f} % worse"
             )
         said = [f"none of {len(self.tried)} tries is {self.goal} and at most {100 * self.allowed:g} % worse"]
-        good = [one for one in self.tried if self.cost(one) <= self.allowed]
+        good = [one for one in self.tried if is_allowed(self.cost(one), self.allowed)]
         near = max(good, key=lambda one: self.goal.nearness(one.measured, self.first), default=None)
         if near is not None:
             said.append(f"the nearest that is good enough is {_told(self, near)}")
@@ -101,18 +101,22 @@ class Search:
 
 
 def search(shop: Workshop, goal: Goal, allowed: float, recover: int = 0, tries: int = 32) -> Search:
-    """Try single steps, then those together that should reach the goal, then let the best of these learn on."""
+    """Try single steps, then those together that should reach the goal, then let the best of these learn on.
+
+    tries: models that are made and measured, at most. Half of those that do not learn go to single steps, the cheap
+    and sure ones first, and half to combinations; what one of them does not need, the other has.
+    """
+    if tries < 1:
+        raise SpecError(f"--tries: {tries} is less than 1")
     # steps say what they do to those who asked for them; here every try is one line
     tell, shop = shop.tell, dataclasses.replace(shop, tell=lambda line: None)
     first = shop.judge.measure("as trained", shop.first)
     bench = _Bench(shop, tell, goal, first, tries)
-    for step in _singles(shop):
-        bench.attempt((step,))
-    learning = 0 if not recover else max(1, tries // 6)
-    for steps in bench.promising():
-        if len(bench.tried) >= tries - learning:
-            break
-        bench.attempt(steps)
+    learning = min(max(1, tries // 6), tries - 1) if recover else 0
+    room, singles = tries - learning, ((step,) for step in _singles(shop))
+    bench.attempt_all(singles, math.ceil(room / 2))
+    bench.attempt_all(iter(bench.promising()), room)
+    bench.attempt_all(singles, room)
     if recover:
         for one in bench.best(learning):
             at = next((i for i, step in enumerate(one.steps) if step.name == "int8"), len(one.steps))
@@ -144,6 +148,11 @@ class _Bench:
         size, worse = 100 * measured.bytes / self.first.bytes, 100 * measured.worse(self.first)
         done = f"[{len(self.tried)}/{self.most}]"
         self.tell(f"{done} {name}: {measured.speed:.2f} x as fast, {size:.0f} % of the size, {worse:+.1f} % worse")
+
+    def attempt_all(self, waiting: Iterator[tuple[Step, ...]], until: int) -> None:
+        """Attempt one after the other until there are so many tries."""
+        while len(self.tried) < until and (steps := next(waiting, None)) is not None:
+            self.attempt(steps)
 
     def promising(self) -> list[tuple[Step, ...]]:
         """Return single steps together that should reach the goal, if factors multiply and losses add, best first."""
@@ -185,15 +194,18 @@ def _together(parts: Sequence[Measured], first: Measured) -> Measured:
 
 
 def _singles(shop: Workshop) -> list[Step]:
-    """Return the single steps to try; shares of layers are those that some number of them is."""
+    """Return the single steps to try: int8, which costs next to nothing, then little of each before more of any.
+
+    Shares of layers are those that some number of them is.
+    """
     model = shop.first.model.spec
     deepest = max(stack.n_layers for stack in (model.encoder, model.decoder) if stack is not None)
+    rungs = [(i, name, amount) for name, amounts in LADDER.items() for i, amount in enumerate(amounts)]
     found = []
-    for name, amounts in LADDER.items():
-        for amount in amounts:
-            whole = round(amount * deepest) / deepest if name == "layers" else amount
-            if whole != 0 and (name != "share" or deepest > 1) and Step(name, whole) not in found:
-                found.append(Step(name, whole))
+    for _, name, amount in sorted(rungs, key=lambda rung: (rung[0], rung[1] != "int8")):
+        whole = round(amount * deepest) / deepest if name == "layers" else amount
+        if whole != 0 and (name != "share" or deepest > 1) and Step(name, whole) not in found:
+            found.append(Step(name, whole))
     return [step for step in found if step.name in STEPS and step.amount != 1.0]
 
 

@@ -35,6 +35,7 @@ class Batch:
     positions: Tensor | None = None  # [B, L] where packing restarts them
     document: Tensor | None = None  # [B, L] which packed document a token belongs to
     visible: Tensor | None = None  # [B, L, M] which of the first M positions each may look at; None: as patterns say
+    prefix: Tensor | None = None  # [B] how many of the first positions are visible to one another, both ways
     lots: Tensor | None = None  # [B, L] numbers in [0, 1) for what is drawn while a model runs
     heads: Tensor | None = None  # [B, W] a parse of what an encoder reads: the head of each word, -1 of a root
     words: Tensor | None = None  # [B, L or M] the word that each token of it belongs to, -1 outside the parse

@@ -3,12 +3,15 @@
 A module records what it sees with `ctx.tap("weights", w)`, which costs nothing when nobody listens.
 """
 
+import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 
 import torch
 from torch import Tensor
+
+from kinfolk.core.device import arange, host
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +26,8 @@ class Padding:
         """Look whether a mask pads on the right only; a graph cannot look, and is promised that it does."""
         if torch.compiler.is_exporting():
             return cls(keep_BL, right=True)
-        return cls(keep_BL, right=not bool((keep_BL[:, 1:] & ~keep_BL[:, :-1]).any()))
+        keep = host(keep_BL)
+        return cls(keep_BL, right=not bool((keep[:, 1:] & ~keep[:, :-1]).any()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,6 +98,14 @@ class Tree:
     mentions: Mentions | None = None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Visible:
+    """Rules of each example about who sees whom, besides patterns: pairs, or the last key that a token may see."""
+
+    pairs_BLM: Tensor | None = None  # M may be fewer positions, the first
+    until_BL: Tensor | None = None  # patterns are then read in both directions
+
+
 class Taps:
     """A listener: collects tensors by the path of the module that reported them."""
 
@@ -121,6 +133,14 @@ class Taps:
             self._path.pop()
 
 
+class SideLosses(collections.UserDict[str, Tensor]):
+    """Side losses of one pass, by name.
+
+    Neither a dict nor a dataclass: hooks of FSDP2 rebuild those around every tensor that has a gradient, and a layer
+    would add its loss to the copy.
+    """
+
+
 def _longer(x: Tensor, axis: int, size: int) -> Tensor:
     return torch.nn.functional.pad(x, (0, 0) * (x.ndim - 1 - axis) + (0, size - x.shape[axis]))
 
@@ -136,16 +156,26 @@ class Context:
     pos_BL: Tensor | None = None  # positions of every token, where they do not
     padding: Padding | None = None
     group_BL: Tensor | None = None  # packed documents: a token sees its own only
-    visible_BLM: Tensor | None = None  # any further rule about who sees whom; M may be fewer positions, the first
+    visible: "Visible | None" = None  # any further rule about who sees whom
     tree: Tree | None = None  # where tokens stand in a parse or a pair
     memory: Memory | None = None
     taps: Taps | None = None
-    side_losses: dict[str, Tensor] | None = None
+    side_losses: MutableMapping[str, Tensor] | None = None  # `SideLosses` wherever hooks may copy arguments
     unit: int = 1  # positions of the text from one token to the next, where a token stands for several
 
     def replace(self, **changes: object) -> "Context":
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def visible_pairs(self) -> Tensor | None:
+        """Which pairs may see one another, where an example says so."""
+        return None if self.visible is None else self.visible.pairs_BLM
+
+    @property
+    def visible_until(self) -> Tensor | None:
+        """The last key that each token may see, where a prefix is read in both directions."""
+        return None if self.visible is None else self.visible.until_BL
 
     def layer(self, n: int) -> "Context":
         """Return what the n-th run of a block may know: its own memory, where layers look at different ones."""
@@ -177,4 +207,4 @@ class Context:
 
     def positions(self, n: int, device: torch.device) -> Tensor:
         """Return the positions of `n` tokens: [L], or [B, L] where examples differ."""
-        return torch.arange(self.start, self.start + n, device=device) if self.pos_BL is None else self.pos_BL
+        return arange(self.start, self.start + n, device) if self.pos_BL is None else self.pos_BL

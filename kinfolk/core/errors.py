@@ -12,6 +12,14 @@ class SpecError(KinfolkError):
     """A description of a model or a run is not valid."""
 
 
+class FieldError(SpecError):
+    """A value that the type of its field does not allow; a caller that knows the path puts it before the field."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field, self.problem = field, problem
+        super().__init__(f"{field}{'' if problem.startswith('[') else ': '}{problem}")
+
+
 class ShapeError(KinfolkError):
     """A tensor does not have the shape its name promises."""
 
@@ -35,9 +43,21 @@ class MissingExtraError(KinfolkError):
         super().__init__(f"{why} needs an extra that is not installed: pip install 'kinfolk[{extra}]'")
 
 
+def brief(value: object, most: int = 60) -> str:
+    """Write a value as Python would, in at most so many characters."""
+    try:
+        # the whole text of a long value is not needed to show its beginning
+        text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)
+    except ValueError:
+        # Python refuses to write integers of more than some thousand digits
+        text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    return text if len(text) <= most else f"{text[: most - 3]}…"
+
+
 def suggest(found: object, known: Iterable[str]) -> str:
     """Return "; did you mean 'x'? (known: …)", the ending every refusal of a name shares."""
     names = sorted(map(str, known))
-    close = difflib.get_close_matches(str(found), names, n=1)
+    # comparing takes time that grows with the square of a name's length
+    close = difflib.get_close_matches(str(found)[:100], names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint} (known: {', '.join(names) or 'nothing'})"

@@ -9,6 +9,7 @@ import functools
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.spec import Spec
 
@@ -16,15 +17,13 @@ from kinfolk.core.spec import Spec
 class Grid(Spec):
     """A picture `columns` pixels wide, of any height. Blocks, where there are any, are counted in pixels."""
 
-    columns: int
-    channels: int = 1
-    block_height: int = 0  # 0 and 0: raster order
-    block_width: int = 0
+    columns: PositiveInt
+    channels: PositiveInt = 1
+    block_height: NonNegativeInt = 0  # 0 and 0: raster order
+    block_width: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
-        if self.columns < 1 or self.channels < 1:
-            raise SpecError(f"a picture of {self.columns} columns and {self.channels} channels has no pixel")
-        if (self.block_height > 0) != (self.block_width > 0) or min(self.block_height, self.block_width) < 0:
+        if (self.block_height > 0) != (self.block_width > 0):
             raise SpecError(
                 f"a block of {self.block_height} x {self.block_width} pixels is none; 0 x 0 is raster order"
             )

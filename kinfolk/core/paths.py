@@ -3,6 +3,8 @@
     model.decoder.blocks[0].parts[0].n_heads        one value
     model.decoder.blocks[*].parts[*].n_heads        every element that has it
     model.decoder.blocks[-1]                        the last one
+    model.decoder.blocks[1,3]                       several, by number
+    model.decoder.blocks[2:5]                       several, as a slice of Python: 2, 3 and 4
 
 The text of a value is TOML (`3`, `1e-4`, `true`, `[0, 0, 1]`, `{kind = "window", left = 64}`). A bare word is a
 string; where a spec is expected it is the name of a kind, and `none` empties what may be empty.
@@ -14,17 +16,34 @@ import re
 import tomllib
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from kinfolk.core.errors import SpecError, suggest
-from kinfolk.core.plain import field_types, from_plain
-from kinfolk.core.spec import Spec, choices
+from kinfolk.core.plain import from_plain
+from kinfolk.core.spec import Spec, choices, field_types
 
 S = TypeVar("S", bound=Spec)
-Steps = tuple[str | int, ...]
+
+
+class Several(NamedTuple):
+    """A step to several elements of a list: their numbers, or a slice."""
+
+    text: str
+
+    def of(self, n: int) -> list[int]:
+        """Return which of n elements are meant; a number out of range stays, to be refused by name."""
+        if ":" not in self.text:
+            return [int(word) for word in self.text.split(",")]
+        return list(range(n))[slice(*(int(word) if word else None for word in self.text.split(":")))]
+
+
+Steps = tuple[str | int | Several, ...]
 
 STAR = "*"
-_STEP = re.compile(r"(?:^|\.)(?P<name>[A-Za-z_]\w*)|\[(?P<index>-?\d+|\*)\]")
+_STEP = re.compile(
+    r"(?:^|\.)(?P<name>[A-Za-z_]\w*)|\[(?P<index>-?\d+|\*)\]"
+    r"|\[(?P<several>-?\d+(?:\s*,\s*-?\d+)+|-?\d*:-?\d*(?::(?:-?[1-9]\d*)?)?)\]"
+)
 
 
 class Difference(NamedTuple):
@@ -39,7 +58,8 @@ def get(spec: Spec, path: str) -> Any:
     """Return the value at a path; with `[*]`, a tuple of the values of all elements that have it."""
     steps = _parse(path)
     values = tuple(_walk(spec, found) for found in _expand(spec, steps, ()))
-    return values if STAR in steps else values[0]
+    several = any(step == STAR or isinstance(step, Several) for step in steps)
+    return values if several else values[0]
 
 
 def set_path(spec: S, path: str, value: Any) -> S:
@@ -77,7 +97,7 @@ class Written(str):
         """Return what the text says: a TOML value, or the text itself where it is no TOML."""
         try:
             read = tomllib.loads(f"value = {self}")
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             return str(self)
         return read["value"] if len(read) == 1 else str(self)
 
@@ -110,14 +130,17 @@ def show(value: Any) -> str:
 
 def _parse(path: str) -> Steps:
     """Take a path apart into names, numbers and stars."""
-    steps: list[str | int] = []
+    steps: list[str | int | Several] = []
     end = 0
     while end < len(path):
         match = _STEP.match(path, end)
         if match is None or (not steps and match["name"] is None):
-            raise SpecError(f"{path!r}: not a path at {path[end:]!r} (expected name.name[0].name or name[*].name)")
-        index = match["index"]
-        steps.append(match["name"] or (STAR if index == STAR else int(index)))
+            raise SpecError(
+                f"{path!r}: not a path at {path[end:]!r} (expected name.name[0].name; several: [*], [1,3], [2:5])"
+            )
+        index, several = match["index"], match["several"]
+        last = Several(several) if several else STAR if index == STAR else match["name"] or int(index)
+        steps.append(last)
         end = match.end()
     if not steps:
         raise SpecError("a path is empty (expected name.name[0].name)")
@@ -125,7 +148,11 @@ def _parse(path: str) -> Steps:
 
 
 def _text(steps: Steps) -> str:
-    return "".join(f"[{s}]" if isinstance(s, int) or s == STAR else f".{s}" for s in steps).removeprefix(".")
+    words = (
+        f"[{s.text}]" if isinstance(s, Several) else f"[{s}]" if isinstance(s, int) or s == STAR else f".{s}"
+        for s in steps
+    )
+    return "".join(words).removeprefix(".")
 
 
 def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
@@ -143,12 +170,19 @@ def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
         if not found:
             raise refused[0] if refused else SpecError(f"{_text(done)}: is empty")
         yield from found
+    elif isinstance(steps[0], Several):
+        numbers = steps[0].of(len(_tuple(value, done)))
+        if not numbers:
+            raise SpecError(f"{_text((*done, steps[0]))}: is empty, there are {len(value)}")
+        for i in numbers:
+            yield from _expand(_child(value, i, done), steps[1:], (*done, i))
     else:
         yield from _expand(_child(value, steps[0], done), steps[1:], (*done, steps[0]))
 
 
-def _child(value: Any, step: str | int, done: Steps) -> Any:
+def _child(value: Any, step: str | int | Several, done: Steps) -> Any:
     """Return one field or element, or say what is there instead."""
+    assert not isinstance(step, Several)
     if isinstance(step, int):
         items = _tuple(value, done)
         if not -len(items) <= step < len(items):
@@ -189,7 +223,10 @@ def _hint(spec: Spec, steps: Steps) -> Any:
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    """Return the types a hint allows, without their bounds; a choice of words is text."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    bare = (get_args(option)[0] if get_origin(option) is Annotated else option for option in options)
+    return tuple(str if get_origin(option) is Literal else option for option in bare)
 
 
 def _meant(value: Any, hint: Any, where: str) -> Any:
@@ -214,6 +251,7 @@ def _rebuild(value: Any, steps: Steps, new: Any) -> Any:
     if not steps:
         return new
     head, rest = steps[0], steps[1:]
+    assert not isinstance(head, Several)
     if isinstance(head, int):
         items = list(value)
         items[head] = _rebuild(items[head], rest, new)

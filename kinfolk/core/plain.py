@@ -7,14 +7,15 @@ an int, "3" is refused), unknown keys are refused, and an error names the dotted
 import dataclasses
 import tomllib
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_origin
 
 import cattrs
 import tomli_w
 from cattrs.errors import BaseValidationError, ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import problem
+from kinfolk.core.errors import FieldError, SpecError, brief, suggest
 from kinfolk.core.spec import Spec, choices, is_axis
 
 S = TypeVar("S", bound=Spec)
@@ -46,7 +47,7 @@ def loads(cls: type[S], text: str, path: str = "spec") -> S:
     """Read a spec from TOML."""
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise SpecError(f"{path}: not valid TOML: {error}") from None
     return from_plain(cls, data, path)
 
@@ -62,7 +63,8 @@ def read_toml(file: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{file}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    # tables within a thousand others are no TOML that can be read; a number may have too many digits
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{file}: not valid TOML: {error}") from None
 
 
@@ -80,17 +82,17 @@ def _structure_spec(data: Any, cls: type[Spec]) -> Spec:
     if isinstance(data, Spec) and isinstance(data, cls):
         return data
     if not isinstance(data, dict):
-        raise SpecError(f"expected a table for {cls.__name__}, got {data!r}")
+        raise SpecError(f"expected a table for {cls.__name__}, got {brief(data)}")
     data = dict(data)
     kind = data.pop("kind", None)
     if is_axis(cls):
         known = choices(cls)
-        if kind not in known:
-            what = "kind is missing" if kind is None else f"unknown kind {kind!r}"
+        if not isinstance(kind, str) or kind not in known:
+            what = "kind is missing" if kind is None else f"unknown kind {brief(kind)}"
             raise SpecError(f"{what}{suggest(kind, known)}")
         cls = known[kind]
     elif kind not in (None, cls.kind):
-        raise SpecError(f"expected kind {cls.kind!r}, got {kind!r}")
+        raise SpecError(f"expected kind {cls.kind!r}, got {brief(kind)}")
     built: Spec = _structure_fn(cls)(data, cls)
     return built
 
@@ -102,10 +104,24 @@ def _structure_fn(cls: type[Spec]) -> Any:
 
 
 def _scalar(data: Any, cls: type) -> Any:
-    if cls is float and isinstance(data, int) and not isinstance(data, bool):
-        return float(data)
-    if not isinstance(data, cls) or (cls is int and isinstance(data, bool)):
-        raise SpecError(f"expected {cls.__name__}, got {data!r}")
+    if found := problem(data, cls):
+        raise SpecError(found)
+    return float(data) if cls is float else data
+
+
+def _structure_tuple(data: Any, hint: Any) -> Any:
+    # the text of a string is not a list of its letters
+    if not isinstance(data, list | tuple):
+        raise SpecError(f"expected a list, got {brief(data)}")
+    return _elements(data, hint)
+
+
+def _checked(data: Any, hint: Any) -> Any:
+    """Structure a value whose type states what is allowed."""
+    if get_origin(hint) is Annotated:
+        data = _scalar(data, hint.__origin__)
+    if found := problem(data, hint):
+        raise SpecError(found)
     return data
 
 
@@ -121,21 +137,27 @@ def _problems(error: BaseException, path: str) -> Any:
     elif isinstance(error, ForbiddenExtraKeysError):
         names = [f.name for f in dataclasses.fields(error.cl)]
         for key in sorted(error.extra_fields):
-            yield f"{path}.{key}: unknown key{suggest(key, names)}"
+            yield f"{path}.{_cut(key)}: unknown key{suggest(key, names)}"
     elif isinstance(error, KeyError):
         yield f"{path}: missing (a value is required)"
+    elif isinstance(error, RecursionError):
+        yield f"{path}: is nested too deeply"
+    elif isinstance(error, FieldError):
+        yield f"{path}.{error}"
     elif isinstance(error, SpecError | TypeError | ValueError):
         yield f"{path}: {error}"
+
+
+def _cut(key: object) -> str:
+    """Write a key as it is, unless it is longer than any name."""
+    return key if isinstance(key, str) and key.isprintable() and len(key) <= 60 else brief(key)
 
 
 _structure_fns: dict[type[Spec], Any] = {}
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
 for _type in (int, float, bool, str):
     _converter.register_structure_hook(_type, _scalar)
+_elements = _converter.get_structure_hook(tuple[int, ...])
+_converter.register_structure_hook_func(lambda cls: get_origin(cls) is tuple, _structure_tuple)
+_converter.register_structure_hook_func(lambda cls: get_origin(cls) in (Literal, Annotated), _checked)
 _converter.register_structure_hook_func(lambda cls: isinstance(cls, type) and issubclass(cls, Spec), _structure_spec)
-
-
-def field_types(cls: type[Spec]) -> dict[str, Any]:
-    """Return the declared type of every field of a spec class."""
-    hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}

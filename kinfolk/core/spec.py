@@ -6,15 +6,18 @@ without `kind` is an axis; a subclass with `kind` is a choice on it and register
     class Norm(Spec): ...                                an axis
     class RMSNorm(Norm, kind="rms-norm"): eps: float = 1e-6        a choice on it
 
-Nothing else has to be edited to add a variant, so a user's own file can add one.
+Nothing else has to be edited to add a variant, so a user's own file can add one. Every value is checked against the
+type of its field, with choices (`Literal`) and bounds (`kinfolk.core.bounds`), before `__post_init__` sees it; what
+is left to a spec's own `__post_init__` is how its fields fit one another.
 Reading and writing plain data (TOML, JSON) is `kinfolk.core.plain`; dotted paths are `kinfolk.core.paths`.
 """
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform, get_type_hints
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import problem
+from kinfolk.core.errors import FieldError, SpecError, suggest
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -34,6 +37,15 @@ class Spec:
                     raise SpecError(f"{cls.__name__}: kind {kind!r} of {axis.__name__} is already {twin.__name__}")
         cls.kind = kind
 
+    def __new__(cls, **values: Any) -> Self:
+        """Refuse values that their fields do not allow, before `__post_init__`, where a class may do as it likes."""
+        hints = field_types(cls)
+        for name, value in values.items():
+            # __init__ refuses names that are no field
+            if name in hints and (found := problem(value, hints[name])):
+                raise FieldError(name, found)
+        return super().__new__(cls)
+
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed; an unknown field is named."""
         names = [f.name for f in dataclasses.fields(self)]
@@ -41,6 +53,20 @@ class Spec:
             if name not in names:
                 raise SpecError(f"{type(self).__name__}.{name}: unknown field{suggest(name, names)}")
         return dataclasses.replace(self, **changes)
+
+
+def field_types(cls: type[Spec]) -> dict[str, Any]:
+    """Return the declared type of every field of a spec class, with choices and bounds."""
+    if cls not in _field_types:
+        hints = get_type_hints(cls, include_extras=True)
+        for field in dataclasses.fields(cls):
+            if field.default is not dataclasses.MISSING and (found := problem(field.default, hints[field.name])):
+                raise SpecError(f"{cls.__name__}.{field.name}: the default: {found}")
+        _field_types[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return _field_types[cls]
+
+
+_field_types: dict[type[Spec], dict[str, Any]] = {}
 
 
 def axes_of(cls: type[Spec]) -> Iterator[type[Spec]]:

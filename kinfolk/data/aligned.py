@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.tokenizer import PART, Tokenizer, cut
+from kinfolk.data.tokenizer import Tokenizer
 
 Places = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def _of_bytes(ids: NDArray[Any], text: str) -> Aligned:
 
 def _of_pieces(tokenizer: Tokenizer, ids: NDArray[Any], text: str) -> Aligned:
     found, places, base = [], [], 0
-    for part in cut(text, PART):
+    for part in tokenizer.parts(text):
         coded = tokenizer.inner.encode(part, add_special_tokens=False)
         found += coded.ids
         places += [(base + start, base + stop) for start, stop in coded.offsets]

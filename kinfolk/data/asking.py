@@ -18,8 +18,10 @@ SETTINGS |= {"between": "between"}
 PAIRS, CORPUS = "pairs:", "corpus:"
 """Names of columns without labels: `pairs:source=en,target=de:PATH`, and texts alone, `corpus:text=review:PATH`."""
 _NAME = re.compile(r"(?:labelled|tags):((?:[a-z]+=[^,:]*,?)+):")
-OTHERS = ("valid", "window", "stride", "source", "target")
+OTHERS = ("valid", "window", "stride", "source", "target", "unknown")
 """Settings that say nothing about columns."""
+UNKNOWN = ("stop", "add")
+"""What becomes of a class that the validation part alone has."""
 
 
 def is_labelled(name: str) -> bool:
@@ -78,6 +80,14 @@ class Asked:
     def valid(self) -> str | None:
         """The file of the validation part, if it has one of its own."""
         return self.settings.get("valid")
+
+    @property
+    def adds_unknown(self) -> bool:
+        """Whether a class that only the validation part has is added to those to learn, instead of refused."""
+        text = self.settings.get("unknown", "stop")
+        if text not in UNKNOWN:
+            raise DataError(f"{self.path}: unknown must be one of {', '.join(UNKNOWN)}, not {text!r}")
+        return text == "add"
 
     def number(self, name: str, usual: int) -> int:
         """Return a setting that is a whole number."""

@@ -13,12 +13,13 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import Rng, derive
-from kinfolk.data.order import Budgeted, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
+from kinfolk.data.order import MEGA, Budgeted, ByLength, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
 from kinfolk.data.passages import elsewhere, passage
 from kinfolk.data.several import Turn, Turns
 from kinfolk.data.split import Indices, Parsed, Split, TextSplit
 
 ORDERS = ("shuffled", "contiguous", "documents")
+GROUPINGS = ("auto", "length", "none", "sorted")
 CUTS = ("head", "tail", "both")
 _NO_LIMIT = 1 << 60
 _COUNTED = 1 << 22
@@ -32,14 +33,19 @@ class Batches:
 
     split: what `Data.split` gives. For text a batch is `tokens` [B, length + 1]: windows of the stream, so that
         inputs and next-token targets both have `length`. For pairs it is `source` = source + eos and
-        `tokens` = bos + target + eos, padded on the right to the longest of the batch. For labelled examples it is
+        `tokens` = start + target + eos, padded on the right to the longest of the batch. For labelled examples it is
         `labels` and `tokens` = sequence + eos; the second sequence, where an example has two, is `source`. For
         pictures without labels it is `tokens` = bos + values.
     batch_size: rows of a batch over all processes.
     length: window of text; for pairs the longest side kept (`n_cut` tells how many pairs lose their end), or None.
     seed: of the order; another seed, another order.
     shuffle: False gives every example once, in order, the last batch short: for validation.
-    grouped: put pairs of similar length together, which saves most of the padding. Text has no padding to save.
+    grouping: "length" puts examples of similar length into one batch, which saves most of the padding, and shuffles the
+        batches; "none" shuffles examples only; "auto" is "length" for pairs and "none" for labelled examples, whose
+        batches would be alike in more than their length. "sorted" is "length" with batches in waves from long to short,
+        for runs of earlier versions. Text has no padding to save.
+    by_length: without shuffling, sort the examples of this many of the first batches by length (0: all); None keeps
+        their order. Text has no padding to save.
     packed: for text, number positions and documents anew where a document begins, for masks that keep packed
         documents apart.
     order: "shuffled", or "contiguous" for text: row b of a batch goes on where row b of the batch before ended, and
@@ -56,7 +62,8 @@ class Batches:
     length: int | None = None
     seed: int = 0
     shuffle: bool = True
-    grouped: bool = True
+    grouping: str = "auto"
+    by_length: int | None = None
     packed: bool = False
     order: str = "shuffled"
     cut: str = "head"
@@ -71,6 +78,8 @@ class Batches:
             raise DataError(f"order: unknown {self.order!r}{suggest(self.order, ORDERS)}")
         if self.cut not in CUTS:
             raise DataError(f"cut: unknown {self.cut!r}{suggest(self.cut, CUTS)}")
+        if self.grouping not in GROUPINGS:
+            raise DataError(f"grouping: unknown {self.grouping!r}{suggest(self.grouping, GROUPINGS)}")
         if self.split.kind not in _SOURCES:
             raise DataError(f"split: unknown kind {self.split.kind!r}{suggest(self.split.kind, _SOURCES)}")
         self._source = _SOURCES[self.split.kind](self)
@@ -94,6 +103,11 @@ class Batches:
         n = len(rows.number)
         mine = slice(n * rank // world, n * (rank + 1) // world)
         return self._source.batch(rows, mine)
+
+    def widest(self) -> int:
+        """Return which of the first batches (one group of them, or an epoch) has the longest rows."""
+        widths = [self._source.width(self._order.at(step)) for step in range(min(MEGA, self.steps_per_epoch))]
+        return int(np.argmax(widths))
 
     def padding(self, steps: int) -> float:
         """Return the share of padding in the first `steps` batches, both sides of a pair together."""
@@ -137,6 +151,9 @@ class _Windows:
                 )
             return Contiguous(n // length, self.batches.batch_size)
         return Shuffled(n // length, self.batches.batch_size, self.batches.seed)
+
+    def width(self, rows: Rows) -> int:
+        return self.length
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         starts = self._starts(rows)
@@ -203,7 +220,12 @@ class _Windows:
 
 
 class _Padded:
-    """Examples of one or two sequences, padded to the longest of their batch."""
+    """Examples of one or two sequences, padded to the longest of their batch.
+
+    grouped: whether batches are grouped by length where nothing else is asked for.
+    """
+
+    grouped = False
 
     def __init__(self, batches: Batches, *more: int) -> None:
         if batches.packed:
@@ -235,11 +257,18 @@ class _Padded:
                     f"a budget needs the lengths of all examples in memory, and {n:,} are too many; give batch_size"
                 )
             return Budgeted(self._longer_side(np.arange(n)), options.budget, options.seed, shuffle=options.shuffle)
+        if not options.shuffle and options.by_length is not None:
+            return ByLength(n, options.batch_size, self._longer_side, options.by_length)
         if not options.shuffle:
             return InOrder(n, options.batch_size)
-        if not options.grouped:
+        mixed = {"auto": not self.grouped, "none": True}.get(options.grouping, False)
+        if mixed:
             return Shuffled(n, options.batch_size, options.seed)
-        return Grouped(n, options.batch_size, options.seed, self._longer_side)
+        permuted = options.grouping != "sorted"
+        return Grouped(n, options.batch_size, options.seed, self._longer_side, permuted=permuted)
+
+    def width(self, rows: Rows) -> int:
+        return int(self._longer_side(rows.example).max())
 
     def _lengths(self, examples: Indices) -> tuple[Indices, ...]:
         """Return how many positions of each sequence are kept."""
@@ -251,22 +280,27 @@ class _Padded:
 
 
 class _PaddedPairs(_Padded):
-    """Pairs: source + eos, bos + target + eos."""
+    """Pairs: source + eos, start + target + eos; an imported tokenizer says itself what is around a source."""
+
+    grouped = True
 
     def __init__(self, batches: Batches) -> None:
         # `length` counts what a side reads; the last token of a target is only ever predicted, so one more is kept
         super().__init__(batches, 0, 1)
+        frame: tuple[list[int], list[int]] | None = self.data.tokenizer.source_frame
+        self.before, self.behind = frame or ([], [self.data.tokenizer.eos])
 
     def sides(self, examples: Indices) -> tuple[Indices, ...]:
         source, target = self.data.lengths(examples)
-        return source + 1, target + 2
+        return source + len(self.before) + len(self.behind), target + 2
 
     def batch(self, rows: Rows, mine: slice) -> Batch:
         tokenizer = self.data.tokenizer
         sources, targets = [], []
         for source, target in self.data.pairs(rows.example[mine]):
-            sources.append(np.append(source.astype(np.int64), tokenizer.eos)[: self.limits[0]])
-            targets.append(np.concatenate([[tokenizer.bos], target, [tokenizer.eos]])[: self.limits[1]])
+            whole = [np.array(ids, np.int64) for ids in (self.before, source, self.behind)]
+            sources.append(np.concatenate(whole)[: self.limits[0]])
+            targets.append(np.concatenate([[tokenizer.start], target, [tokenizer.eos]])[: self.limits[1]])
         # the width is that of the whole batch, the same in every process
         source_lengths, target_lengths = self._lengths(rows.example)
         heads, words = self._parses(rows.example[mine], int(source_lengths.max()))
@@ -287,7 +321,12 @@ class _PaddedPairs(_Padded):
         heads, words = zip(*self.data.parses(examples), strict=True) if len(examples) else ((), ())
         # what a limit cuts off keeps its place in the tree
         widest = max(map(len, heads), default=1)
-        return _padded(heads, widest, -1), _padded([np.append(w, -1)[: self.limits[0]] for w in words], width, -1)
+        return _padded(heads, widest, -1), _padded([self._worded(w) for w in words], width, -1)
+
+    def _worded(self, words: Indices) -> Indices:
+        """Add the special tokens around a source, which belong to no word."""
+        whole = np.concatenate([[-1] * len(self.before), words, [-1] * len(self.behind)])
+        return whole[: self.limits[0]].astype(np.int64)
 
 
 class _Labelled(_Padded):
@@ -362,6 +401,10 @@ class _Several:
 
     def order(self) -> Any:
         return Turns([inner._order for inner in self.inner], self.seed)
+
+    def width(self, turn: Turn) -> int:
+        width: int = self.inner[turn.part]._source.width(turn.rows)
+        return width
 
     def batch(self, turn: Turn, mine: slice) -> Batch:
         made = self.inner[turn.part]._source.batch(turn.rows, mine)

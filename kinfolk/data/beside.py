@@ -16,10 +16,14 @@ from kinfolk.data.split import Data, Split
 
 Make = Callable[[Path, Preparation], Path]
 """From a file and choices to the folder of what is prepared."""
+GO_ON = "; unknown=add in the name of the data (--unknown-classes add) learns with it"
 
 
-def open_beside(name: str, path: Path, valid: Path, choices: Preparation, make: Make) -> Data:
-    """Return what a file, or a prepared folder, has to learn from, with another file to validate on."""
+def open_beside(name: str, path: Path, valid: Path, choices: Preparation, make: Make, *, add: bool = False) -> Data:
+    """Return what a file, or a prepared folder, has to learn from, with another file to validate on.
+
+    add: learn with a class that only the second file has, instead of refusing it.
+    """
     if (valid / MANIFEST).is_file():
         raise DataError(f"{valid}: is prepared already; validation takes a raw file, or the folder's own part")
     if not valid.exists():
@@ -33,15 +37,19 @@ def open_beside(name: str, path: Path, valid: Path, choices: Preparation, make: 
     classes: tuple[str, ...] = getattr(learnt.split("train"), "classes", ())
     own: tuple[str, ...] = getattr(split, "classes", ())
     strange = [label for label in own if label not in classes]
-    if strange:
+    learns = learnt.split("train")
+    if strange and add:
+        classes = (*classes, *strange)
+        learns = known_as(learns, classes)
+    elif strange:
         where = line_with(valid, strange[0], same)
         raise DataError(
-            f"{where}: the class {strange[0]!r} is not among those to learn from{suggest(strange[0], classes)}"
+            f"{where}: the class {strange[0]!r} is not among those to learn from{suggest(strange[0], classes)}{GO_ON}"
         )
     split = known_as(split, classes) if own != classes else split
     split.name = "valid"
     both = hashlib.sha256(f"{learnt.fingerprint} {held.fingerprint}".encode()).hexdigest()
-    splits: dict[str, Split] = {"train": learnt.split("train"), "valid": split}
+    splits: dict[str, Split] = {"train": learns, "valid": split}
     return Data(name, learnt.kind, learnt.tokenizer, both, splits)
 
 

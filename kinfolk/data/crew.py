@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kinfolk.core import child
 from kinfolk.core.errors import DataError
+from kinfolk.core.machine import cores
 from kinfolk.data.job import Tell, Workshop, run_job
 from kinfolk.data.plan import Plan
 
@@ -45,11 +47,6 @@ def run_jobs(shop: Workshop, jobs: Sequence[int], workers: int, tell: Tell) -> N
         for worker in crew:
             worker.kill()
             worker.communicate()
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def useful_workers(plan: Plan) -> int:
@@ -104,7 +101,7 @@ def _start(folder: Path, workers: int) -> "subprocess.Popen[str]":
         # the library's own threads would only fight over the cores that the workers use
         "RAYON_NUM_THREADS": str(max(1, cores() // workers)),
     }
-    command = [sys.executable, "-m", "kinfolk.data.worker", str(folder)]
+    command = [sys.executable, *child.safe_path(), "-m", "kinfolk.data.worker", str(folder)]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
     )

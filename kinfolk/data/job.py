@@ -194,7 +194,7 @@ class _BadRows:
     def add(self, path: str, bad: Bad) -> None:
         """Stop, or count and write down."""
         if self.stop:
-            raise DataError(f"{path}:{bad.line}: {bad.why} (--on-bad skip leaves such rows out and counts them)")
+            raise DataError(f"{path}:{bad.line}: {bad.why} (kin prepare --on-bad skip leaves such rows out)")
         self.reasons[bad.reason] += 1
         if self._file is None:
             self._file = self._stack.enter_context(self.final.with_suffix(f".{os.getpid()}").open("wb"))

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.preparation import TOKENIZERS, Preparation
 from kinfolk.data.tokenizer import N_SPECIALS, PART, SPECIALS, Tokenizer, byte_alphabet, cut, special_tokens, utf8
+from kinfolk.data.tokenizer_choice import read_tokenizer_file
 from kinfolk.data.unigram import learn_unigram
 
 USUAL_VOCAB = {"char": 4096, "word": 32768, "bpe": 8192, "unigram": 8192}
@@ -50,7 +51,7 @@ def make_tokenizer(choices: Preparation, sample: Iterable[str]) -> Tokenizer:
 
 
 def _given(choices: Preparation) -> Tokenizer:
-    return Tokenizer.byte() if choices.tokenizer == "byte" else Tokenizer.load(choices.tokenizer)
+    return Tokenizer.byte() if choices.tokenizer == "byte" else read_tokenizer_file(Path(choices.tokenizer))
 
 
 def _characters(sample: Iterator[str], vocab: int) -> Tokenizer:

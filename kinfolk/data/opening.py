@@ -27,6 +27,7 @@ from kinfolk.data.stdlib import stdlib_files
 from kinfolk.data.tagged import is_tagged, open_tagged
 from kinfolk.data.tasks import LABELLED
 from kinfolk.data.treebank import is_treebank, open_treebank
+from kinfolk.data.unknown import warn_of_data
 
 
 def open_data(
@@ -77,12 +78,16 @@ def open_data(
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
         return _cached(text, files, replace(choices, on_bad="skip"), cache_folder(cache), workers)
-    door = _Door(choices, cache_folder(cache), workers)
+    return warn_of_data(_open(text, _Door(choices, cache_folder(cache), workers), valid))
+
+
+def _open(text: str, door: "_Door", valid: str | Path | None) -> Data:
+    """Open files, whatever they hold."""
     if is_tagged(text) or is_labelled(text) or is_columns(text):
         return _open_labelled(text, door, valid)
     if valid is not None:
-        return open_beside(text, Path(name), Path(valid), choices, door.prepared)
-    return _open_path(Path(name), door)
+        return open_beside(text, Path(text), Path(valid), door.choices, door.prepared)
+    return _open_path(Path(text), door)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +111,13 @@ def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     kind = "tags" if is_tagged(name) else "" if is_columns(name) else labels_of(what)
     if kind == "tags":
         columns = (what.settings.get("text", ""), what.settings.get("label", ""))
-        return open_tagged(name, what.path, choices, beside, columns)
+        return open_tagged(name, what.path, choices, beside, columns, add=what.adds_unknown)
     if kind == "span":
         reading = Reading(what.number("window", WINDOW), what.number("stride", STRIDE))
         return open_answering(name, what.path, choices, beside, reading)
     choices = columns_of(name, what, choices) if is_columns(name) else what.choices(choices)
     if beside is not None:
-        return open_beside(name, what.path, beside, choices, door.prepared)
+        return open_beside(name, what.path, beside, choices, door.prepared, add=what.adds_unknown)
     return _cached(name, [what.path], choices, door.cache, door.workers)
 
 

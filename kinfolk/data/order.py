@@ -17,7 +17,12 @@ from kinfolk.data.mixing import mix, permute
 from kinfolk.data.split import Indices
 
 MEGA = 50
-"""Batches that are sorted by length together."""
+"""Batches whose examples are sorted by length together."""
+
+_CHUNK = 1 << 16
+
+VERSION = 2
+"""Of the order that (seed, epoch) stands for; a run records it, and a run without one was begun with version 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,28 @@ class InOrder:
         epoch, step = divmod(step, self.steps_per_epoch)
         example = np.arange(step * self.batch_size, min(self.n, (step + 1) * self.batch_size))
         return Rows(epoch * self.n + example, np.full_like(example, epoch), example)
+
+
+class ByLength(InOrder):
+    """Every example once, the longest first, which saves padding where the order does not matter. For scoring.
+
+    An example keeps its number. Only those of the first `n_batches` batches are sorted, among themselves, so that
+    these hold the same examples as without sorting; 0: all.
+    """
+
+    def __init__(self, n: int, batch_size: int, lengths: Callable[[Indices], Indices], n_batches: int = 0) -> None:
+        super().__init__(n, batch_size)
+        size = min(n, n_batches * batch_size or n)
+        length = np.concatenate([lengths(np.arange(i, min(size, i + _CHUNK))) for i in range(0, size, _CHUNK)])
+        self._sorted = np.argsort(-length, kind="stable")
+
+    def at(self, step: int) -> Rows:
+        """Return the next examples; after the last batch comes the first."""
+        rows = super().at(step)
+        known = rows.example < len(self._sorted)
+        example = rows.example.copy()
+        example[known] = self._sorted[rows.example[known]]
+        return Rows(rows.number - rows.example + example, rows.epoch, example)
 
 
 class Shuffled:
@@ -95,29 +122,50 @@ class Contiguous:
 
 
 class Grouped(Shuffled):
-    """Shuffle, take 50 batches at a time, sort those by length, the longest first: hardly any padding."""
+    """Length grouping: examples of similar length share a batch, and the batches come in random order.
 
-    def __init__(self, n: int, batch_size: int, seed: int, lengths: Callable[[Indices], Indices]) -> None:
+    An epoch is shuffled and taken `MEGA` batches at a time; those examples are sorted by length, cut into batches, and
+    the batches are permuted. The permutation is a function of (seed, epoch, which of these groups).
+
+    permuted: False leaves the batches of a group longest first, which training follows in waves. Only runs that were
+        begun with version 1 of the order read their data so.
+    """
+
+    def __init__(
+        self, n: int, batch_size: int, seed: int, lengths: Callable[[Indices], Indices], *, permuted: bool = True
+    ) -> None:
         super().__init__(n, batch_size, seed)
-        self.lengths = lengths
-        # consecutive steps ask for the same 50 batches
+        self.lengths, self.permuted = lengths, permuted
+        # consecutive steps ask for the same group
         self._newest: tuple[int, int, Indices] = (-1, -1, np.zeros(0, np.int64))
 
     def order(self, epoch: int, place: Indices) -> Indices:
         """Return the examples at some places of an epoch."""
+        # a batch may hold the end of one epoch and the beginning of the next, so groups end where batches do
+        before = epoch * self.n % self.batch_size if self.permuted else 0
         size = MEGA * self.batch_size
-        mega = place // size
+        group = (before + place) // size
         example = np.empty_like(place)
-        for m in np.unique(mega):
-            example[mega == m] = self._mega_batch(epoch, int(m))[place[mega == m] - m * size]
+        for g in np.unique(group):
+            start = max(0, int(g) * size - before)
+            example[group == g] = self._group(epoch, start, min(self.n, (int(g) + 1) * size - before))[
+                place[group == g] - start
+            ]
         return example
 
-    def _mega_batch(self, epoch: int, m: int) -> Indices:
-        if self._newest[:2] != (epoch, m):
-            size = MEGA * self.batch_size
-            example = super().order(epoch, np.arange(m * size, min(self.n, (m + 1) * size)))
-            shortest_first = np.argsort(self.lengths(example), kind="stable")
-            self._newest = (epoch, m, example[shortest_first[::-1]])
+    def _group(self, epoch: int, start: int, stop: int) -> Indices:
+        """Return the examples of the places from `start` to `stop`, which are whole batches but at an epoch's ends."""
+        if self._newest[:2] != (epoch, start):
+            example = super().order(epoch, np.arange(start, stop))
+            example = example[np.argsort(self.lengths(example), kind="stable")[::-1]]
+            if self.permuted:
+                batch = (epoch * self.n + np.arange(start, stop)) // self.batch_size
+                batch -= batch[0]
+                rank = permute(np.arange(batch[-1] + 1), int(batch[-1]) + 1, derive(self.seed, "groups", epoch, start))
+                # the places in the order in which they are filled: batch by batch, from the longest examples on
+                filled = np.argsort(rank[batch], kind="stable")
+                example[filled] = example.copy()
+            self._newest = (epoch, start, example)
         return self._newest[2]
 
 

@@ -27,7 +27,10 @@ def passage(text: TextSplit, start: int, width: int) -> tuple[Ids, int]:
 def elsewhere(text: TextSplit, place: int, width: int, draw: np.random.Generator) -> Ids:
     """Return up to `width` tokens from anywhere in another document than the one at `place`."""
     if len(text) < 2:
-        raise DataError(f"the {text.name} part has one document; to ask whether a passage follows takes two or more")
+        raise DataError(
+            f"the {text.name} part has one document; two or more are needed for passages of "
+            "another one; give more text, or a longer file to validate on"
+        )
     other = int(draw.integers(len(text) - 1))
     first, last = text.bounds(other + (other >= text.document_at(place)))
     start = first + int(draw.integers(max(1, last - first - width + 1)))

@@ -67,7 +67,7 @@ def _refuse_bad_files(plan: Plan) -> None:
         path, reason, detail = plan.bad[0]
         more = f", and {len(plan.bad) - 1} more such files" if len(plan.bad) > 1 else ""
         why = Bad(1, reason, detail).why
-        raise DataError(f"{path}:1: {why}{more} (--on-bad skip leaves such files out and counts them)")
+        raise DataError(f"{path}:1: {why}{more} (kin prepare --on-bad skip leaves such files out)")
     if not plan.jobs:
         raise DataError(f"nothing to prepare: none of the {len(plan.sources)} files can be used")
 

@@ -11,8 +11,9 @@ def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from kinfolk.core.console import Console
 
     columns = (
         TextColumn("{task.description}"),

@@ -35,7 +35,7 @@ def joined(name: str, parts: Sequence[Data]) -> Data:
     for other in parts:
         if other.kind != "labelled":
             raise DataError(f"{other.name}: is {other.kind}, and several tasks are learnt from labels")
-        if other.tokenizer.to_json() != first.tokenizer.to_json():
+        if not other.tokenizer.agrees(first.tokenizer):
             raise DataError(f"{other.name}: was prepared with another tokenizer than {first.name}")
     splits: dict[str, Split] = {"train": SeveralSplit([data.split("train") for data in parts])}
     splits["valid"] = first.split("valid")

@@ -62,6 +62,10 @@ class Source:
         return cls(**data | {"twin": cls.from_plain(data["twin"]) if data["twin"] else None})
 
 
+READABLE = "text in UTF-8, .csv, .tsv, .jsonl, .parquet, .conll, .conllu, SQuAD's .json, each but .parquet also .gz"
+"""The formats of text, as a refusal names them."""
+
+
 def find_sources(inputs: Sequence[str | Path], *, pairs: bool) -> list[Source]:
     """Return the files named, and those in the folders named, in a fixed order; hidden files are left alone."""
     if not inputs:
@@ -79,13 +83,24 @@ def unusable(source: Source) -> tuple[str, str] | None:
             head = file.read(_HEAD)
     except BROKEN_GZIP as error:
         return "broken gzip", str(error)
+    except DataError as error:
+        # already at its first bytes, which `open_bytes` looks at
+        return "broken gzip", str(error)
     if not head:
         return "empty file", ""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "binary file", "it looks like UTF-16; convert it to UTF-8"
     if b"\0" in head:
-        return "binary file", f"NUL at byte {head.index(0)}"
+        return "binary file", f"NUL at byte {head.index(0)}; what can be read: {READABLE}"
     return None
+
+
+def refuse_binary(path: str) -> None:
+    """Refuse a file that is no text, with the formats that can be read."""
+    with open_bytes(path) as file:
+        head = file.read(_HEAD)
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: a binary file (NUL at byte {head.index(0)}); what can be read: {READABLE}")
 
 
 class Bytes(io.BufferedReader):
@@ -128,10 +143,14 @@ def open_bytes(path: str, start: int = 0) -> Bytes:
         file = Bytes(io.FileIO(path), gzipped=path.endswith(".gz"))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-    if start:
-        file.seek(start)
-    elif file.peek(3)[:3] == _BOM:
-        file.read(3)
+    try:
+        if start:
+            file.seek(start)
+        elif file.peek(3)[:3] == _BOM:
+            file.read(3)
+    except BROKEN_GZIP as error:
+        file.close()
+        raise DataError(f"{path}: broken gzip: {error}") from None
     return file
 
 

@@ -103,7 +103,8 @@ class Data:
             raise DataError(f"{self.name}: no split {name!r}{suggest(name, self.splits)}")
         split = self.splits[name]
         if not len(split):
-            raise DataError(f"{self.name}: the {name} part is empty; prepare more documents, or another --valid share")
+            hint = "it needs at least two documents, and a text below 512 bytes is a single one"
+            raise DataError(f"{self.name}: the {name} part is empty: {hint}; give more text, or a file to validate on")
         return split
 
 

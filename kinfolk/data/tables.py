@@ -44,7 +44,9 @@ class TsvReader(Reader):
 
     def _header(self) -> tuple[int, list[int], bool]:
         with open_bytes(self.source.path) as file:
-            first = next(self.fields(file, 0, None))
+            first = next(self.fields(file, 0, None), None)
+        if first is None:
+            raise RowError("no row", "there are blank lines only")
         if isinstance(first, RowError):
             raise first
         return len(first), *choose_columns(first, self.choices)
@@ -99,8 +101,16 @@ def choose_columns(first: Sequence[str], choices: Preparation) -> tuple[list[int
     if names == ("source", "target") and len(first) == 2:
         return [0, 1], False
     missing = next(name for name in names if name not in first)
-    flag = "--source-column and --target-column" if choices.pairs else "--text-column"
-    flag = "--label-column" if missing == choices.label_column else flag
-    raise RowError(
-        "column missing", f"no {missing!r}{suggest(missing, first)}; {flag} takes a name, or a number from 1"
-    )
+    raise RowError("column missing", f"no {missing!r}{suggest(missing, first)}; {_naming(missing, choices)}")
+
+
+def _naming(missing: str, choices: Preparation) -> str:
+    """Say how a column is named, in ways that do not depend on the verb."""
+    if choices.pairs:
+        name, flags = "pairs:source=A,target=B:FILE", "--source-column and --target-column"
+    elif choices.label_column:
+        name, flags = "labelled:text=A,label=B:FILE", "--text-column and --label-column"
+        flags = "--label-column" if missing == choices.label_column else flags
+    else:
+        name, flags = "corpus:text=A:FILE", "--text-column"
+    return f"data may be called {name}, and kin prepare has {flags}; a column is a name, or a number from 1"

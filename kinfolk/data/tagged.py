@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.beside import GO_ON
 from kinfolk.data.conll import ENDINGS, is_conll, read_conll, read_tag_rows
 from kinfolk.data.learn import make_tokenizer, needs_sample
 from kinfolk.data.preparation import Preparation
@@ -38,10 +39,19 @@ def is_tagged(name: str) -> bool:
     return name.startswith(PREFIX)
 
 
-def open_tagged(name: str, path: Path, choices: Preparation, valid: Path | None = None, columns: Any = None) -> Data:
+def open_tagged(
+    name: str,
+    path: Path,
+    choices: Preparation,
+    valid: Path | None = None,
+    columns: Any = None,
+    *,
+    add: bool = False,
+) -> Data:
     """Return sentences of a file with a tag of every word; those held out for validation from a file of their own.
 
     columns: which hold the words and the tags, where a file does not say so itself: see `kinfolk.data.conll`.
+    add: learn with a tag that only the second file has, instead of refusing it.
     """
     sentences = read_tagged(path, *(columns or ("", "")))
     parts: dict[str, Sequence[Sentence]]
@@ -52,7 +62,7 @@ def open_tagged(name: str, path: Path, choices: Preparation, valid: Path | None 
         }
     else:
         parts = {"train": sentences, "valid": read_tagged(valid, *(columns or ("", "")))}
-    tags = tuple(sorted({tag for s in sentences for tag in s.tags}))
+    tags = tuple(sorted({tag for s in (*sentences, *(parts["valid"] if add else ())) for tag in s.tags}))
     _refuse_strange(valid, parts["valid"], tags)
     tokenizer = make_tokenizer(choices, (" ".join(s.words) for s in sentences) if needs_sample(choices) else ())
     splits: dict[str, Split] = {part: TaggedSplit(part, tokenizer, mine, tags) for part, mine in parts.items()}
@@ -83,7 +93,7 @@ def _refuse_strange(path: Path | None, sentences: Sequence[Any], tags: tuple[str
         for i, tag in enumerate(s.tags):
             if tag not in known:
                 where = f"{path}:{s.line_of(i)}" if hasattr(s, "line_of") else str(path)
-                raise DataError(f"{where}: the tag {tag!r} is not among those to learn from{suggest(tag, tags)}")
+                raise DataError(f"{where}: the tag {tag!r} is not among those to learn from{suggest(tag, tags)}{GO_ON}")
 
 
 def pieces_of(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[NDArray[np.int64], Indices]:

@@ -2,11 +2,14 @@
 
 Every tokenizer is one `tokenizer.json`, so what is written here opens anywhere that format does. The ones
 trained here share one layout, `SPECIALS` at ids 0 to 6; a file from elsewhere keeps its own ids and gets the
-specials it lacks at the end.
+specials it lacks at the end. Which of its tokens begins, ends or pads a text is found by spelling, unless the file
+says it: its first added token may have a table of `roles`, which other readers of the format pass over.
 """
 
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data.words import WordMemory, splits_into_words
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<sep>", "<cls>", "<mask>")
@@ -35,28 +39,64 @@ _ALIASES = (
     ("<mask>", "[MASK]"),
 )
 
-# a longer text is encoded in parts, cut where a line or a word ends: the library needs about 100 bytes a token, and
-# more than linear time for a word
+ROLES = ("pad", "bos", "eos", "unk", "sep", "cls", "mask", "start", "stop", "forced-first", "forced-last")
+"""What a token may be for, in the order of SPECIALS; a decoder starts its target with `start`, and stops at `stop`."""
+
+Roles = Mapping[str, Sequence[int]]
+
+# a longer text is encoded in parts, because the library needs about 100 bytes a token; it is cut where that changes no
+# id, which is between two words of ASCII letters, if anywhere
 PART = 1 << 16
+_BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
+_AROUND = 200
+"""Characters on either side of a cut that must be encoded alike in one piece and in two."""
 
 Ids = NDArray[np.uint32]
 
 
-class Tokenizer:
-    """Text to ids and back. `pad`, `bos`, `eos`, `unk`, `sep`, `cls`, `mask` are the ids of the specials."""
+LARGEST = 10_000_000
+"""No id or length in a tokenizer.json is larger: the library allocates a table of as many entries."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+
+def check_numbers(text: str, where: str) -> None:
+    """Raise if a tokenizer.json holds a number, such as an id, for which the library would exhaust the memory."""
+    if not re.search(r"\d{8}", text):
+        return
+    try:
+        waiting = [json.loads(text)]
+    except (ValueError, RecursionError):
+        # the library says what is wrong with it
+        return
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            waiting += value.values() if isinstance(value, dict) else value
+        elif isinstance(value, int) and value > LARGEST:
+            raise DataError(f"{where}: the number {value} is out of bounds for an id or a length (most: {LARGEST:,})")
+
+
+class Tokenizer:
+    """Text to ids and back. `pad`, `bos`, `eos`, `unk`, `sep`, `cls`, `mask` are the ids of the specials.
+
+    roles: ids by role (see ROLES), where they are known and need not be found by spelling.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, roles: Roles | None = None) -> None:
         # text that happens to spell a special ("<eos>") is text; ids of specials are only ever put there by us
         inner.encode_special_tokens = True
         inner.no_padding()
         inner.no_truncation()
-        ids = [_find(inner, names) for names in _ALIASES]
+        self.roles = _known(inner, roles or {})
+        own = [self.roles.get(role, (None,))[0] for role in ROLES[:N_SPECIALS]]
+        ids = [_find(inner, names) if i is None else i for i, names in zip(own, _ALIASES, strict=True)]
         missing = [name for name, found in zip(SPECIALS, ids, strict=True) if found is None]
         inner.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in missing])
         self.inner = inner
-        self.special_ids: tuple[int, ...] = tuple(_find(inner, names) or 0 for names in _ALIASES)
+        self.special_ids: tuple[int, ...] = tuple(
+            _find(inner, names) or 0 if i is None else i for i, names in zip(own, _ALIASES, strict=True)
+        )
         self.pad, self.bos, self.eos, self.unk, self.sep, self.cls, self.mask = self.special_ids
-        self._specials = np.array(sorted(set(self.special_ids)))
+        self._specials = np.array(sorted({*self.special_ids, self.start, *self.roles.get("stop", ())}))
 
     @classmethod
     def byte(cls) -> "Tokenizer":
@@ -100,8 +140,9 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str, where: str = "tokenizer") -> "Tokenizer":
         """Read the text of a `tokenizer.json`."""
+        check_numbers(text, where)
         try:
-            return cls(tokenizers.Tokenizer.from_str(text))
+            return cls(tokenizers.Tokenizer.from_str(text), roles_in(text))
         except DataError:
             raise
         # the library raises a plain Exception
@@ -119,7 +160,33 @@ class Tokenizer:
     def to_json(self) -> str:
         """Return the text of the tokenizer's `tokenizer.json`."""
         text: str = self.inner.to_str(pretty=True)
-        return text
+        return with_roles(text, self.roles) if self.roles else text
+
+    def agrees(self, other: "Tokenizer") -> bool:
+        """Tell whether another gives every text the same ids; what ids begin and end with may differ."""
+        return bool(self.inner.to_str() == other.inner.to_str())
+
+    @property
+    def generation(self) -> GenerationIds:
+        """What generation begins, ends and pads with."""
+        one = {role: ids[0] for role, ids in self.roles.items()}
+        return GenerationIds(
+            start_id=self.start,
+            stop_ids=tuple(self.roles.get("stop", (self.eos,))),
+            pad_id=self.pad,
+            forced_first_id=one.get("forced-first"),
+            forced_last_id=one.get("forced-last"),
+        )
+
+    @property
+    def start(self) -> int:
+        """The first token of an encoder-decoder's target."""
+        return self.roles.get("start", (self.bos,))[0]
+
+    @property
+    def source_frame(self) -> tuple[list[int], list[int]] | None:
+        """The special tokens before and after a source, where it was imported with a model that reads sources."""
+        return (self.around or ([], [])) if "start" in self.roles else None
 
     @cached_property
     def between(self) -> int:
@@ -128,6 +195,15 @@ class Tokenizer:
         if 0 not in owners or 1 not in owners:
             return 1
         return max(1, owners.index(1) - max(i for i, owner in enumerate(owners) if owner == 0) - 1)
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]] | None:
+        """The special tokens that its makers put before and after a text; None where they put none."""
+        plain, whole = (self.inner.encode("a", add_special_tokens=special).ids for special in (False, True))
+        if len(whole) == len(plain):
+            return None
+        at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
+        return whole[:at], whole[at + len(plain) :]
 
     @cached_property
     def vocab_size(self) -> int:
@@ -162,7 +238,7 @@ class Tokenizer:
         if self._char_table is not None:
             table = self._char_table
             return [table[np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")] for text in texts]
-        parts = [list(cut(text, PART)) for text in texts]
+        parts = [list(self.parts(text)) for text in texts]
         ids = iter(self._encode_parts([part for group in parts for part in group]))
         return [np.concatenate([next(ids) for _ in group]) for group in parts]
 
@@ -177,6 +253,9 @@ class Tokenizer:
                 return raw.decode("utf-8", "surrogatepass")
             except UnicodeDecodeError:
                 return raw.decode("utf-8", "replace")
+        if self.roles and not specials:
+            # the library leaves out added tokens only
+            array = array[~np.isin(array, self._specials)]
         text: str = self.inner.decode(array.tolist(), skip_special_tokens=not specials)
         return text
 
@@ -193,6 +272,31 @@ class Tokenizer:
             raise DataError(f"a {self.kind} tokenizer encodes text; only the byte tokenizer takes any bytes")
         ids: list[int] = (np.frombuffer(raw, np.uint8).astype(np.int64) + N_SPECIALS).tolist()
         return ids
+
+    def parts(self, text: str) -> Iterator[str]:
+        """Cut a long text into parts whose ids follow one another as those of the whole do; else it is one part."""
+        start = 0
+        while len(text) - start > PART and self._splits:
+            places = _BETWEEN_WORDS.finditer(text, start + PART, min(len(text), start + 2 * PART))
+            stop = next((at.start() for at in itertools.islice(places, 8) if self._divides(text, at.start())), None)
+            if stop is None:
+                break
+            yield text[start:stop]
+            start = stop
+        yield text[start:]
+
+    def _divides(self, text: str, at: int) -> bool:
+        """Tell whether a cut leaves the ids around it as they are."""
+        left, right = text[max(0, at - _AROUND) : at], text[at : at + _AROUND]
+        whole, *halves = self._encode_parts([left + right, left, right])
+        return bool(np.array_equal(whole, np.concatenate(halves)))
+
+    @cached_property
+    def _splits(self) -> bool:
+        """Whether words are encoded one by one, so that what is far away changes no id."""
+        splitter = json.loads(self.inner.to_str())["pre_tokenizer"]
+        kinds = splitter["pretokenizers"] if splitter and splitter["type"] == "Sequence" else [splitter]
+        return any(one and one.get("split", one.get("use_regex", True)) for one in kinds)
 
     def _encode_parts(self, parts: Sequence[str]) -> list[NDArray[Any]]:
         known = [self._words is not None and self._words.knows(part) for part in parts]
@@ -232,6 +336,34 @@ class Tokenizer:
         table = np.full(0x110000, self.unk, dtype=self.dtype)
         table[[ord(char) for char in vocab]] = list(vocab.values())
         return table
+
+
+def roles_in(text: str) -> dict[str, list[int]]:
+    """Return the roles that the added tokens of a `tokenizer.json` have."""
+    # most files have none, and some are large
+    if '"roles"' not in text:
+        return {}
+    first: dict[str, Any] = next(iter(json.loads(text).get("added_tokens") or ()), {})
+    found: dict[str, list[int]] = first.get("roles", {})
+    if not isinstance(found, dict) or not all(isinstance(i, int) for ids in found.values() for i in ids):
+        raise DataError("roles of the first added token: expected lists of ids by role")
+    return found
+
+
+def with_roles(text: str, roles: Roles) -> str:
+    """Return the text of a `tokenizer.json` with a table of roles, or with none; needs an added token."""
+    table = json.loads(text)
+    for i, token in enumerate(table["added_tokens"]):
+        token.pop("roles", None)
+        if roles and i == 0:
+            token["roles"] = {role: list(ids) for role, ids in roles.items()}
+    return json.dumps(table, indent=2, ensure_ascii=False)
+
+
+def _known(inner: tokenizers.Tokenizer, roles: Roles) -> dict[str, tuple[int, ...]]:
+    """Keep the roles whose ids are tokens of this tokenizer."""
+    tokens = {role: tuple(i for i in roles.get(role, ()) if inner.id_to_token(i) is not None) for role in ROLES}
+    return {role: ids for role, ids in tokens.items() if ids}
 
 
 def special_tokens() -> list[tokenizers.AddedToken]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kinfolk.core.device import send, wide
 from kinfolk.core.rng import Rng
 from kinfolk.decoding.options import Decoding
 
@@ -17,13 +18,14 @@ def choose(logits_BV: Tensor, seen_BL: Tensor, step: int, how: Decoding, rows: S
     logits_BV = penalise(logits_BV, seen_BL, how.repetition_penalty)
     if how.greedy:
         return logits_BV.argmax(-1)
-    probability_BV = distribution(logits_BV, how).double()
+    probability_BV = wide(distribution(logits_BV, how))
     # a draw of its own for each row and step: the company a row keeps does not change its text
     rng = Rng(how.seed)
     numbers = range(len(logits_BV)) if rows is None else rows
     lot_B = torch.tensor([rng.example(row, f"token {step}").random() for row in numbers])
     cumulative_BV = probability_BV.cumsum(-1)
-    return torch.searchsorted(cumulative_BV, lot_B.to(cumulative_BV)[:, None] * cumulative_BV[:, -1:], right=True)[:, 0]
+    lot_B1 = send(lot_B.to(cumulative_BV.dtype), logits_BV.device)[:, None]
+    return torch.searchsorted(cumulative_BV, lot_B1 * cumulative_BV[:, -1:], right=True)[:, 0]
 
 
 def distribution(logits_BV: Tensor, how: Decoding) -> Tensor:

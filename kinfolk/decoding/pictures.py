@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.decoding.decode import BOS, generate
+from kinfolk.decoding.decode import generate
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.image import Pictures
 
@@ -28,11 +28,11 @@ def make_pictures(
     given: whole pictures as values [N, H, W, C]. A model that reads small or cut-off pictures gets them so; one that
         reads none goes on from the upper half of each. Without them, `n` pictures are made from nothing.
     """
-    size, grid = n_values(model, objective), objective.grid
+    size, grid, start = n_values(model, objective), objective.grid, model.generation.start_id
     if given is None:
         if model.spec.topology == "encoder-decoder":
             raise SpecError(f"objective: {objective.kind!r} makes pictures from pictures, and none are given")
-        prompts, target, whole = [[BOS]] * n, size, torch.zeros(n, size, dtype=torch.long)
+        prompts, target, whole = [[start]] * n, size, torch.zeros(n, size, dtype=torch.long)
     else:
         whole = _ids(given, size, objective)
         source, asked = objective.divide(whole)
@@ -40,7 +40,7 @@ def make_pictures(
         if source is None:
             # what is made first is given: the upper half, or the blocks over it
             half = target // 2 // (grid.width * max(1, grid.block_height)) * grid.width * max(1, grid.block_height)
-            source = torch.nn.functional.pad(asked[:, grid.order(target)][:, :half], (1, 0), value=BOS)
+            source = torch.nn.functional.pad(asked[:, grid.order(target)][:, :half], (1, 0), value=start)
         prompts = source.tolist()
     alone = model.spec.topology == "decoder"
     rows = generate(model, prompts, target - (len(prompts[0]) - 1 if alone else 0), **options)

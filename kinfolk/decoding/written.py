@@ -81,7 +81,8 @@ def targets_of(model: Transformer, sources: list[list[int]], tokenizer: Tokenize
     if model.limit is not None:
         new = max(1, min(new, model.limit - (max(map(len, rows)) if alone else 1)))
     # of a device that decodes many rows at once; a row alone gives the same text
-    out: list[list[int]] = generate(model, rows, new, stop=(tokenizer.eos,), **({"greedy": True} | decoding))
+    how: dict[str, Any] = {"greedy": True, "ids": tokenizer.generation} | decoding
+    out: list[list[int]] = generate(model, rows, new, **how)
     return [ids[len(row) :] for ids, row in zip(out, rows, strict=True)] if alone else out
 
 

@@ -2,11 +2,13 @@
 
 import fnmatch
 import json
+import reprlib
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.errors import CheckpointError, brief, suggest
 
 # what says nothing about the function of the network: names, versions, ids of specials, how to generate; and what is
 # dropped in training at places where nothing is dropped here
@@ -31,6 +33,9 @@ HARMLESS = frozenset(_NAMES.split())
 LAYERS, LARGEST = 10_000, 10_000_000
 """Numbers beyond these are damage, or meant to fill the memory."""
 
+SHOWN, LONGEST = 5, 60
+"""Unknown keys that a message names, and how long a name is at most."""
+
 _ABSENT = object()
 
 
@@ -50,7 +55,10 @@ class Config:
     @classmethod
     def load(cls, file: Path, ignore: Iterable[str] = ()) -> "Config":
         """Read a file."""
-        return cls(read_json(file), str(file), ignore)
+        values = read_json(file)
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{file}: expected an object with the values of a model, got {brief(values)}")
+        return cls(values, str(file), ignore)
 
     def get(self, key: str, default: Any = _ABSENT) -> Any:
         """Return the value of a key; one without a default must be there, and with one it must be of the same type."""
@@ -65,16 +73,18 @@ class Config:
             return value
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        raise CheckpointError(f"{self.where}: {key} = {value!r} is not a {kind.__name__}")
+        raise CheckpointError(f"{self.where}: {key} = {reprlib.repr(value)} is not a {kind.__name__}")
 
     def number(self, key: str, default: int | None = None) -> int:
         """Return a whole number above zero."""
         value = self.get(key) if default is None else self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise CheckpointError(f"{self.where}: {key} = {value!r} is not a number above zero")
+            raise CheckpointError(f"{self.where}: {key} = {reprlib.repr(value)} is not a number above zero")
         most = LAYERS if "layer" in key else LARGEST
         if value > most:
-            raise CheckpointError(f"{self.where}: {key} = {value!r} is more than any model has (at most {most:,})")
+            raise CheckpointError(
+                f"{self.where}: {key} = {reprlib.repr(value)} is more than any model has (at most {most:,})"
+            )
         return value
 
     def only(self, key: str, *allowed: Any) -> Any:
@@ -100,7 +110,7 @@ class Config:
     def refusal(self, key: str, value: Any, allowed: Iterable[Any]) -> CheckpointError:
         """Return the error that names a key and a value that cannot be expressed."""
         names = ", ".join(map(repr, allowed))
-        return CheckpointError(f"{self.where}: {key} = {value!r} cannot be expressed (allowed: {names})")
+        return CheckpointError(f"{self.where}: {key} = {reprlib.repr(value)} cannot be expressed (allowed: {names})")
 
     def finish(self, known: Iterable[str] = ()) -> None:
         """Refuse what was not read: it may change what the network does. What is switched off changes nothing."""
@@ -108,11 +118,13 @@ class Config:
         off: tuple[object, ...] = (None, False, 0, "", [], {})
         wrong = sorted(key for key in rest if not any(self.values[key] is x or self.values[key] == x for x in off))
         if wrong:
-            named = ", ".join(f"{key} = {self.values[key]!r}" for key in wrong)
-            hint = suggest(wrong[0], {*self._read, *known}).partition(" (known")[0]
+            named = ", ".join(f"{reprlib.repr(key)[1:-1]} = {reprlib.repr(self.values[key])}" for key in wrong[:SHOWN])
+            others = f" and {len(wrong) - SHOWN} more keys" if len(wrong) > SHOWN else ""
+            hint = suggest(wrong[0], {*self._read, *known}).partition(" (known")[0] if len(wrong[0]) < LONGEST else ""
+            options = " ".join(f"--ignore {shlex.quote(key)}" for key in wrong[:SHOWN] if len(key) < LONGEST)
             raise CheckpointError(
-                f"{self.where}: {named}: not known for this kind of model, so it might be another model than its "
-                f"weights mean{hint} (if it says nothing about the network, give ignore={wrong!r})"
+                f"{self.where}: {named}{others}: not known for this kind of model, which may be another one than its "
+                f"weights mean{hint} (if it says nothing about the network: {options}; in Python ignore=[...])"
             )
 
 
@@ -122,5 +134,5 @@ def read_json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file}: cannot be read: {error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not valid JSON: {error}") from None

@@ -3,22 +3,28 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from safetensors.torch import save_file
 from torch import Tensor
 
 from kinfolk.core import durable
-from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.errors import CheckpointError, brief, suggest
+from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.data import Tokenizer
+from kinfolk.data.tokenizer import roles_in, with_roles
 from kinfolk.exchange import sentence
 from kinfolk.exchange.config import Config, read_json
 from kinfolk.exchange.differences import differences
 from kinfolk.exchange.format import FORMATS, Architecture, Format, Misfit
 from kinfolk.exchange.opening import fill, undrawn
 from kinfolk.exchange.places import rows
+from kinfolk.exchange.special_ids import GENERATION_CONFIG, special_ids, written_ids
 from kinfolk.exchange.tensors import INDEX, WEIGHTS, Tensors
+from kinfolk.exchange.tokenizing import SETTINGS, read_tokenizer, tokenizer_settings
 from kinfolk.models.cost import cost
 from kinfolk.models.model import Model, Transformer
 
@@ -40,6 +46,17 @@ class Imported:
     architecture: str
     left_out: tuple[str, ...]
     also: dict[str, Any]
+    tokenizer: tokenizers.Tokenizer | None = None
+    roles: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def generation(self) -> GenerationIds:
+        """What it begins, ends and pads with."""
+        return self.model.generation
+
+    def own_tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer with the roles that the folder gives to its tokens; None if it has none."""
+        return None if self.tokenizer is None else Tokenizer(self.tokenizer, self.roles)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -51,18 +68,23 @@ class Imported:
         return tuple(str(names[str(i)]) for i in range(n))
 
 
-def from_hf(folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None) -> Transformer:
+def from_hf(
+    folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None, architecture: str | None = None
+) -> Transformer:
     """Read a model from a folder of config.json and model.safetensors (or pytorch_model.bin, whole or in shards).
 
     What the configuration says and Kinfolk cannot express is refused by name, and so is every tensor that is missing or
     not known; `ignore` names keys and tensors (a star stands for anything) that are known to be of no account. Weights
     are mapped from the file, which should stay where it is; half-precision ones become float32. `model_type` is for
-    old configurations that do not say theirs, where the names of tensors do not tell it either.
+    old configurations that do not say theirs, where the names of tensors do not tell it either; `architecture` (as
+    BertForMaskedLM) goes before what config.json says, or does not say.
     """
-    return open_folder(folder, ignore=ignore, model_type=model_type).model
+    return open_folder(folder, ignore=ignore, model_type=model_type, architecture=architecture).model
 
 
-def open_folder(folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None) -> Imported:
+def open_folder(
+    folder: str | Path, *, ignore: Iterable[str] = (), model_type: str | None = None, architecture: str | None = None
+) -> Imported:
     """Read a model as `from_hf` does, and say what it was."""
     folder, ignore = Path(folder), tuple(ignore)
     if not (folder / CONFIG).is_file():
@@ -76,19 +98,26 @@ def open_folder(folder: str | Path, *, ignore: Iterable[str] = (), model_type: s
     config.tensors = frozenset(map(form.rename, tensors.shapes))
     if (folder / PICTURES).is_file():
         config.beside[PICTURES] = read_json(folder / PICTURES)
-    architecture, spec = _spec(form, config)
+    if architecture is not None:
+        config.values["architectures"] = [architecture]
+    kind, spec = _spec(form, config)
     unused: tuple[str, ...] = ()
     head = sentence.read(folder)
     if head is not None:
-        if not architecture.bare:
-            raise CheckpointError(f"{folder / sentence.MODULES}: pools what {architecture.name} has a head for")
-        unused = tuple(name for place in architecture.table.values() for name in (f"{place}.*",))
+        if not kind.bare:
+            raise CheckpointError(f"{folder / sentence.MODULES}: pools what {kind.name} has a head for")
+        unused = tuple(name for place in kind.table.values() for name in (f"{place}.*",))
         spec = spec.replace(head=head)
-        architecture = dataclasses.replace(architecture, unused=(*architecture.unused, *unused))
+        kind = dataclasses.replace(kind, unused=(*kind.unused, *unused))
     _refuse_larger(spec, tensors, config.where)
     model = undrawn(spec)
-    left_out = fill(model, form, architecture, tensors, ignore)
-    return Imported(model, form.model_type, architecture.name, tuple(left_out), config.besides())
+    left_out = fill(model, form, kind, tensors, ignore)
+    dense = sentence.read_dense(folder)
+    model = model if dense is None else sentence.judged(model, dense)
+    inner = read_tokenizer(folder, form.model_type)
+    roles, model.generation = special_ids(folder, config, inner, model.spec.topology)
+    also = config.besides()
+    return Imported(model, form.model_type, kind.name, tuple(left_out), also, inner, roles)
 
 
 def _refuse_larger(spec: Model, tensors: Tensors, where: str) -> None:
@@ -114,20 +143,46 @@ def to_hf(
     Weights of more than `shard` bytes are written as several files.
     """
     folder = Path(folder)
-    form, architecture, values = _kind(model.spec, model_type)
-    tensors = _tensors(model, form, architecture)
+    form, architecture, values, dense = _written_as(model, model_type)
+    spec = model.spec if dense is None else model.spec.replace(head=sentence.pooling_of(model.spec.head))
+    tensors = _tensors(model, spec, form, architecture)
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(tensors, folder, shard)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
-    besides = Config(also or {}).besides()
+    besides = dict(form.unsaid) | Config(also or {}).besides()
+    if dense is not None and len(dense["bias"]) > 1:
+        values["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(dense["bias"]))}
     text = json.dumps(besides | values | _class_names(besides, values) | {"dtype": dtype}, indent=2, sort_keys=True)
     durable.write(folder / CONFIG, text + "\n")
-    for name, what in form.beside(model.spec).items():
+    for name, what in form.beside(spec).items():
         durable.write(folder / name, json.dumps(what, indent=2) + "\n")
-    sentence.write(model.spec.head, model.spec.d_model, folder)
+    sentence.write(spec.head, spec.d_model, folder, dense)
+    if model.spec.decoder is not None:
+        own = model.generation != GenerationIds() or tokenizer is None
+        known = model.generation if own else Tokenizer.load(tokenizer or "").generation
+        ids = written_ids(known, model.spec.topology)
+        durable.write(folder / GENERATION_CONFIG, json.dumps(ids, indent=2, sort_keys=True) + "\n")
     if tokenizer is not None:
-        durable.copy(Path(tokenizer), folder / TOKENIZER)
+        text = Path(tokenizer).read_text(encoding="utf-8")
+        durable.write(folder / TOKENIZER, with_roles(text, {}) if roles_in(text) else text)
+        settings = tokenizer_settings(text, form.model_type)
+        durable.write(folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
     return folder
+
+
+def _written_as(
+    model: Transformer, model_type: str | None
+) -> tuple[Format, Architecture, dict[str, Any], dict[str, Tensor] | None]:
+    """Find the format of a model, or of its body with the judging layer apart, where no format has such a head."""
+    try:
+        return *_kind(model.spec, model_type), None
+    except CheckpointError:
+        head = sentence.pooling_of(model.spec.head)
+        if head is None:
+            raise
+        form, architecture, values = _kind(model.spec.replace(head=head), model_type)
+        own = model.state_dict()
+        return form, architecture, values, {name: own[f"head.output.{name}"] for name in ("weight", "bias")}
 
 
 def _class_names(besides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,10 +218,11 @@ def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHAR
     (folder / WEIGHTS).unlink(missing_ok=True)
 
 
-def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file that is complete or not there."""
+    said = {"format": "pt", **(metadata or {})}
     with durable.appearing(file) as aside:
-        save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata={"format": "pt"})
+        save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata=said)
 
 
 def _format(config: Config) -> Format:
@@ -192,6 +248,8 @@ def told_by(names: Iterable[str], folder: Path) -> str:
 
 def _spec(form: Format, config: Config) -> tuple[Architecture, Model]:
     names = config.get("architectures", None) or [form.told_by(config.tensors)]
+    if not isinstance(names, list) or not isinstance(names[0], str):
+        raise CheckpointError(f"{config.where}: architectures = {brief(names)} is not a list of names")
     architecture = form.architecture(names[0], config.where)
     spec = form.model(config, architecture.read(config))
     config.finish()
@@ -238,11 +296,13 @@ def _names(spec: Model, form: Format, architecture: Architecture) -> list[str]:
     return [name for row in rows(form.places(spec, architecture, form.prefix), ours) for name in row.theirs]
 
 
-def _tensors(model: Transformer, form: Format, architecture: Architecture) -> dict[str, Tensor]:
+def _tensors(model: Transformer, spec: Model, form: Format, architecture: Architecture) -> dict[str, Tensor]:
+    """Return the tensors of a format; `spec` has the head that the format writes, and what is more is written apart."""
     prefix = "" if architecture.bare else form.prefix
     own = model.state_dict()
+    own = own if spec == model.spec else {name: x for name, x in own.items() if not name.startswith("head.")}
     out: dict[str, Tensor] = {}
-    for row in rows(form.places(model.spec, architecture, form.prefix), own):
+    for row in rows(form.places(spec, architecture, form.prefix), own):
         names = tuple(prefix + name.removeprefix(form.prefix) if architecture.bare else name for name in row.theirs)
         if architecture.inside and not row.ours.startswith("head."):
             names = tuple(architecture.inside + name for name in names)
@@ -250,7 +310,7 @@ def _tensors(model: Transformer, form: Format, architecture: Architecture) -> di
             out |= row.place.write(own[row.ours].detach().contiguous(), names)
         except CheckpointError as error:
             raise CheckpointError(f"{row.ours}: {error}") from None
-    return {**out, **form.always(model.spec, out)}
+    return {**out, **form.always(spec, out)}
 
 
 def load_formats() -> None:

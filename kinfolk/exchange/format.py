@@ -15,10 +15,11 @@ from kinfolk.exchange.config import Config
 from kinfolk.exchange.places import Place, Table, place_of
 from kinfolk.layers.head import Head
 from kinfolk.models.model import Model
+from kinfolk.ops.activated_linear import Activation
 
 T = TypeVar("T")
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
@@ -86,6 +87,7 @@ class Format:
     architectures: ClassVar[tuple[Architecture, ...]] = ()
     zeros: ClassVar[tuple[str, ...]] = ()  # tensors without a place here, which must be zero
     free: ClassVar[tuple[str, ...]] = ()  # fields of a model that a configuration does not say
+    unsaid: ClassVar[Mapping[str, Any]] = {}  # written where nothing else is said: their own defaults may not fit
     refuses: ClassVar[str] = ""  # for people: what of the kind cannot be expressed
 
     def __init_subclass__(cls, model_type: str = "") -> None:

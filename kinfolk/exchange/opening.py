@@ -67,6 +67,8 @@ def fill(
     for row in plan:
         if all(name in at for name in row.theirs):
             problems += _take(row, Source(tensors, at, dtype), own[row.ours].shape, found)
+            if row.ours in found and not found[row.ours].isfinite().all():
+                problems.append(f"{', '.join(row.theirs)}: holds values that are NaN or infinite")
     if problems:
         rest = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(f"{tensors.folder} does not fit its config.json: {'; '.join(problems[:SHOWN])}{rest}")

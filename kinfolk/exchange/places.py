@@ -70,6 +70,16 @@ class Stacked(Place):
 
 
 @dataclasses.dataclass(frozen=True)
+class Rows(Stacked):
+    """Several maps of these heights, one under the other: grouped queries, keys and values."""
+
+    heights: Shape = ()
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        return {name: part.clone() for name, part in zip(names, x.split(self.heights), strict=True)}
+
+
+@dataclasses.dataclass(frozen=True)
 class Below(Place):
     """A table whose first rows are for nobody (positions that are counted from behind the padding's)."""
 

@@ -1,5 +1,7 @@
 """A recipe around an imported model: what its head learns from, and a gentle training to go on with."""
 
+from typing import Literal
+
 from kinfolk.exchange.folder import Imported
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.class_head import ClassHead
@@ -38,7 +40,7 @@ def recipe_of(model: Model, name: str, problem: str = "") -> Recipe:
     problem: what a configuration calls its `problem_type`.
     """
     objective = _judging(model, problem) or BY_HEAD.get(type(model.head), BY_TOPOLOGY[model.topology])
-    order = "documents" if isinstance(objective, SentencePairs) else "shuffled"
+    order: Literal["documents", "shuffled"] = "documents" if isinstance(objective, SentencePairs) else "shuffled"
     training = Training(
         steps=1000,
         batch_size=32,
@@ -58,7 +60,7 @@ def recipe_of_import(imported: Imported) -> Recipe:
 def _judging(model: Model, problem: str) -> Objective | None:
     """Return what a head that judges was taught with; texts of an encoder begin with a token, pictures do not."""
     head, opens = model.head, model.topology == "encoder" and not model.embedding.one_size
-    opening = "cls" if opens else "none"
+    opening: Literal["cls", "none"] = "cls" if opens else "none"
     if isinstance(head, ClassHead):
         kind = ClassifyMany if problem == SEVERAL else Classify
         return kind(opening=opening if head.pool == "first" else "none")

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from kinfolk.core import plugins
 from kinfolk.core.plain import load as load_spec
 from kinfolk.core.plain import read_toml
 from kinfolk.family import registry
@@ -22,6 +23,8 @@ def save(model: Transformer, folder: str | Path, tokenizer: str | Path | None = 
 
 def load(folder: str | Path) -> Transformer:
     """Read a model that `save` or a finished training run wrote."""
+    if (Path(folder) / "run.toml").is_file():
+        plugins.require(read_toml(Path(folder) / "run.toml").get("plugins", ()), folder)
     return load_model(folder, _spec_of)
 
 

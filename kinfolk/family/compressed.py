@@ -6,9 +6,12 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.attention import Attention
-from kinfolk.layers.compressed import Linformer, MemoryCompressed
+from kinfolk.layers.compressed import Linformer, MemoryCompressed, Sharing
 from kinfolk.layers.part import Mixer
 from kinfolk.ops.pattern import Causal, SameBlock
+
+RANK = 128
+"""Of Linformer, where none is asked for."""
 
 
 @relative(
@@ -20,14 +23,17 @@ from kinfolk.ops.pattern import Causal, SameBlock
     causal=False,
     changes="keys and values of all positions are mixed into a fixed number of slots by learned maps",
 )
-def linformer(*, max_len: int = 512, rank: int = 0, sharing: str = "headwise", **numbers: int | float) -> Recipe:
-    """Section 4; `rank` 0 is a quarter of the positions, the paper's 128 for 512."""
+def linformer(*, max_len: int = 512, rank: int = 0, sharing: Sharing = "headwise", **numbers: int | float) -> Recipe:
+    """Section 4; `rank` 0 is a quarter of the positions up to the paper's 128 for 512, and 128 beyond.
+
+    A rank that grew with the positions would make the cost quadratic again; by theorem 2 it need not.
+    """
     recipe = masked_only(bert(max_len=max_len, **numbers))  # type: ignore[arg-type]
     model = with_mixer(
         recipe.model,
         lambda look: Linformer(
             n_heads=look.n_heads,
-            rank=rank or max(1, max_len // 4),
+            rank=rank or min(RANK, max(1, max_len // 4)),
             sharing=sharing,
             bias=look.bias,
             dropout=look.dropout,

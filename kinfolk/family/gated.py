@@ -6,6 +6,7 @@ from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
 from kinfolk.layers.feed_forward import Dense, Gated
 from kinfolk.layers.part import FeedForward
+from kinfolk.ops.activated_linear import Activation
 
 
 @relative(
@@ -17,7 +18,7 @@ from kinfolk.layers.part import FeedForward
     causal=True,
     changes="feed-forwards multiply two maps of their input, one through a sigmoid, at two thirds of the width",
 )
-def glu(*, activation: str = "sigmoid", **numbers: int | float) -> Recipe:
+def glu(*, activation: Activation = "sigmoid", **numbers: int | float) -> Recipe:
     """Section 2, at as many weights as `d_ff` gives a dense one."""
 
     def gated(think: FeedForward) -> FeedForward:

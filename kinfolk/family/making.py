@@ -1,16 +1,18 @@
 """From a name and a few numbers to a recipe."""
 
+import dataclasses
 import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
-from kinfolk.core.paths import set_path
+from kinfolk.core.paths import Written, set_path, split
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import entry
-from kinfolk.family.sizes import SIZES, fit
+from kinfolk.family.sizes import DEFAULT_SIZE, SIZES, fit
 
 
-def make(name: str, size: str = "base", **overrides: Any) -> Recipe:
+def make(name: str, size: str = DEFAULT_SIZE, **overrides: Any) -> Recipe:
     """Return the recipe of a relative.
 
     An override is a number of the relative's own function (`n_layers=4`) or a dotted path into the recipe
@@ -30,7 +32,18 @@ def make(name: str, size: str = "base", **overrides: Any) -> Recipe:
     recipe = recipe.replace(training=fit(recipe.training, SIZES[size]))
     for path, value in dotted.items():
         recipe = set_path(recipe, path, value)
-    return recipe
+    return recipe.settled()
+
+
+def divided(assignments: Sequence[str], known: Mapping[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Divide `--set` into numbers of a relative (`n_layers=4`) and paths into its recipe (`model.dropout=0.1`)."""
+    pairs = [split(text) for text in assignments]
+    fields = [field.name for field in dataclasses.fields(Recipe)]
+    for path, _ in pairs:
+        if not set(path) & set(".[") and path not in (*known, *fields):
+            raise SpecError(f"--set {path}: {name} has no such number{suggest(path, [*known, *fields])}")
+    numbers = {path: Written(text).read() for path, text in pairs if path in known}
+    return numbers, tuple(f"{path}={text}" for path, text in pairs if path not in known)
 
 
 def numbers_of(function: Any) -> dict[str, Any]:

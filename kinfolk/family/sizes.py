@@ -20,6 +20,9 @@ class Size:
     training: dict[str, Any]
 
 
+DEFAULT_SIZE = "tiny"
+"""Where none is named, in Python and on the command line."""
+
 SIZES = {
     "tiny": Size(
         {

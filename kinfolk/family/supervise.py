@@ -1,7 +1,7 @@
 """From any relative to one that judges what it reads: another head and another objective, the same body."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.recipe import Recipe
@@ -104,7 +104,7 @@ def _asking(model: Model, n_classes: int, labels: str, apart: bool) -> tuple[Hea
         return PairHead(n_classes=n_classes, pool=pooling["pool"]), ClassifyApart(**reading)
     if labels in ("tags", "span"):
         # every token is asked, so each needs a state that has seen all
-        reads = "both" if model.topology == "encoder-decoder" else "tokens"
+        reads: Literal["tokens", "both"] = "both" if model.topology == "encoder-decoder" else "tokens"
         if labels == "tags":
             return TagHead(n_tags=n_classes), Tag(reads=reads)
         return SpanHead(), SpanAnswer(reads=reads)

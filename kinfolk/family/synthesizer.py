@@ -5,11 +5,11 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.attention import Attention
-from kinfolk.layers.synthesizer import Synthesizer
+from kinfolk.layers.synthesizer import Form, Synthesizer
 from kinfolk.models.model import Model
 
 
-def synthesized(model: Model, form: str, rank: int = 8) -> Model:
+def synthesized(model: Model, form: Form, rank: int = 8) -> Model:
     """Make up the scores of every self-attention in this form, under the same pattern."""
 
     def change(look: Attention) -> Synthesizer:
@@ -19,7 +19,7 @@ def synthesized(model: Model, form: str, rank: int = 8) -> Model:
     return with_mixer(model, change)
 
 
-def _synthesized(form: str, numbers: dict[str, int | float], rank: int = 8) -> Recipe:
+def _synthesized(form: Form, numbers: dict[str, int | float], rank: int = 8) -> Recipe:
     recipe = gpt2(**numbers)  # type: ignore[arg-type]
     return recipe.replace(name=f"synthesizer-{form}", model=synthesized(recipe.model, form, rank))
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
@@ -45,7 +45,7 @@ class Effort:
     lr: float = 0.0
     patience: int = 0
     metric: str = ""
-    cut: str = "head"
+    cut: Literal["head", "tail", "both"] = "head"
     validations: int = 1
 
 
@@ -68,6 +68,7 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
         # a head that judges already would be kept as it is, whatever it judges
         bare = recipe.replace(objective=BY_TOPOLOGY[own.topology])
         recipe = _pooled(as_classifier(bare, dataclasses.replace(labelling, length=length)), own.head)
+        recipe = _opened(recipe, data)
         entities = labelling.labels == "tags" and marks_entities(cast(Any, data.split("train")).classes)
         metric = "entity-f1" if entities else METRICS[labelling.labels]
         recipe = _beside(recipe, data)
@@ -87,6 +88,7 @@ def _beside(recipe: Recipe, data: Data) -> Recipe:
         alone = dataclasses.replace(data, splits={"train": part})
         bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
         made = _pooled(as_classifier(bare, cast(Labelling, labelling_of(alone))), recipe.model.head)
+        made = _opened(made, data)
         others.append(made.objective)
         heads.append(made.model.head)
     several = Several(task=recipe.objective, others=tuple(others), heads=tuple(heads))
@@ -141,6 +143,18 @@ def _pooled(recipe: Recipe, old: Head) -> Recipe:
         head = head.replace(pool=old.pool, activation=old.activation)
         return recipe.replace(model=recipe.model.replace(head=head))
     return recipe
+
+
+def _opened(recipe: Recipe, data: Data) -> Recipe:
+    """Let a pretrained encoder read texts behind the opening token that it was pretrained with, whatever is asked.
+
+    Without it every position is another one and there is no token to attend to where nothing is of interest: MiniLM
+    loses 0.10 of entity F1 on WNUT-17. Tokenizers that put nothing before a text (XLNet's) are left to do so.
+    """
+    objective, around = recipe.objective, data.tokenizer.around
+    if recipe.model.topology != "encoder" or not isinstance(objective, Labels) or (around and not around[0]):
+        return recipe
+    return recipe.replace(objective=objective.replace(opening="cls"))
 
 
 def _seeing(recipe: Recipe, data: Data) -> Recipe:

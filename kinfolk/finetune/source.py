@@ -12,17 +12,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from kinfolk.core import plugins
+from kinfolk.core import manifest
 from kinfolk.core.errors import CheckpointError
 from kinfolk.core.plain import load as load_spec
 from kinfolk.core.plain import read_toml
 from kinfolk.data import Tokenizer
 from kinfolk.exchange.folder import CONFIG, open_folder
 from kinfolk.exchange.recipe import recipe_of, recipe_of_import
-from kinfolk.exchange.tokenizing import read_tokenizer
 from kinfolk.family import registry
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.model import Model
+from kinfolk.models.room import check_size
 from kinfolk.train import folder
 from kinfolk.train.checkpoint import weights_file
 from kinfolk.train.knowing import own
@@ -68,27 +68,27 @@ def open_source(path: str | Path) -> Source:
 
 
 def _open_run(path: Path) -> Source:
-    about: dict[str, Any] = folder.read(path) if (path / folder.RUN).is_file() else {}
-    for plugin in about.get("plugins", ()):
-        plugins.load_plugin(plugin)
+    about: dict[str, Any] = folder.opened(path) if (path / folder.RUN).is_file() else {}
     registry.load()
     whole = "model" in read_toml(path / folder.SPEC)
     spec = path / folder.SPEC
     recipe = own(load_spec(Recipe, spec), path) if whole else recipe_of(load_spec(Model, spec), path.name)
     words = path / folder.TOKENIZER
     tokenizer = Tokenizer.load(words) if words.is_file() else None
-    return Source(path, recipe, _weights(weights_file(path)), tokenizer, tuple(about.get("classes", ())))
+    weights = weights_file(path)
+    check_size(recipe.model, weights)
+    return Source(path, recipe, _weights(weights), tokenizer, tuple(about.get("classes", ())))
 
 
 def _open_folder(path: Path) -> Source:
     imported = open_folder(path)
-    inner = read_tokenizer(path, imported.model_type)
-    tokenizer = None if inner is None else Tokenizer(inner)
-    return Source(path, recipe_of_import(imported), imported.model.state_dict(), tokenizer, imported.classes)
+    weights, tokenizer = imported.model.state_dict(), imported.own_tokenizer()
+    return Source(path, recipe_of_import(imported), weights, tokenizer, imported.classes)
 
 
 def _weights(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(file)
+        with manifest.verifying(file):
+            return load_file(file)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None

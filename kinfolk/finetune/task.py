@@ -13,6 +13,7 @@ from kinfolk.core.errors import DataError, MissingExtraError, SpecError, suggest
 from kinfolk.data.conll import is_conll
 from kinfolk.data.images import is_images
 from kinfolk.data.labels import BETWEEN
+from kinfolk.data.preparation import BETWEEN as SEPARATORS
 from kinfolk.data.questions import is_questions
 from kinfolk.data.sources import open_bytes
 from kinfolk.data.treebank import is_treebank
@@ -32,12 +33,18 @@ _FEW = 50
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task, and the columns of a table where it is found; "" is the usual name."""
+    """A task, and the columns of a table where it is found; "" is the usual name.
+
+    between: what separates classes that hold together, as in `Preparation`; "" is a bar.
+    unknown: "add" learns with classes that only the validation file has; "" refuses them.
+    """
 
     kind: str
     text: str = ""
     second: str = ""
     label: str = ""
+    between: str = ""
+    unknown: str = ""
 
     def data(self, path: Path, window: int = 0) -> str:
         """Return the name under which `open_data` reads a file for this task; answers are looked for in windows."""
@@ -46,9 +53,12 @@ class Task:
             if self.kind == "pairs" and not self.second:
                 raise SpecError("task 'pairs' asks for a second text: name its column with --second-column")
             given["labels"] = LABELS[self.kind]
+            given |= {"between": self.between if self.kind == "multi-label" else "", "unknown": self.unknown}
             return _named("labelled", given, path)
         if self.kind == "tag":
-            return _named("labelled", {"text": self.text, "label": self.label, "labels": "tags"}, path)
+            return _named(
+                "labelled", {"text": self.text, "label": self.label, "labels": "tags", "unknown": self.unknown}, path
+            )
         if self.kind == "answer":
             windows = {"window": str(window), "stride": str(max(1, window // 3))} if window else {}
             return _named("labelled", windows | {"labels": "span"}, path)
@@ -70,12 +80,10 @@ class Named(Task):
         return self.kind
 
 
-def choose(kind: str, path: Path, text: str = "", second: str = "", label: str = "") -> Task:
+def choose(kind: str, path: Path, text: str = "", second: str = "", label: str = "", between: str = "") -> Task:
     """Return the task that was named, its columns looked for in the file; with "auto", the task that the file shows."""
-    if kind not in (*TASKS, "auto"):
-        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*TASKS, 'auto'))}")
-    if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+    _refuse_unknown(kind, path, between)
+    kind = "multi-label" if between and kind == "auto" else kind
     plain = _by_name(path)
     if plain:
         return Task(plain if kind == "auto" else kind, text, second, label)
@@ -92,14 +100,26 @@ def choose(kind: str, path: Path, text: str = "", second: str = "", label: str =
         _usual(SECONDS, [n for n in names if n != text]) if kind in ("auto", "pairs", "regress") else ""
     )
     label = label or _usual(LABELLED, [n for n in names if n not in (text, second)])
+    labels = [_field(row, label) for row in rows] if label else []
+    guessed = between or separator_of(labels)
     if kind != "auto":
-        return Task(kind, text, second, label)
+        return Task(kind, text, second, label, guessed if kind == "multi-label" else "")
     if not text or not label:
         raise SpecError(
             f"{path}: what to learn is not clear from its columns ({', '.join(names[:8])}); name them with "
             f"--text-column and --label-column, or the task with --task"
         )
-    return Task(_kind([_field(row, label) for row in rows], second), text, second, label)
+    chosen = _kind(labels, second, guessed)
+    return Task(chosen, text, second, label, guessed if chosen == "multi-label" else "")
+
+
+def _refuse_unknown(kind: str, path: Path, between: str) -> None:
+    if kind not in (*TASKS, "auto"):
+        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*TASKS, 'auto'))}")
+    if between and between not in SEPARATORS:
+        raise SpecError(f"between: unknown {between!r}{suggest(between, SEPARATORS)}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder")
 
 
 def _by_name(path: Path) -> str:
@@ -115,9 +135,33 @@ def _by_name(path: Path) -> str:
     return "" if _ending(path) in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet") else "lm"
 
 
-def _kind(labels: Sequence[Any], second: str) -> str:
+def separator_of(labels: Sequence[Any]) -> str:
+    """Guess what separates several classes in one label, as in "3,10": "" if nothing does.
+
+    A bar always does. A comma or a semicolon does if at least two different labels have one and taking them apart
+    leaves fewer names than there are labels, which names that only happen to hold a comma do not.
+    """
+    texts = {x for x in labels if isinstance(x, str)}
+    if any(BETWEEN in text for text in texts):
+        return "bar"
+    for name in ("comma", "semicolon"):
+        mark = SEPARATORS[name]
+        names = {part.strip() for text in texts for part in text.split(mark)}
+        if sum(mark in text for text in texts) > 1 and len(names) < len(texts):
+            return name
+    return ""
+
+
+def separator_of_file(path: Path, label: str) -> str:
+    """Guess the separator of the labels of a file from its first rows; "" where it has no such column."""
+    if not label or _by_name(path):
+        return ""
+    return separator_of([_field(row, label) for row in itertools.islice(_rows(path), _LOOKED_AT)])
+
+
+def _kind(labels: Sequence[Any], second: str, between: str) -> str:
     """Tell what labels are by what they look like."""
-    if any(isinstance(x, list) or (isinstance(x, str) and BETWEEN in x) for x in labels):
+    if between or any(isinstance(x, list) for x in labels):
         return "multi-label"
     numbers = [_number(x) for x in labels]
     given = [x for x in numbers if x is not None]

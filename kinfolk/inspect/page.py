@@ -82,8 +82,12 @@ def render(title: str, data: Mapping[str, Any]) -> str:
 
 def document(title: str, body: Html, *scripts: Html) -> str:
     """Return a page that can draw what was seen; what the scripts need comes before the one that draws."""
-    style = join(asset("kinfolk.compare.report", "page.css"), asset(__package__, "page.css"))
-    return page(title, style, body, join(*scripts, tag("script", asset(__package__, "page.js"))))
+    return page(title, styles(), body, join(*scripts, tag("script", asset(__package__, "page.js"))))
+
+
+def styles() -> Html:
+    """Return the styles of a page that draws what was seen."""
+    return join(asset("kinfolk.compare.report", "page.css"), asset(__package__, "page.css"))
 
 
 def _map(one: Map, named: Sequence[Habit]) -> dict[str, Any]:

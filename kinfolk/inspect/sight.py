@@ -104,7 +104,7 @@ def _target(model: Transformer, tokenizer: Tokenizer, source: list[int], target:
         return [*tokenizer.encode(target), tokenizer.eos]
     from kinfolk.decoding import generate
 
-    written: list[int] = generate(model, [source], min(64, 2 * len(source)), greedy=True, stop=(tokenizer.eos,))[0]
+    written: list[int] = generate(model, [source], min(64, 2 * len(source)), greedy=True, ids=tokenizer.generation)[0]
     return written
 
 

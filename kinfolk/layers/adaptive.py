@@ -9,10 +9,12 @@ import itertools
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.cost import Cost, linear
+from kinfolk.core.device import host, known_on_host, send
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.embedding import EmbeddingModule, Outward, Tokens, TokensModule
-from kinfolk.layers.head import Head, NormalisedHead, known_tie
+from kinfolk.layers.head import Head, NormalisedHead, Tie
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.ops.cross_entropy import cross_entropy, token_losses
 
@@ -38,9 +40,9 @@ class Adaptive(Tokens, kind="adaptive"):
     A cluster as wide as the model has no map. `widths` overrides what `divisor` says.
     """
 
-    cutoffs: tuple[int, ...]
-    divisor: int = 4
-    widths: tuple[int, ...] = ()
+    cutoffs: tuple[PositiveInt, ...]
+    divisor: PositiveInt = 4
+    widths: tuple[PositiveInt, ...] = ()
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return _Adaptive(self, dims)
@@ -72,24 +74,28 @@ class _Clusters(Module):
         )
         self.register_buffer("cutoffs", torch.tensor(spec.cutoffs, dtype=torch.long), persistent=False)
         self.cutoffs: Tensor
+        # on the host wherever the module is
+        self.bounds = torch.tensor(spec.cutoffs, dtype=torch.long)
 
     def forward(self, tokens_BL: Tensor) -> Tensor:
         tokens = tokens_BL.reshape(-1).contiguous()
-        cluster = torch.bucketize(tokens, self.cutoffs, right=True)
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting() or not known_on_host(tokens_BL):
+            cluster = torch.bucketize(tokens, self.cutoffs, right=True)
             return self._all(tokens, cluster).view(*tokens_BL.shape, -1)
+        device, ids = tokens.device, host(tokens_BL).reshape(-1).contiguous()
+        cluster = torch.bucketize(ids, self.bounds, right=True)
         order = cluster.argsort(stable=True)
         counts = torch.bincount(cluster, minlength=len(self.tables)).tolist()
-        firsts = [0, *self.cutoffs.tolist()]
+        firsts = [0, *self.bounds.tolist()]
         vectors = [
             outer(table(ids - first))
             for table, outer, ids, first in zip(
-                self.tables, self.maps, tokens[order].split(counts), firsts, strict=True
+                self.tables, self.maps, tokens[send(order, device)].split(counts), firsts, strict=True
             )
         ]
         back = torch.empty_like(order)
-        back[order] = torch.arange(len(order), device=order.device)
-        return torch.cat(vectors)[back].unflatten(0, tokens_BL.shape)
+        back[order] = torch.arange(len(order))
+        return torch.cat(vectors)[send(back, device)].unflatten(0, tokens_BL.shape)
 
     def _all(self, tokens: Tensor, cluster: Tensor) -> Tensor:
         """Look every token up in every table: a graph cannot be told how many tokens are in each."""
@@ -130,13 +136,10 @@ class AdaptiveSoftmax(Head, kind="adaptive-softmax"):
     projections. "tied": the embedding's tables and maps, which must be cut alike if they are cut.
     """
 
-    cutoffs: tuple[int, ...]
-    divisor: int = 4
-    widths: tuple[int, ...] = ()
-    weights: str = "untied"
-
-    def __post_init__(self) -> None:
-        known_tie(self.weights)
+    cutoffs: tuple[PositiveInt, ...]
+    divisor: PositiveInt = 4
+    widths: tuple[PositiveInt, ...] = ()
+    weights: Tie = "untied"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> NormalisedHead:
         return _AdaptiveSoftmax(self, dims, embedding)
@@ -221,7 +224,8 @@ class _AdaptiveSoftmax(NormalisedHead):
 
     def _inside(self, targets_L: Tensor, c: int) -> tuple[Tensor, Tensor]:
         """Return which targets are in a rare cluster, and which of its words they are."""
-        where = ((targets_L >= self.bounds[c]) & (targets_L < self.bounds[c + 1])).nonzero()[:, 0]
+        ids_L = host(targets_L)
+        where = send(((ids_L >= self.bounds[c]) & (ids_L < self.bounds[c + 1])).nonzero()[:, 0], targets_L.device)
         return where, targets_L[where] - self.bounds[c]
 
 

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveFloat, PositiveInt
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.maps import Map, Mapped
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.part import Part
-from kinfolk.ops.activated_linear import ACTIVATIONS
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class AddedMap(Map):
@@ -50,13 +50,9 @@ class Lora(Mapped, kind="lora"):
 
     makes: ClassVar[type[Map]] = AddedMap
 
-    rank: int = 8
-    alpha: float = 16.0
+    rank: PositiveInt = 8
+    alpha: PositiveFloat = 16.0
     maps: tuple[str, ...] = ("qkv", "q", "kv", "out")
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise SpecError(f"rank: {self.rank} is not allowed; 1 is the least")
 
     def exchanged(self, name: str, linear: Linear) -> nn.Module:
         return AddedMap(self, linear) if name.rpartition(".")[2] in self.maps else linear
@@ -75,14 +71,8 @@ class Adapted(Part, kind="adapted"):
     """
 
     part: Part
-    width: int = 64
-    activation: str = "gelu"
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise SpecError(f"width: {self.width} is not allowed; 1 is the least")
-        if self.activation not in ACTIVATIONS:
-            raise SpecError(f"activation: unknown {self.activation!r}{suggest(self.activation, ACTIVATIONS)}")
+    width: PositiveInt = 64
+    activation: Activation = "gelu"
 
     def build(self, dims: Dims) -> Module:
         module = self.part.build(dims)

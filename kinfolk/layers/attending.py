@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context, Memory
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
@@ -56,12 +57,10 @@ class Feeding(Mixer, kind="feeding-rnn"):
 
     cell: Recurrent = LSTM()
     score: Score = General()
-    n_layers: int = 1
+    n_layers: PositiveInt = 1
 
     def __post_init__(self) -> None:
         _refuse_directions(self.cell)
-        if self.n_layers < 1:
-            raise SpecError(f"n_layers: {self.n_layers} is not allowed; at least 1")
 
     def build(self, dims: Dims) -> PartModule:
         return _Feeding(self, dims)

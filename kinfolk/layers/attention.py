@@ -4,20 +4,27 @@ They project, hand queries, keys and values to `ops.attend`, and project back. W
 where things stand is the position's, what is remembered while decoding is the cache's.
 """
 
+import dataclasses
 import functools
+from typing import Literal
 
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.layers.attention_cost import score_cost
 from kinfolk.layers.cache import MemorySlots, Ring, Slots
 from kinfolk.layers.module import Dims, Linear
+from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
-from kinfolk.layers.span import Look, Span, Unlimited
+from kinfolk.layers.qk_norm import norm_cost, norms_of
+from kinfolk.layers.span import Span, Unlimited, faded
 from kinfolk.layers.talk import Silent, Talk
 from kinfolk.ops.attend import Scoring, View, attend, scored_pairs
+from kinfolk.ops.both_ways import BothWays
 from kinfolk.ops.pattern import Full, Pattern
 from kinfolk.ops.plan import pairs
 
@@ -28,19 +35,29 @@ class Attention(Mixer, kind="attention"):
     `n_kv_heads` heads of keys and values are shared by the heads of queries: 0 means as many, 1 is multi-query (Shazeer
     2019), between is grouped-query (Ainslie et al. 2023). `d_head` 0 means d_model / n_heads, `scale`
     0 means 1 / sqrt(d_head). `dropout` falls on the weights. Heads look as far as the pattern lets them
-    unless `span` says otherwise, and alone unless `talk` does.
+    unless `span` says otherwise, and alone unless `talk` does. `qk_norm` normalises queries and keys before they are
+    rotated (QK-norm, Henry et al. 2020), each head alone or all heads as one vector (`qk_norm_over`). `out_bias`
+    false leaves the output projection without a bias.
     """
 
-    n_heads: int
-    n_kv_heads: int = 0
-    d_head: int = 0
+    n_heads: PositiveInt
+    n_kv_heads: NonNegativeInt = 0
+    d_head: NonNegativeInt = 0
     pattern: Pattern = Full()
     position: Position = NoPosition()
     span: Span = Unlimited()
     talk: Talk = Silent()
     bias: bool = True
-    dropout: float = 0.0
-    scale: float = 0.0
+    dropout: Rate = 0.0
+    scale: NonNegativeFloat = 0.0
+    qk_norm: Norm = NoNorm()
+    qk_norm_over: Literal["head", "heads"] = "head"
+    out_bias: bool = True
+
+    @property
+    def reads_prefix(self) -> bool:
+        # what is built on attention, spans and talking heads know one direction only
+        return self.kind == Attention.kind and isinstance(self.span, Unlimited) and isinstance(self.talk, Silent)
 
     def build(self, dims: Dims) -> PartModule:
         return _SelfAttention(self, dims)
@@ -48,25 +65,26 @@ class Attention(Mixer, kind="attention"):
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         d_head, n_kv = _widths(self, dims)
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
-        maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias)
+        maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias and self.out_bias)
+        maps += norm_cost(self, d_q, d_head) + norm_cost(self, d_kv, d_head)
         pattern = self.span.bounded(self.pattern, dims)
         seen = pairs(pattern, shape.length, shape.length) / shape.length
         explicit = self.position.explicit or self.span.explicit or self.talk.explicit or self.dropout > 0
         scored = scored_pairs(pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
         where = self.position.cost(dims, Heads(self.n_heads, d_head), scored or seen)
         how = self.span.cost(dims, self.n_heads, scored) + self.talk.cost(self.n_heads, scored)
-        return maps + _score_cost(d_q, d_kv, self, seen, scored) + where + how
+        return maps + score_cost(d_q, d_kv, self, seen, scored) + where + how
 
 
 class CrossAttention(Mixer, kind="cross-attention"):
     """Multi-head attention of a decoder to the encoder's states (Vaswani et al. 2017, section 3.2.3)."""
 
-    n_heads: int
-    n_kv_heads: int = 0
-    d_head: int = 0
+    n_heads: PositiveInt
+    n_kv_heads: NonNegativeInt = 0
+    d_head: NonNegativeInt = 0
     bias: bool = True
-    dropout: float = 0.0
-    scale: float = 0.0
+    dropout: Rate = 0.0
+    scale: NonNegativeFloat = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _CrossAttention(self, dims)
@@ -77,7 +95,7 @@ class CrossAttention(Mixer, kind="cross-attention"):
         per_query = linear(dims.d_model, d_q, self.bias) + linear(d_q, dims.d_model, self.bias)
         # the memory is projected once for the whole sequence of queries; its states are kept by the encoder
         per_key = linear(dims.d_model, 2 * d_kv, self.bias, kept=False).scaled(shape.memory / shape.length)
-        scores = _score_cost(d_q, 0, self, shape.memory, shape.memory if self.dropout else 0.0)
+        scores = score_cost(d_q, 0, self, shape.memory, shape.memory if self.dropout else 0.0)
         return per_query + per_key + scores + Cost(kept=2 * d_kv * shape.memory / shape.length)
 
 
@@ -89,23 +107,31 @@ class _SelfAttention(PartModule):
         self.heads = [spec.n_heads, self.n_kv, self.n_kv]
         packs = 3 if self.n_kv == spec.n_heads else 1
         self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs)
-        self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
+        self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias and spec.out_bias, ends_branch=True)
+        self.norms = norms_of(spec, self.n_kv, self.d_head)
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
+        # distances have one meaning in training and in decoding, whether or not a prefix is read both ways
+        self.causal = spec.pattern.causal and dims.prompt == "causal"
         self.span = spec.span.build(dims, spec.n_heads)
         self.talk = spec.talk.build(spec.n_heads, spec.pattern)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
         packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
-        q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in packed_BLHK.split_with_sizes(self.heads, dim=2))
+        parts = packed_BLHK.split_with_sizes(self.heads, dim=2)
+        if self.norms is not None:
+            parts = (*self.norms(parts[0], parts[1]), parts[2])
+        q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in parts)
         q_BHLK, k_BGLK = self.position.turn(q_BHLK, k_BGLK, ctx)
         look = self.span.look(self.spec.pattern, x_BLD, ctx)
+        pattern = look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
         if state is None:
-            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, look.pattern)
+            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, pattern)
         else:
             k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
-        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.spec.pattern.causal)
-        scoring = _scoring(self, ctx, _faded(hooks, look, view), self.spec.scale or None)
-        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, look.pattern, view, self.talk.among_heads(scoring))
+            view = view if ctx.visible_until is None else dataclasses.replace(view, until_BL=ctx.visible_until)
+        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
+        scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
+        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, self.talk.among_heads(scoring))
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
@@ -175,7 +201,8 @@ def _view(ctx: Context, pattern: Pattern) -> View:
         keep_BM=None if hidden or padding is None else padding.keep_BL,
         q_group_BL=ctx.group_BL,
         k_group_BM=ctx.group_BL,
-        visible_BLM=ctx.visible_BLM,
+        visible_BLM=ctx.visible_pairs,
+        until_BL=ctx.visible_until,
     )
 
 
@@ -191,21 +218,3 @@ def _scoring(
 def _report(ctx: Context, scores_BHLM: Tensor) -> Tensor:
     ctx.tap("scores", scores_BHLM)
     return scores_BHLM
-
-
-def _faded(hooks: Hooks, look: Look, view: View) -> Hooks:
-    """Add what a span does to the scores to what a position does."""
-    if look.fade is None:
-        return hooks
-    where, fade = hooks.bias, functools.partial(look.fade, view.start)
-    return hooks._replace(bias=fade if where is None else lambda *tile: where(*tile) + fade(*tile))
-
-
-def _score_cost(d_q: int, d_kv: int, spec: Attention | CrossAttention, seen: float, scored: float) -> Cost:
-    """Scores and weighted values: two products per seen key; queries, keys, values and norms are kept.
-
-    Where the fused kernel cannot be used, so are the weights of all `scored` keys, what dropout leaves of them, and
-    queries, keys and values in the order of the products.
-    """
-    explicit = spec.n_heads * scored * (2 if spec.dropout else 1) + (3 * d_q if scored else 0)
-    return Cost(flops=4.0 * d_q * seen, kept=d_q + 2 * d_kv + spec.n_heads + explicit)

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import ShapeError, SpecError
@@ -19,13 +20,13 @@ class Axial(Position, kind="axial"):
     those of the two vectors, which together are as wide as the model; (): halves.
     """
 
-    shape: tuple[int, ...] = ()
-    widths: tuple[int, ...] = ()
+    shape: tuple[PositiveInt, ...] = ()
+    widths: tuple[PositiveInt, ...] = ()
 
     def __post_init__(self) -> None:
         for name, pair in (("shape", self.shape), ("widths", self.widths)):
-            if pair and (len(pair) != 2 or min(pair) < 1):
-                raise SpecError(f"{name}: {pair} should be two numbers above zero")
+            if pair and len(pair) != 2:
+                raise SpecError(f"{name}: {pair} should be two numbers")
 
     def sizes(self, dims: Dims) -> tuple[tuple[int, int], tuple[int, int]]:
         """Return rows and columns, and the widths of both vectors."""

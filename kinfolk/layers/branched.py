@@ -72,4 +72,4 @@ class _Branches(Module):
         y_HTK = y_BLd.flatten(0, 1).unflatten(1, (n, -1)).transpose(0, 1)
         # branches are examples to the feed-forward, which knows of each position alone
         u_HTD, _ = self.think(y_HTK @ w_HKD, Context(), None)
-        return torch.tensordot(after_H, u_HTD, 1).unflatten(0, y_BLd.shape[:2])
+        return torch.tensordot(after_H.to(u_HTD.dtype), u_HTD, 1).unflatten(0, y_BLd.shape[:2])

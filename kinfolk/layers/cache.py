@@ -36,8 +36,8 @@ class Slots(Rows):
             view = View(start=ctx.start)
         else:
             rows_B1 = torch.arange(len(k_BGLK), device=k_BGLK.device)[:, None]
-            self.k_BGMK[rows_B1, :, ctx.pos_BL] = k_BGLK.transpose(1, 2)
-            self.v_BGMK[rows_B1, :, ctx.pos_BL] = v_BGLK.transpose(1, 2)
+            self.k_BGMK[rows_B1, :, ctx.pos_BL] = k_BGLK.transpose(1, 2).to(self.k_BGMK.dtype)
+            self.v_BGMK[rows_B1, :, ctx.pos_BL] = v_BGLK.transpose(1, 2).to(self.v_BGMK.dtype)
             view = View(q_pos_BL=ctx.pos_BL)
         return self.k_BGMK.narrow(2, 0, stop), self.v_BGMK.narrow(2, 0, stop), view
 
@@ -73,8 +73,8 @@ class Ring(Slots):
         size, first_B1 = self.k_BGMK.shape[2], pos_BL[:, :1]
         if pos_BL.shape[1] == 1 and ctx.padding is None:
             rows_B, slot_B = torch.arange(len(pos_BL), device=pos_BL.device), pos_BL[:, 0] % size
-            self.k_BGMK[rows_B, :, slot_B] = k_BGLK[:, :, 0]
-            self.v_BGMK[rows_B, :, slot_B] = v_BGLK[:, :, 0]
+            self.k_BGMK[rows_B, :, slot_B] = k_BGLK[:, :, 0].to(self.k_BGMK.dtype)
+            self.v_BGMK[rows_B, :, slot_B] = v_BGLK[:, :, 0].to(self.v_BGMK.dtype)
             self.pos_BM[rows_B, slot_B] = pos_BL[:, 0]
             return
         n_real = pos_BL.shape[1] if ctx.padding is None else ctx.padding.keep_BL.sum(1, keepdim=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from kinfolk.core.context import Context
+from kinfolk.core.device import host, send
 
 
 class Recurrence:
@@ -42,7 +43,7 @@ class Recurrence:
     def forget(self, rows_B: Tensor) -> None:
         """Begin anew with these examples."""
         if self.values is not None and bool(rows_B.any()):
-            away_B1 = rows_B.to(self.values[0].device)[:, None]
+            away_B1 = send(rows_B, self.values[0].device)[:, None]
             self.values = tuple(value.masked_fill(away_B1, 0.0) for value in self.values)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -66,19 +67,21 @@ class Pieces:
 
     @classmethod
     def of(cls, group_BL: Tensor, keep_BL: Tensor) -> "Pieces":
-        """Cut rows where the document changes."""
+        """Cut rows where the document changes; on the host, since the number of pieces decides about shapes."""
+        device, group_BL, keep_BL = group_BL.device, host(group_BL), host(keep_BL)
         n_rows, n = group_BL.shape
         new_BL = torch.ones_like(keep_BL)
         new_BL[:, 1:] = group_BL[:, 1:] != group_BL[:, :-1]
         piece_BL = new_BL.flatten().cumsum(0).unflatten(0, (n_rows, n)) - 1
-        place_L = torch.arange(n, device=group_BL.device)
+        place_L = torch.arange(n)
         begin_BL = torch.where(new_BL, place_L, 0).cummax(1).values
-        lengths_N = torch.zeros(int(piece_BL[-1, -1]) + 1, dtype=torch.long, device=group_BL.device)
+        lengths_N = torch.zeros(int(piece_BL[-1, -1]) + 1, dtype=torch.long)
         lengths_N = lengths_N.index_add(0, piece_BL.flatten(), keep_BL.flatten().long())
         row_N = new_BL.nonzero()[:, 0]
         goes_on_N = (new_BL & (group_BL == 0) & (place_L == 0))[new_BL]
         last_B = torch.where(keep_BL, piece_BL, -1).max(1).values
-        return cls((piece_BL * n + place_L - begin_BL).flatten(), lengths_N.clamp(min=1), row_N, goes_on_N, last_B)
+        at_b = (piece_BL * n + place_L - begin_BL).flatten()
+        return cls(*(send(x, device) for x in (at_b, lengths_N.clamp(min=1), row_N, goes_on_N, last_B)))
 
 
 def go_on(cell: nn.Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, width: int) -> Tensor:
@@ -92,14 +95,15 @@ def go_on(cell: nn.Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, widt
         memory.note(_values(end))
         return y_BLD
     shape, device = x_BLD.shape[:2], x_BLD.device
-    group_BL = torch.zeros(shape, dtype=torch.long, device=device) if ctx.group_BL is None else ctx.group_BL
-    keep_BL = torch.ones(shape, dtype=torch.bool, device=device) if ctx.padding is None else ctx.padding.keep_BL
+    none, every = torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool)
+    group_BL = send(none, device) if ctx.group_BL is None else ctx.group_BL
+    keep_BL = send(every, device) if ctx.padding is None else ctx.padding.keep_BL
     pieces = Pieces.of(group_BL, keep_BL)
     n, longest = len(pieces.row_N), shape[1]
     x_ND = x_BLD.new_zeros(n * longest, x_BLD.shape[2]).index_copy(0, pieces.at_b, x_BLD.flatten(0, 1))
     begin = tuple(value[pieces.row_N].masked_fill(~pieces.goes_on_N[:, None], 0.0) for value in start)
     packed = pack_padded_sequence(
-        x_ND.unflatten(0, (n, longest)), pieces.lengths_N.cpu(), batch_first=True, enforce_sorted=False
+        x_ND.unflatten(0, (n, longest)), host(pieces.lengths_N), batch_first=True, enforce_sorted=False
     )
     y, end = cell(packed, _state(begin))
     y_NLD = pad_packed_sequence(y, batch_first=True, total_length=longest)[0]

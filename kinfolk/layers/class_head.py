@@ -1,17 +1,18 @@
 """Heads over whole sequences: which class a text belongs to, or what number it stands for."""
 
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.module import Dims, Dropout, Linear
-from kinfolk.ops.activated_linear import ACTIVATIONS
-from kinfolk.ops.readout import POOLS, readout
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
+from kinfolk.ops.readout import Pool, readout
 
 
 class JudgingHead(HeadModule):
@@ -39,19 +40,9 @@ class PoolingHead(Head):
     "relu" that of the Long Range Arena (Tay et al. 2021); "none": no such layer. Dropout is the model's.
     """
 
-    pool: str = "first"
-    activation: str = "none"
-    d_hidden: int = 0
-
-    def __post_init__(self) -> None:
-        known = ("none", *ACTIVATIONS)
-        pools = (*POOLS, "three")
-        if self.pool not in pools:
-            raise SpecError(f"pool: unknown {self.pool!r}{suggest(self.pool, pools)}")
-        if self.activation not in known:
-            raise SpecError(f"activation: unknown {self.activation!r}{suggest(self.activation, known)}")
-        if self.d_hidden < 0:
-            raise SpecError(f"d_hidden: {self.d_hidden} is not allowed; 0 is the width of the model")
+    pool: Literal[Pool, "three"] = "first"
+    activation: Literal["none", Activation] = "none"
+    d_hidden: NonNegativeInt = 0
 
     @property
     def n_outputs(self) -> int:
@@ -97,12 +88,7 @@ class PoolingModule(JudgingHead):
 class ClassHead(PoolingHead, kind="class"):
     """Score `n_classes` classes of a whole sequence: [B, classes]."""
 
-    n_classes: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.n_classes < 1:
-            raise SpecError(f"n_classes: {self.n_classes} is not allowed; there is at least one class")
+    n_classes: PositiveInt
 
     @property
     def n_outputs(self) -> int:

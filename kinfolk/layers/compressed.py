@@ -1,15 +1,16 @@
 """Mixers that look at fewer keys and values than there are positions."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt, Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.packing import by_document, refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
@@ -18,7 +19,7 @@ from kinfolk.ops.attend import Scoring, View, attend
 from kinfolk.ops.compress import compress_positions, compress_windows
 from kinfolk.ops.pattern import Causal, Full
 
-SHARING = ("none", "headwise", "key-value", "layerwise")
+Sharing = Literal["none", "headwise", "key-value", "layerwise"]
 
 
 class Linformer(Mixer, kind="linformer"):
@@ -29,17 +30,11 @@ class Linformer(Mixer, kind="linformer"):
     "layerwise" (one map for all layers of a stack). A slot is made of all positions, so there is no causal form.
     """
 
-    n_heads: int
-    rank: int
-    sharing: str = "headwise"
+    n_heads: PositiveInt
+    rank: PositiveInt
+    sharing: Sharing = "headwise"
     bias: bool = True
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.sharing not in SHARING:
-            raise SpecError(f"sharing: unknown {self.sharing!r}{suggest(self.sharing, SHARING)}")
-        if self.rank < 1:
-            raise SpecError(f"rank: {self.rank} is not allowed; at least 1")
+    dropout: Rate = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         if dims.direction == "past":
@@ -153,14 +148,10 @@ class MemoryCompressed(Mixer, kind="memory-compressed"):
     and value are 0, so that the first queries, who see no window yet, have somewhere to look.
     """
 
-    n_heads: int
-    stride: int = 3
+    n_heads: PositiveInt
+    stride: PositiveInt = 3
     bias: bool = True
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.stride < 1:
-            raise SpecError(f"stride: {self.stride} is not allowed; at least 1")
+    dropout: Rate = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _MemoryCompressed(self, dims)

@@ -11,27 +11,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt, Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.packing import refuse_pairs
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.rows import Axes, Rows
+from kinfolk.ops.kernel import Direction
 from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
-
-DIRECTIONS = ("past", "both")
 
 
 class Convolution(Mixer):
     """Axis: kernels of `kernel` taps over the past, or centred over "both" sides."""
 
-    kernel: int
-    direction: str = "past"
+    kernel: PositiveInt
+    direction: Direction = "past"
     bias: bool = True
 
     def __post_init__(self) -> None:
-        _check(self.kernel, self.direction)
+        if self.direction == "both" and self.kernel % 2 == 0:
+            raise SpecError(f"kernel: {self.kernel} is not allowed; with direction 'both' it must be odd")
 
 
 class LightConv(Convolution, kind="light-conv"):
@@ -41,8 +42,8 @@ class LightConv(Convolution, kind="light-conv"):
     falls on the normalised taps (DropConnect).
     """
 
-    n_heads: int
-    dropout: float = 0.0
+    n_heads: PositiveInt
+    dropout: Rate = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _LightConv(self, dims)
@@ -57,8 +58,8 @@ class DynamicConv(Convolution, kind="dynamic-conv"):
     As `LightConv`, but every position makes its own kernels by a linear map of its own gated input.
     """
 
-    n_heads: int
-    dropout: float = 0.0
+    n_heads: PositiveInt
+    dropout: Rate = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _DynamicConv(self, dims)
@@ -77,7 +78,7 @@ class SeparableConv(Convolution, kind="separable-conv"):
     `d_out` is the width it maps to; 0 means the width it came with.
     """
 
-    d_out: int = 0
+    d_out: NonNegativeInt = 0
 
     def build(self, dims: Dims) -> PartModule:
         return _SeparableConv(self, dims)
@@ -90,7 +91,7 @@ class SeparableConv(Convolution, kind="separable-conv"):
 class Conv(Convolution, kind="conv"):
     """A kernel across positions and channels; `d_out` is the width it maps to, 0 the width it came with."""
 
-    d_out: int = 0
+    d_out: NonNegativeInt = 0
 
     def build(self, dims: Dims) -> PartModule:
         return _Conv(self, dims)
@@ -253,15 +254,6 @@ class _Conv(_Convolution):
             y_BLD = y_BLD + (tap_BLD if same_BLt is None else tap_BLD * same_BLt[..., t, None])
         assert isinstance(y_BLD, Tensor)
         return y_BLD, state
-
-
-def _check(kernel: int, direction: str) -> None:
-    """Refuse what no convolution can be."""
-    if direction not in DIRECTIONS:
-        raise SpecError(f"direction: unknown {direction!r}{suggest(direction, DIRECTIONS)}")
-    if kernel < 1 or (direction == "both" and kernel % 2 == 0):
-        allowed = "odd, to reach as far on either side" if direction == "both" else "at least 1"
-        raise SpecError(f"kernel: {kernel} is not allowed; with direction {direction!r} it must be {allowed}")
 
 
 def _gated_cost(spec: LightConv | DynamicConv, dims: Dims) -> Cost:

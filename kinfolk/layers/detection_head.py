@@ -7,9 +7,9 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.cost import Cost, linear
 from kinfolk.layers.embedding import EmbeddingModule
-from kinfolk.layers.head import Head, HeadModule, scored
+from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.ops.activated_linear import ACTIVATIONS
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class DetectionHead(Head, kind="detection"):
@@ -18,7 +18,7 @@ class DetectionHead(Head, kind="detection"):
     Clark et al. 2020, section 2 and the released code. As scores of two classes: 0 for a token that was kept.
     """
 
-    activation: str = "gelu"
+    activation: Activation = "gelu"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _DetectionHead(self, dims)
@@ -40,9 +40,10 @@ class _DetectionHead(HeadModule):
         return F.pad(self._score(x_BLD).unsqueeze(-1), (1, 0))
 
     def loss(self, x_BLD: Tensor, targets_BL: Tensor, epsilon: float = 0.0, over: str = "all") -> Tensor:
-        x_LD, targets_L = scored(x_BLD, targets_BL)
-        score_L = self._score(x_LD)
-        return F.binary_cross_entropy_with_logits(score_L, targets_L.to(score_L.dtype), reduction="sum")
+        # nearly all tokens are scored, and which are is known where they were drawn: the others weigh nothing
+        score_BL = self._score(x_BLD)
+        weight_BL = (targets_BL != IGNORE).to(score_BL.dtype)
+        return F.binary_cross_entropy_with_logits(score_BL, targets_BL.to(score_BL.dtype), weight_BL, reduction="sum")
 
     @torch.no_grad()
     def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
@@ -52,4 +53,5 @@ class _DetectionHead(HeadModule):
 
     def _score(self, x_BLD: Tensor) -> Tensor:
         score_BL: Tensor = self.output(self.activation(self.hidden(x_BLD))).squeeze(-1)
-        return score_BL
+        # a sum over all tokens needs more than 16 bits
+        return score_BL.float() if score_BL.element_size() < 4 else score_BL

@@ -1,14 +1,15 @@
 """Attention that keeps content and distance apart: DeBERTa, both releases."""
 
 import functools
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention, _SelfAttention
 from kinfolk.layers.module import Dims, Dropout, Linear, Module, borrow
 from kinfolk.layers.norm import NoNorm, Norm
@@ -16,8 +17,8 @@ from kinfolk.layers.part import PartModule
 from kinfolk.layers.position import NO_HOOKS, Heads, Hooks, Position, PositionModule
 from kinfolk.ops.relative import distances, log_bucket, picked_by_keys, picked_scores
 
-TERMS = ("c2p", "p2c")
-MAPS = ("own", "attention")
+Term = Literal["c2p", "p2c"]
+TERMS: tuple[Term, ...] = get_args(Term)
 
 
 class Disentangled(Position, kind="disentangled"):
@@ -30,23 +31,18 @@ class Disentangled(Position, kind="disentangled"):
     are the position's, the first with a bias if `key_bias`; "attention": those of content.
     """
 
-    terms: tuple[str, ...] = TERMS
-    farthest: int = 0
-    buckets: int = 0
-    maps: str = "own"
+    terms: tuple[Term, ...] = TERMS
+    farthest: NonNegativeInt = 0
+    buckets: NonNegativeInt = 0
+    maps: Literal["own", "attention"] = "own"
     norm: Norm = NoNorm()
     key_bias: bool = True
 
     explicit: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for term in self.terms:
-            if term not in TERMS:
-                raise SpecError(f"terms: unknown {term!r}{suggest(term, TERMS)}")
-        if self.maps not in MAPS:
-            raise SpecError(f"maps: unknown {self.maps!r}{suggest(self.maps, MAPS)}")
-        if self.buckets < 0 or self.buckets == 1 or self.farthest < 0:
-            raise SpecError(f"buckets: {self.buckets} and farthest: {self.farthest} must be 0, or 2 and more")
+        if self.buckets == 1:
+            raise SpecError(f"buckets: {self.buckets} is not allowed; 0, or 2 and more")
 
     def rows(self, dims: Dims) -> int:
         """Return the number of rows in one direction."""

@@ -2,11 +2,12 @@
 
 import dataclasses
 import itertools
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import ShapeError
@@ -72,9 +73,9 @@ class Tokens(Embedding, kind="tokens"):
     """
 
     position: Position = NoPosition()
-    scale: str = "none"
+    scale: Literal["none", "sqrt"] = "none"
     norm: Norm = NoNorm()
-    n_segments: int = 0
+    n_segments: NonNegativeInt = 0
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return TokensModule(self, dims, nn.Embedding(dims.vocab_size, dims.d_model))
@@ -141,7 +142,7 @@ class Factorised(Tokens, kind="factorised"):
     A tied head goes the same way back, so that its logits have the rank of the narrow table.
     """
 
-    d_inner: int = 128
+    d_inner: PositiveInt = 128
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return _Factorised(self, dims)
@@ -189,7 +190,7 @@ class Projected(Embedding, kind="projected"):
     """
 
     of: Embedding
-    d_inner: int = 128
+    d_inner: PositiveInt = 128
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return ProjectedModule(self, dims)

@@ -14,11 +14,10 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.convolution import Conv, SeparableConv
-from kinfolk.layers.feed_forward import known
 from kinfolk.layers.module import Dims, Dropout, Linear
 from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.layers.part import FeedForward, Mixer, Part, PartModule
-from kinfolk.ops.activated_linear import ACTIVATIONS
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class GatedUnit(FeedForward, kind="gated-unit"):
@@ -137,7 +136,7 @@ class ConvBranches(Mixer, kind="conv-branches"):
     left: Mixer
     right: Mixer
     last: Mixer
-    activations: tuple[str, str] = ("relu", "relu")
+    activations: tuple[Activation, Activation] = ("relu", "relu")
     norm: Norm = LayerNorm()
 
     def __post_init__(self) -> None:
@@ -145,8 +144,6 @@ class ConvBranches(Mixer, kind="conv-branches"):
             if not isinstance(getattr(self, name), Conv | SeparableConv):
                 kind = getattr(self, name).kind
                 raise SpecError(f"{name}: {kind!r} does not map to any width; use 'conv' or 'separable-conv'")
-        for activation in self.activations:
-            known(activation)
 
     def build(self, dims: Dims) -> PartModule:
         return _ConvBranches(self, dims)

@@ -8,22 +8,22 @@ first choices before all second ones and so let a token lose its second expert t
 costs no time and has no say in the balance.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeFloat, PositiveInt, Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.device import full_precision, host, send
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
-from kinfolk.layers.feed_forward import known
 from kinfolk.layers.module import Dims, Linear, Linears, Module
 from kinfolk.layers.part import FeedForward, PartModule
+from kinfolk.ops.activated_linear import Activation
 from kinfolk.ops.experts import Weights, mix_experts
-from kinfolk.ops.routing import chance_of_choice, imbalance, take_seats, top_two, unevenness
-
-SECOND = ("all", "none", "threshold", "random")
+from kinfolk.ops.routing import chance_of_choice, imbalance, most_seats, take_seats, top_two, unevenness
 
 
 class Router(Spec):
@@ -50,13 +50,9 @@ class Top2(Router, kind="top-2"):
     "random" (with probability share / threshold while training, always at evaluation). `balance` weighs the loss.
     """
 
-    second: str = "random"
-    threshold: float = 0.2
-    balance: float = 1e-2
-
-    def __post_init__(self) -> None:
-        if self.second not in SECOND:
-            raise SpecError(f"second: unknown {self.second!r}{suggest(self.second, SECOND)}")
+    second: Literal["all", "none", "threshold", "random"] = "random"
+    threshold: NonNegativeFloat = 0.2
+    balance: NonNegativeFloat = 1e-2
 
     @property
     def n_choices(self) -> int:
@@ -71,7 +67,7 @@ class Top2(Router, kind="top-2"):
 
 def _scores(x_LD: Tensor, weight_ED: Tensor) -> Tensor:
     """Return scores of the experts, in at least 32 bits (Fedus et al. 2021, section 2.4)."""
-    with torch.autocast(x_LD.device.type, enabled=False):
+    with full_precision(x_LD):
         x_LD = x_LD.float() if x_LD.element_size() < 4 else x_LD
         return nn.functional.linear(x_LD, weight_ED.to(x_LD.dtype))
 
@@ -109,9 +105,9 @@ class Switch(Router, kind="switch"):
     and `z` the mean squared log-sum of scores, which keeps them small (Zoph et al. 2022, equation 5).
     """
 
-    jitter: float = 1e-2
-    balance: float = 1e-2
-    z: float = 0.0
+    jitter: Rate = 1e-2
+    balance: NonNegativeFloat = 1e-2
+    z: NonNegativeFloat = 0.0
 
     @property
     def n_choices(self) -> int:
@@ -152,8 +148,8 @@ class NoisyTopK(Router, kind="noisy-top-k"):
     numbers of tokens). All scores start at zero.
     """
 
-    k: int = 2
-    balance: float = 1e-2
+    k: PositiveInt = 2
+    balance: NonNegativeFloat = 1e-2
 
     @property
     def n_choices(self) -> int:
@@ -200,19 +196,12 @@ class Experts(FeedForward, kind="experts"):
     """
 
     alone: ClassVar[bool] = False
-    n_experts: int
-    d_ff: int
-    activation: str = "relu"
+    n_experts: PositiveInt
+    d_ff: PositiveInt
+    activation: Activation = "relu"
     bias: bool = True
     router: Router = Top2()
-    capacity: float = 0.0
-
-    def __post_init__(self) -> None:
-        known(self.activation)
-        if self.n_experts < 1 or self.capacity < 0:
-            raise SpecError(
-                f"experts: n_experts {self.n_experts} must be above 0, capacity {self.capacity} not negative"
-            )
+    capacity: NonNegativeFloat = 0.0
 
     def build(self, dims: Dims) -> PartModule:
         return _Experts(self, dims)
@@ -239,19 +228,33 @@ class _Experts(PartModule):
         ctx.tap("gates", gate_BLk)
         weights = Weights(self.widen.weights, self.widen.biases, self.narrow.weights, self.narrow.biases)
         y_LD = mix_experts(
-            x_BLD.flatten(0, 1), expert_BLk.flatten(0, 1), gate_BLk.flatten(0, 1), weights, self.spec.activation
+            x_BLD.flatten(0, 1),
+            expert_BLk.flatten(0, 1),
+            gate_BLk.flatten(0, 1),
+            weights,
+            self.spec.activation,
+            self._seats(x_BLD, ctx),
         )
         return y_LD.view_as(x_BLD), state
 
+    def _seats(self, x_BLD: Tensor, ctx: Context) -> int | None:
+        """Return the most tokens that an expert can have; None where only the router decides that."""
+        if not (self.training and self.spec.capacity):
+            return None
+        n_batch, length = x_BLD.shape[:2]
+        each = length if ctx.group_BL is not None else most_seats(length, self.spec.n_experts, self.spec.capacity)
+        return n_batch * each
+
     def _route(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         """Return experts and gates; `n_experts` stands for nobody, whom padding and those without a seat take."""
-        x_LD, keep_L = x_BLD.flatten(0, 1), None if ctx.padding is None else ctx.padding.keep_BL.flatten()
-        expert_Lk, gate_Lk = self.router(x_LD if keep_L is None else x_LD[keep_L], ctx)
-        if keep_L is not None:
+        x_LD, at_L = x_BLD.flatten(0, 1), None
+        if ctx.padding is not None:
+            at_L = send(host(ctx.padding.keep_BL).flatten().nonzero()[:, 0], x_BLD.device)
+        expert_Lk, gate_Lk = self.router(x_LD if at_L is None else x_LD[at_L], ctx)
+        if at_L is not None:
             size = (len(x_LD), expert_Lk.shape[1])
-            where = keep_L[:, None].expand(size)
-            expert_Lk = expert_Lk.new_full(size, self.spec.n_experts).masked_scatter(where, expert_Lk)
-            gate_Lk = gate_Lk.new_zeros(size).masked_scatter(where, gate_Lk)
+            expert_Lk = expert_Lk.new_full(size, self.spec.n_experts).index_copy(0, at_L, expert_Lk)
+            gate_Lk = gate_Lk.new_zeros(size).index_copy(0, at_L, gate_Lk)
         expert_BLk, gate_BLk = (t.unflatten(0, x_BLD.shape[:2]) for t in (expert_Lk, gate_Lk))
         if self.training and self.spec.capacity:
             expert_BLk = take_seats(expert_BLk, ctx.group_BL, self.spec.n_experts, self.spec.capacity, self.first)

@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import ShapeError, SpecError
@@ -13,12 +14,8 @@ from kinfolk.layers.position import NoPosition, Position
 class Features(Embedding, kind="features"):
     """A linear map of vectors of `n_features` numbers, plus positions, then dropout."""
 
-    n_features: int
+    n_features: PositiveInt
     position: Position = NoPosition()
-
-    def __post_init__(self) -> None:
-        if self.n_features < 1:
-            raise SpecError(f"n_features must be at least 1, got {self.n_features}")
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return _Features(self, dims)

@@ -6,29 +6,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import FeedForward, PartModule
-from kinfolk.ops.activated_linear import ACTIVATIONS, activated_linear
-
-
-def known(activation: str) -> None:
-    """Refuse an activation without a name."""
-    if activation not in ACTIVATIONS:
-        raise SpecError(f"activation: unknown {activation!r}{suggest(activation, ACTIVATIONS)}")
+from kinfolk.ops.activated_linear import Activation, activated_linear
 
 
 class Dense(FeedForward, kind="dense"):
     r"""$W_2\,\phi(W_1 x + b_1) + b_2$ (Vaswani et al. 2017, equation 2)."""
 
-    d_ff: int
-    activation: str = "relu"
+    d_ff: PositiveInt
+    activation: Activation = "relu"
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        known(self.activation)
 
     def build(self, dims: Dims) -> PartModule:
         return _Dense(self, dims)
@@ -81,15 +73,12 @@ class Gated(FeedForward, kind="gated"):
     parameters, see `at_equal_parameters`.
     """
 
-    d_ff: int
-    activation: str = "gelu-tanh"
+    d_ff: PositiveInt
+    activation: Activation = "gelu-tanh"
     bias: bool = False
 
-    def __post_init__(self) -> None:
-        known(self.activation)
-
     @classmethod
-    def at_equal_parameters(cls, dense: Dense, activation: str, bias: bool = False) -> "Gated":
+    def at_equal_parameters(cls, dense: Dense, activation: Activation, bias: bool = False) -> "Gated":
         """Return one with as many weights as a dense one, to a rest of less than one row."""
         return cls(d_ff=max(1, dense.d_ff * 2 // 3), activation=activation, bias=bias)
 
@@ -122,11 +111,9 @@ class Chunked(FeedForward, kind="chunked"):
     """
 
     part: FeedForward
-    size: int = 256
+    size: PositiveInt = 256
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise SpecError(f"size: {self.size} is not allowed; a piece has at least one position")
         if not self.part.alone:
             raise SpecError(f"part: positions of {self.part.kind!r} compete, so they cannot come in pieces")
 

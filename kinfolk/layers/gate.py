@@ -7,6 +7,7 @@ to the identity.
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import FiniteFloat
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Linear, Module
@@ -61,7 +62,7 @@ class _Input(Module):
 class OutputGate(Gate, kind="output"):
     r"""$x + \sigma(W x - b) \odot y$: what is added is gated."""
 
-    bias: float = 2.0
+    bias: FiniteFloat = 2.0
 
     def build(self, width: int) -> Module:
         return _Output(self.bias, width)
@@ -83,7 +84,7 @@ class _Output(Module):
 class HighwayGate(Gate, kind="highway"):
     r"""$z \odot x + (1 - z) \odot y$ with $z = \sigma(W x + b)$ (Srivastava et al. 2015)."""
 
-    bias: float = 2.0
+    bias: FiniteFloat = 2.0
 
     def build(self, width: int) -> Module:
         return _Highway(self.bias, width)
@@ -94,13 +95,13 @@ class HighwayGate(Gate, kind="highway"):
 
 class _Highway(_Output):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return torch.lerp(y, x, torch.sigmoid(self.map(x) + self.bias))
+        return _lerp(y, x, torch.sigmoid(self.map(x) + self.bias))
 
 
 class SigmoidTanhGate(Gate, kind="sigmoid-tanh"):
     r"""$x + \sigma(W y - b) \odot \tanh(U y)$."""
 
-    bias: float = 2.0
+    bias: FiniteFloat = 2.0
 
     def build(self, width: int) -> Module:
         return _SigmoidTanh(self.bias, width)
@@ -127,7 +128,7 @@ class GRUGate(Gate, kind="gru"):
     stream before its map, nothing but z has a bias, and z opens for the new instead of the old.
     """
 
-    bias: float = 2.0
+    bias: FiniteFloat = 2.0
 
     def build(self, width: int) -> Module:
         return _GRU(self.bias, width)
@@ -151,4 +152,10 @@ class _GRU(Module):
         x_reset, x_update = self.from_x(x).chunk(2, -1)
         reset = torch.sigmoid(y_reset + x_reset)
         update = torch.sigmoid(y_update + x_update - self.bias)
-        return torch.lerp(x, torch.tanh(y_new + self.from_reset(reset * x)), update)
+        return _lerp(x, torch.tanh(y_new + self.from_reset(reset * x)), update)
+
+
+def _lerp(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """Return x + share (y - x) in the widest of their types: autocast, which makes maps narrow, has no rule for it."""
+    dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), share.dtype)
+    return torch.lerp(x.to(dtype), y.to(dtype), share.to(dtype))

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.bounds import FiniteFloat, Inside, NonNegativeFloat
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Module
 
@@ -17,13 +17,9 @@ class Pondering(Spec):
     mean of steps and remainder among the losses.
     """
 
-    eps: float = 0.01
-    bias: float = 1.0
-    ponder: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not 0 < self.eps < 1:
-            raise SpecError(f"eps: {self.eps} is not allowed; chances add up to 1 - eps, between 0 and 1")
+    eps: Inside = 0.01
+    bias: FiniteFloat = 1.0
+    ponder: NonNegativeFloat = 0.01
 
     def steps_at_first(self, most: int) -> int:
         """Return how many steps are made before anything is learnt, when every chance is that of the bias."""

@@ -6,24 +6,24 @@ token looks only at those of its own.
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.rng import derive
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.rows import Axes, Rows
 from kinfolk.ops import hashing, lsh
+from kinfolk.ops.kernel import Direction
 from kinfolk.ops.lsh import Looking, Recent, Sight
-
-DRAWS = ("own", "plain")
 
 
 class Hashing(Spec):
@@ -35,18 +35,14 @@ class Hashing(Spec):
     as Hugging Face does with its `hash_seed`.
     """
 
-    n_rounds: int = 4
-    buckets: tuple[int, ...] = ()
-    seed: int = 0
-    draws: str = "own"
+    n_rounds: PositiveInt = 4
+    buckets: tuple[PositiveInt, ...] = ()
+    seed: NonNegativeInt = 0
+    draws: Literal["own", "plain"] = "own"
 
     def __post_init__(self) -> None:
-        if self.n_rounds < 1:
-            raise SpecError(f"hashing.n_rounds: {self.n_rounds} should be at least 1")
-        if self.draws not in DRAWS:
-            raise SpecError(f"hashing.draws: unknown {self.draws!r}{suggest(self.draws, DRAWS)}")
-        if any(n < 1 or (n > 1 and n % 2) for n in self.buckets):
-            raise SpecError(f"hashing.buckets: {self.buckets} should be even numbers, or 1 for a single bucket")
+        if any(n > 1 and n % 2 for n in self.buckets):
+            raise SpecError(f"buckets: {self.buckets} should be even numbers, or 1 for a single bucket")
 
 
 class Hashed(Mixer, kind="hashed"):
@@ -57,18 +53,14 @@ class Hashed(Mixer, kind="hashed"):
     round that found it. `score_scale` multiplies q . k: 1 in Trax and Hugging Face, 1 / sqrt(d_head) in other code.
     """
 
-    n_heads: int
-    d_head: int = 0
-    direction: str = "past"
+    n_heads: PositiveInt
+    d_head: NonNegativeInt = 0
+    direction: Direction = "past"
     sight: Sight = Recent()
     hashing: Hashing = Hashing()
-    repeats: str = "once"
-    score_scale: float = 1.0
+    repeats: Literal["once", "each"] = "once"
+    score_scale: PositiveFloat = 1.0
     bias: bool = True
-
-    def __post_init__(self) -> None:
-        # refuses what it does not know
-        assert self.looking
 
     @property
     def looking(self) -> Looking:
@@ -103,7 +95,7 @@ class _HashedAttention(PartModule):
         self.register_buffer("rotations_HKrj", rotations, persistent=False)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: "BucketState | None") -> tuple[Tensor, "BucketState | None"]:
-        if ctx.visible_BLM is not None:
+        if ctx.visible_pairs is not None:
             raise ShapeError("hashed attention finds its keys by hashing: it has no place for a table of who sees whom")
         qv = self.qv(x_BLD).unflatten(-1, (2, self.spec.n_heads, self.d_head))
         q_BHLK, v_BHLK = (x.transpose(1, 2) for x in qv.unbind(2))

@@ -4,6 +4,7 @@ A head answers two questions about states: `logits(x)`, and `loss(x, targets)`, 
 """
 
 import dataclasses
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.device import host, remember, send
 from kinfolk.core.spec import Spec
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.norm import LayerNorm, Norm
-from kinfolk.ops.activated_linear import ACTIVATIONS
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 from kinfolk.ops.cross_entropy import CHUNK_BYTES, cross_entropy, smoothing, token_losses
 
-TIES = ("tied", "untied")
+Tie = Literal["tied", "untied"]
 
 
 class HeadModule(Module):
@@ -55,10 +56,8 @@ class HeadModule(Module):
     @torch.no_grad()
     def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return the cross-entropy of every target, 0 where none is scored: for evaluation."""
-        out_BL = torch.zeros(targets_BL.shape, dtype=x_BLD.dtype, device=x_BLD.device)
         x_LD, targets_L = scored(x_BLD, targets_BL)
-        out_BL[targets_BL != IGNORE] = token_losses(self.states(x_LD), self.weight, self.bias, targets_L)
-        return out_BL
+        return spread(token_losses(self.states(x_LD), self.weight, self.bias, targets_L), targets_BL)
 
 
 class NormalisedHead(HeadModule):
@@ -98,18 +97,37 @@ class NormalisedHead(HeadModule):
 
     @torch.no_grad()
     def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
-        out_BL = torch.zeros(targets_BL.shape, dtype=x_BLD.dtype, device=x_BLD.device)
         x_LD, targets_L = scored(x_BLD, targets_BL)
-        out_BL[targets_BL != IGNORE] = self.each(x_LD, targets_L).to(x_BLD.dtype)
-        return out_BL
+        return spread(self.each(x_LD, targets_L), targets_BL)
 
 
 def scored(x_BLD: Tensor, targets_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the states and targets of scored positions only; the rest is not worth an output layer."""
-    keep_BL = targets_BL != IGNORE
-    if bool(keep_BL.all()):
-        return x_BLD.flatten(0, 1), targets_BL.flatten()
-    return x_BLD[keep_BL], targets_BL[keep_BL]
+    at_L, known = _places(targets_BL), host(targets_BL).flatten()
+    x_LD, targets_L = x_BLD.flatten(0, 1), targets_BL.flatten()
+    if at_L is None:
+        return x_LD, _alongside(targets_L, known)
+    here_L = send(at_L, x_BLD.device)
+    return x_LD[here_L], _alongside(targets_L[here_L], known[at_L])
+
+
+def spread(losses_L: Tensor, targets_BL: Tensor) -> Tensor:
+    """Return losses of scored positions where those are, 0 elsewhere."""
+    at_L = _places(targets_BL)
+    if at_L is None:
+        return losses_L.view_as(targets_BL)
+    out_L = losses_L.new_zeros(targets_BL.numel())
+    return out_L.index_copy_(0, send(at_L, losses_L.device), losses_L).view_as(targets_BL)
+
+
+def _places(targets_BL: Tensor) -> Tensor | None:
+    """Return where targets are scored, counted through all examples, as the host knows it; None: everywhere."""
+    keep_L = host(targets_BL).flatten() != IGNORE
+    return None if bool(keep_L.all()) else keep_L.nonzero()[:, 0]
+
+
+def _alongside(x: Tensor, known: Tensor) -> Tensor:
+    return x if x.device.type == "cpu" else remember(x, known)
 
 
 class Head(Spec):
@@ -122,12 +140,6 @@ class Head(Spec):
     def cost(self, dims: Dims) -> Cost:
         """Return its cost per scored token."""
         raise NotImplementedError
-
-
-def known_tie(weights: str) -> None:
-    """Refuse a word for tying that is none."""
-    if weights not in TIES:
-        raise SpecError(f"weights: unknown {weights!r}{suggest(weights, TIES)}")
 
 
 def output_cost(dims: Dims, weights: str, bias: bool) -> Cost:
@@ -146,14 +158,9 @@ class LMHead(Head, kind="lm"):
     `scale` "rsqrt" divides states by sqrt(d_model), so that a table of unit vectors gives logits of their size (T5).
     """
 
-    weights: str = "tied"
+    weights: Tie = "tied"
     bias: bool = False
-    scale: str = "none"
-
-    def __post_init__(self) -> None:
-        known_tie(self.weights)
-        if self.scale not in ("none", "rsqrt"):
-            raise SpecError(f"scale: unknown {self.scale!r}{suggest(self.scale, ('none', 'rsqrt'))}")
+    scale: Literal["none", "rsqrt"] = "none"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _LMHead(self, dims, embedding)
@@ -186,13 +193,9 @@ class MaskedLMHead(Head, kind="masked-lm"):
     2020); "model": it stays in the width of the model, and the table's own map leads back.
     """
 
-    activation: str = "gelu"
+    activation: Activation = "gelu"
     norm: Norm = LayerNorm(eps=1e-12)
-    to: str = "model"
-
-    def __post_init__(self) -> None:
-        if self.to not in ("model", "table"):
-            raise SpecError(f"to: unknown {self.to!r}{suggest(self.to, ('model', 'table'))}")
+    to: Literal["model", "table"] = "model"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return MaskedLMHeadModule(self, dims, embedding)

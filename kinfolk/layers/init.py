@@ -1,11 +1,12 @@
 """Axis Init: the weights a model starts from."""
 
 import math
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
+from kinfolk.core.bounds import NonNegativeFloat
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import PartModule
@@ -58,8 +59,8 @@ class Xavier(Init, kind="xavier"):
 class Normal(Init, kind="normal"):
     r"""$N(0, std)$; with `branches` "scaled", maps that end one of n branches have $std / \sqrt{n}$ (GPT-2)."""
 
-    std: float = 0.02
-    branches: str = "plain"
+    std: NonNegativeFloat = 0.02
+    branches: Literal["plain", "scaled"] = "plain"
 
     def linear(self, module: nn.Linear, dims: Dims) -> None:
         ends = self.branches == "scaled" and isinstance(module, Linear) and module.ends_branch

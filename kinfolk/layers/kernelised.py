@@ -5,24 +5,23 @@ Weights never exist, so there is no dropout on them and no position that scores 
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.position import Heads, NoPosition, Position
 from kinfolk.layers.rows import Rows
 from kinfolk.ops.attend import View, attend
-from kinfolk.ops.features import ROWS, Elu, Exponential, FeatureMap, Rectified, draw
-from kinfolk.ops.kernel import DIRECTIONS, Sums, kernel_attend, kernel_continue, work
+from kinfolk.ops.features import Elu, Exponential, FeatureMap, Rectified, draw
+from kinfolk.ops.kernel import Direction, Sums, kernel_attend, kernel_continue, work
 from kinfolk.ops.pattern import Causal, Full
-
-KERNELS = ("softmax", "hyperbolic", "relu")
 
 
 class Kernelised(Mixer):
@@ -33,14 +32,13 @@ class Kernelised(Mixer):
 
     projects: ClassVar[bool] = True  # features are products with directions
 
-    n_heads: int
-    d_head: int = 0
-    direction: str = "past"
+    n_heads: PositiveInt
+    d_head: NonNegativeInt = 0
+    direction: Direction = "past"
     position: Position = NoPosition()
     bias: bool = True
 
     def __post_init__(self) -> None:
-        _choice("direction", self.direction, DIRECTIONS)
         if self.position.explicit:
             raise SpecError(f"position: {self.position.kind!r} scores pairs, which {self.kind!r} never makes")
 
@@ -90,17 +88,10 @@ class Performer(Kernelised, kind="performer"):
     training (0: never). Reports how far the output is from that of the softmax as "approximation_error".
     """
 
-    kernel: str = "softmax"
-    n_features: int = 0
-    rows: str = "orthogonal"
-    redraw: int = 1000
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _choice("kernel", self.kernel, KERNELS)
-        _choice("rows", self.rows, ROWS)
-        if self.n_features < 0 or self.redraw < 0:
-            raise SpecError(f"n_features {self.n_features} and redraw {self.redraw} must not be negative")
+    kernel: Literal["softmax", "hyperbolic", "relu"] = "softmax"
+    n_features: NonNegativeInt = 0
+    rows: Literal["orthogonal", "independent"] = "orthogonal"
+    redraw: NonNegativeInt = 1000
 
     def build(self, dims: Dims) -> PartModule:
         return _Performer(self, dims)
@@ -141,7 +132,7 @@ class _Kernelised(PartModule):
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Remembered | None) -> tuple[Tensor, Remembered | None]:
-        if ctx.visible_BLM is not None:
+        if ctx.visible_pairs is not None:
             raise ShapeError(f"{self.spec.kind}: keys are summed before they are seen; single pairs cannot be hidden")
         heads = self.spec.n_heads, self.d_head
         q_BHLK, k_BHLK, v_BHLK = (x.unflatten(-1, heads).transpose(1, 2) for x in self.qkv(x_BLD).chunk(3, dim=-1))
@@ -193,6 +184,7 @@ class _Performer(_Kernelised):
         # saved with the weights, so that a loaded model has its features and a resumed run draws the same ones
         self.register_buffer("seed", torch.tensor(0))
         self.register_buffer("drawn", torch.tensor(0))
+        self._read, self._number = (0, 0), 0
         self._draw(0)
 
     def draw(self) -> None:
@@ -202,8 +194,15 @@ class _Performer(_Kernelised):
 
     def at_step(self, step: int) -> None:
         """Draw new directions if this step of training begins with others than there are."""
-        if self.training and self.spec.redraw and step // self.spec.redraw != int(self.drawn):
+        if not self.training or not self.spec.redraw:
+            return
+        # read again only after somebody has written it: at every step, reading would make an accelerator wait
+        if self._read != (id(self.drawn), self.drawn._version):
+            self._number = int(self.drawn)
+        if step // self.spec.redraw != self._number:
             self._draw(step // self.spec.redraw)
+            self._number = step // self.spec.redraw
+        self._read = id(self.drawn), self.drawn._version
 
     def phi(self) -> FeatureMap:
         if self.spec.kernel == "relu":
@@ -228,8 +227,3 @@ class _Performer(_Kernelised):
         spec, n_directions = self.spec, self.spec.n_directions(self.d_head)
         self.w_RK.copy_(draw(n_directions, self.d_head, spec.rows, int(self.seed), count))
         self.drawn.fill_(count)
-
-
-def _choice(field: str, found: str, known: tuple[str, ...]) -> None:
-    if found not in known:
-        raise SpecError(f"{field}: unknown {found!r}{suggest(found, known)}")

@@ -1,16 +1,18 @@
 """Knowledge attention and recontextualisation: what the mentions of a text may mean, told to its words (KnowBERT)."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.core.batch import IGNORE
+from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.context import Context, Mentions
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.device import host
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Dropout, Linear, Module, borrow
 from kinfolk.layers.norm import LayerNorm, Norm
 from kinfolk.layers.part import Mixer, PartModule
@@ -18,7 +20,6 @@ from kinfolk.layers.residual import Residual, dropout_cost
 from kinfolk.ops.attend import View, attend
 from kinfolk.ops.pattern import Full
 
-LINKERS = ("softmax", "margin")
 HIDDEN = -1e4
 """The score of a candidate that is not there."""
 RARE = 1e-6
@@ -40,23 +41,19 @@ class KnowledgeAttention(Mixer, kind="knowledge-attention"):
     entities as they are.
     """
 
-    n_entities: int
-    d_entity: int = 200
-    n_heads: int = 4
-    d_ff: int = 1024
-    d_score: int = 100
-    linker: str = "softmax"
-    margin: float = 0.2
-    weight: float = 1.0
+    n_entities: PositiveInt
+    d_entity: PositiveInt = 200
+    n_heads: PositiveInt = 4
+    d_ff: PositiveInt = 1024
+    d_score: PositiveInt = 100
+    linker: Literal["softmax", "margin"] = "softmax"
+    margin: NonNegativeFloat = 0.2
+    weight: NonNegativeFloat = 1.0
     frozen: bool = False
 
     def __post_init__(self) -> None:
-        if self.linker not in LINKERS:
-            raise SpecError(f"linker: unknown {self.linker!r}{suggest(self.linker, LINKERS)}")
         if self.d_entity % self.n_heads:
             raise SpecError(f"d_entity: {self.d_entity} is not a multiple of n_heads {self.n_heads}")
-        if self.n_entities < 1:
-            raise SpecError(f"n_entities: {self.n_entities} is not allowed; there is at least one")
 
     def build(self, dims: Dims) -> PartModule:
         return _KnowledgeAttention(self, dims)
@@ -119,7 +116,7 @@ class _KnowledgeAttention(PartModule):
         return self.outward(self.across(h_BLE, s_BSE, told.real)), state
 
     def _refuse_unknown(self, told: Mentions) -> None:
-        most = int(told.entities_BSC.max())
+        most = int(host(told.entities_BSC).max())
         if most >= self.spec.n_entities:
             raise ShapeError(f"knowledge-attention: entity {most} is beyond the n_entities {self.spec.n_entities}")
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.embedding import EmbeddingModule
@@ -21,12 +22,8 @@ class LogisticMixture(Head, kind="logistic-mixture"):
     a state that has read those before it, so means need no further dependence on them. `first` is the id of value 0.
     """
 
-    n_components: int = 10
-    first: int = 7
-
-    def __post_init__(self) -> None:
-        if self.n_components < 1 or self.first < 0:
-            raise SpecError(f"n_components: {self.n_components} must be at least 1, first: {self.first} not negative")
+    n_components: PositiveInt = 10
+    first: NonNegativeInt = 7
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _LogisticMixture(self, dims)
@@ -45,10 +42,15 @@ class _LogisticMixture(NormalisedHead):
         self.scores = Linear(dims.d_model, 3 * spec.n_components)
 
     def log_probs(self, x_LD: Tensor) -> Tensor:
-        scores_LR, n_values = self.scores(x_LD), self.highest + 1
+        scores_LR, n_values = self._scores(x_LD), self.highest + 1
         values = torch.arange(n_values, device=x_LD.device).repeat(len(x_LD))
         found_LV = mixture(scores_LR.repeat_interleave(n_values, 0), values, self.highest).unflatten(0, (-1, n_values))
         return torch.nn.functional.pad(found_LV, (self.first, 0), value=IMPOSSIBLE)
+
+    def _scores(self, x_LD: Tensor) -> Tensor:
+        """Return the numbers of all components in at least 32 bits: probabilities are differences of them."""
+        scores_LR: Tensor = self.scores(x_LD)
+        return scores_LR.to(torch.promote_types(scores_LR.dtype, torch.float32))
 
     def total(self, x_LD: Tensor, targets_L: Tensor) -> Tensor:
         return -self._log_prob(x_LD, targets_L).sum()
@@ -58,5 +60,5 @@ class _LogisticMixture(NormalisedHead):
 
     def _log_prob(self, x_LD: Tensor, targets_L: Tensor) -> Tensor:
         value_L = targets_L - self.first
-        found_L = mixture(self.scores(x_LD), value_L.clamp(min=0), self.highest)
+        found_L = mixture(self._scores(x_LD), value_L.clamp(min=0), self.highest)
         return torch.where(value_L >= 0, found_L, IMPOSSIBLE)

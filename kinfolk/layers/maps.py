@@ -6,18 +6,19 @@ computes around them, its state while decoding, what it reports.
 
 import dataclasses
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Module, Shared
 from kinfolk.layers.part import Part, PartModule
-from kinfolk.ops.activated_linear import activate, activated_linear
+from kinfolk.ops.activated_linear import Activation, activate, activated_linear
 from kinfolk.ops.gated_linear import gated_linear
 
 LEVELS = 127
@@ -44,11 +45,11 @@ class Map(Module):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
-    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+    def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         """Return the map of activated values."""
         return activated_linear(u_BLF, self.weight, self.bias, activation)
 
-    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+    def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         """Return the map of gated values."""
         return gated_linear(u_BLf, self.weight, self.bias, activation)
 
@@ -104,11 +105,7 @@ class Rank(Spec):
     """The width between the two maps that one was made of."""
 
     map: str
-    rank: int
-
-    def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise SpecError(f"rank: {self.rank} of map {self.map!r} is not allowed; 1 is the least")
+    rank: PositiveInt
 
 
 class TwoMaps(Map):
@@ -133,11 +130,11 @@ class TwoMaps(Map):
         y: Tensor = self.outer(self.inner(x))
         return y
 
-    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+    def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         y: Tensor = self.outer(self.inner.after(u_BLF, activation))
         return y
 
-    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+    def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         y: Tensor = self.outer(self.inner.after_gate(u_BLf, activation))
         return y
 
@@ -223,12 +220,12 @@ class WholeMap(Map):
     def forward(self, x: Tensor) -> Tensor:
         return self._quick(x) if self._is_quick(x) else super().forward(x)
 
-    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+    def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         if self._is_quick(u_BLF):
             return self._quick(activate(u_BLF, activation))
         return super().after(u_BLF, activation)
 
-    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+    def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         if self._is_quick(u_BLf):
             inner, plain = u_BLf.chunk(2, -1)
             return self._quick(activate(inner, activation) * plain)
@@ -273,11 +270,7 @@ class Int8(Mapped, kind="int8"):
 
     makes: ClassVar[type[Map]] = WholeMap
 
-    activations: str = "int8"
-
-    def __post_init__(self) -> None:
-        if self.activations not in (known := ("int8", "float")):
-            raise SpecError(f"activations: unknown {self.activations!r}{suggest(self.activations, known)}")
+    activations: Literal["int8", "float"] = "int8"
 
     def exchanged(self, name: str, linear: Linear) -> nn.Module:
         return WholeMap(linear, self.activations == "int8")

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError
 from kinfolk.layers.embedding import EmbeddingModule
-from kinfolk.layers.head import Head, NormalisedHead, known_tie, output_cost
+from kinfolk.layers.head import Head, NormalisedHead, Tie, output_cost
 from kinfolk.layers.module import Dims, Linear, borrow
 from kinfolk.ops.cross_entropy import mixture_cross_entropy, mixture_token_losses
 
@@ -14,13 +14,8 @@ from kinfolk.ops.cross_entropy import mixture_cross_entropy, mixture_token_losse
 class MixtureHead(Head, kind="mixture"):
     r"""$\sum_k \pi_k\,\mathrm{softmax}(E \tanh(W_k h))$ with $\pi = \mathrm{softmax}(W_\pi h)$ (Yang et al. 2018)."""
 
-    n_components: int = 15
-    weights: str = "tied"
-
-    def __post_init__(self) -> None:
-        known_tie(self.weights)
-        if self.n_components < 1:
-            raise SpecError(f"n_components: {self.n_components} is not allowed; a mixture has at least one")
+    n_components: PositiveInt = 15
+    weights: Tie = "tied"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> NormalisedHead:
         return _MixtureHead(self, dims, embedding)

@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from kinfolk.ops.activated_linear import activated_linear
+from kinfolk.ops.activated_linear import Activation, activated_linear
 from kinfolk.ops.gated_linear import gated_linear
 
 M = TypeVar("M", bound=nn.Module)
@@ -46,7 +46,8 @@ class Dims:
     dropout: float
     n_sublayers: int  # residual branches of the deepest stack, for initialisations that depend on depth
     shared: Shared = dataclasses.field(default_factory=Shared, compare=False)  # of the stack that is being built
-    direction: str = "both"  # "past" inside a decoder, where nothing may see the future
+    direction: Literal["past", "both"] = "both"  # "past" inside a decoder, where nothing may see the future
+    prompt: Literal["causal", "bidirectional"] = "causal"  # how a decoder reads a prefix
     n_branches: int = 1  # residual branches of all stacks together
     d_table: int = 0  # width of the table that a tied head shares, where it is not d_model; told when costs are counted
 
@@ -79,11 +80,11 @@ class Linear(nn.Linear):
         """How many maps it adds to the depth of its branch."""
         return self.packs
 
-    def after(self, u_BLF: Tensor, activation: str) -> Tensor:
+    def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         """Return the map of activated values, which are not kept."""
         return activated_linear(u_BLF, self.weight, self.bias, activation)
 
-    def after_gate(self, u_BLf: Tensor, activation: str) -> Tensor:
+    def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         """Return the map of gated values, which are not kept."""
         return gated_linear(u_BLf, self.weight, self.bias, activation)
 

@@ -1,12 +1,13 @@
 """Axis Norm: how activations are normalised."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Fraction, NonNegativeFloat
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Module
 from kinfolk.ops.rms_norm import rms_norm
@@ -37,7 +38,7 @@ class NoNorm(Norm, kind="none"):
 class LayerNorm(Norm, kind="layer-norm"):
     r"""$g\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + b$ over the last axis (Ba et al. 2016)."""
 
-    eps: float = 1e-5
+    eps: NonNegativeFloat = 1e-5
 
     def build(self, width: int) -> nn.Module:
         return nn.LayerNorm(width, eps=self.eps)
@@ -50,15 +51,13 @@ class RMSNorm(Norm, kind="rms-norm"):
     r"""$g\,x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$: no mean is taken away, no bias added (Zhang and Sennrich 2019).
 
     `part` is the share of channels, counted from the first, whose mean square stands for all (their pRMSNorm; 0.0625 in
-    the paper, 0.0675 in the comparison of Narang et al. 2021).
+    the paper, 0.0675 in the comparison of Narang et al. 2021). `gain` "one-plus" stores g - 1, which weight decay
+    pulls to 0 and so the gain to 1 (Gemma).
     """
 
-    eps: float = 1e-6
-    part: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.part <= 1:
-            raise SpecError(f"part: {self.part} is not allowed; it is a share of the channels, above 0 and at most 1")
+    eps: NonNegativeFloat = 1e-6
+    part: Fraction = 1.0
+    gain: Literal["weight", "one-plus"] = "weight"
 
     def build(self, width: int) -> nn.Module:
         return _RMSNorm(self, width)
@@ -70,17 +69,18 @@ class RMSNorm(Norm, kind="rms-norm"):
 class _RMSNorm(Module):
     def __init__(self, spec: RMSNorm, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.plus = spec.gain == "one-plus"
+        self.weight = nn.Parameter(torch.zeros(width) if self.plus else torch.ones(width))
         self.eps, self.n_seen = spec.eps, math.ceil(spec.part * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.n_seen, self.eps)
+        return rms_norm(x, 1 + self.weight if self.plus else self.weight, self.n_seen, self.eps)
 
 
 class ScaleNorm(Norm, kind="scale-norm"):
     r"""$g\,x / \lVert x \rVert$ with one learned length $g$, $\sqrt{D}$ at first (Nguyen and Salazar 2019)."""
 
-    eps: float = 1e-5
+    eps: NonNegativeFloat = 1e-5
 
     def build(self, width: int) -> nn.Module:
         return _ScaleNorm(self, width)

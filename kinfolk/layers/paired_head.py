@@ -1,9 +1,11 @@
 """A head with two answers: hidden tokens, and the class of the pair of passages they stand in."""
 
 import dataclasses
+from typing import Annotated
 
 from torch import Tensor
 
+from kinfolk.core.bounds import Bounds
 from kinfolk.core.cost import Cost
 from kinfolk.layers.class_head import ClassHead
 from kinfolk.layers.embedding import EmbeddingModule
@@ -17,7 +19,7 @@ class PairedHead(MaskedLMHead, kind="masked-lm-and-pair"):
     The pooler and the next-sentence classifier of Devlin et al. 2019, section 3.1 and its released code.
     """
 
-    n_classes: int = 2
+    n_classes: Annotated[int, Bounds(2)] = 2
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return PairedHeadModule(self, dims, embedding)

@@ -43,6 +43,11 @@ class PartModule(Module):
 class Mixer(Part):
     """Axis: how positions exchange information."""
 
+    @property
+    def reads_prefix(self) -> bool:
+        """True if a decoder can read a prefix in both directions with it."""
+        return False
+
 
 class FeedForward(Part):
     """Axis: what happens at each position alone."""

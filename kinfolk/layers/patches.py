@@ -6,9 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import FiniteFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.core.device import host, send
+from kinfolk.core.errors import ShapeError
 from kinfolk.layers.embedding import Embedding, EmbeddingModule
 from kinfolk.layers.module import Dims, Dropout, Linear
 from kinfolk.layers.position import Learned, Position
@@ -25,21 +27,14 @@ class Patches(Embedding, kind="patches"):
 
     one_size: ClassVar[bool] = True
 
-    columns: int
-    channels: int = 3
-    patch: int = 16
+    columns: PositiveInt
+    channels: PositiveInt = 3
+    patch: PositiveInt = 16
     position: Position = Learned()
-    first: int = 7
-    levels: int = 255
-    mean: float = 0.5
-    std: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("columns", "channels", "patch", "levels"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}: {getattr(self, name)} is not allowed; a patch has at least one value")
-        if self.std <= 0:
-            raise SpecError(f"std: {self.std} is not allowed; values are divided by it")
+    first: NonNegativeInt = 7
+    levels: PositiveInt = 255
+    mean: FiniteFloat = 0.5
+    std: PositiveFloat = 0.5
 
     @property
     def d_patch(self) -> int:
@@ -89,8 +84,8 @@ class _Patches(EmbeddingModule):
         if ctx.padding is None and n % (spec.columns * spec.channels) == 0:
             # whole rows leave no patch empty
             return ctx
-        keep_BL = torch.ones_like(tokens_BL, dtype=torch.bool) if ctx.padding is None else ctx.padding.keep_BL
+        keep_BL = torch.ones(tokens_BL.shape, dtype=torch.bool) if ctx.padding is None else host(ctx.padding.keep_BL)
         real_BL = cut(keep_BL, spec.columns, spec.channels, spec.patch).any(-1)
         real_BL = torch.cat([torch.ones_like(real_BL[:, :1]), real_BL], 1)
         whole = not torch.compiler.is_exporting() and bool(real_BL.all())
-        return ctx.replace(padding=None if whole else Padding.of(real_BL))
+        return ctx.replace(padding=None if whole else Padding.of(send(real_BL, tokens_BL.device)))

@@ -1,17 +1,18 @@
 """Pictures as sequences of values: where a value stands in its picture, and a table of vectors for each channel."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.grid import Grid
 from kinfolk.layers.embedding import EmbeddingModule, Tokens, TokensModule
 from kinfolk.layers.module import Dims
 from kinfolk.layers.position import Heads, Position, PositionModule, sinusoids
-
-TABLES = ("learned", "sinusoid")
 
 
 class GridPosition(Position, kind="grid"):
@@ -22,11 +23,7 @@ class GridPosition(Position, kind="grid"):
     """
 
     grid: Grid
-    table: str = "learned"
-
-    def __post_init__(self) -> None:
-        if self.table not in TABLES:
-            raise SpecError(f"table: unknown {self.table!r}{suggest(self.table, TABLES)}")
+    table: Literal["learned", "sinusoid"] = "learned"
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _LearnedGrid(self, dims) if self.table == "learned" else _SinusoidGrid(self, dims)
@@ -101,8 +98,8 @@ class Pixels(Tokens, kind="pixels"):
     position is that of the value it predicts. With one channel it is `Tokens`.
     """
 
-    channels: int = 3
-    shift: int = 0
+    channels: PositiveInt = 3
+    shift: NonNegativeInt = 0
 
     def build(self, dims: Dims) -> EmbeddingModule:
         return _Pixels(self, dims)

@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveFloat, PositiveInt
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.module import Dims, Module
@@ -19,12 +19,8 @@ class PolicyHead(Head, kind="policy"):
     `small` scales the weights of the actor at the beginning, so that all actions are about equally likely.
     """
 
-    n_actions: int
-    small: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.n_actions < 1:
-            raise SpecError(f"n_actions must be at least 1, got {self.n_actions}")
+    n_actions: PositiveInt
+    small: PositiveFloat = 0.01
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return PolicyHeadModule(self, dims)

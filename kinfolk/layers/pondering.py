@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
@@ -31,13 +32,11 @@ class PonderingRNN(Mixer, kind="pondering-rnn"):
 
     cell: Recurrent = LSTM()
     pondering: Pondering = Pondering()
-    max_steps: int = 100
+    max_steps: PositiveInt = 100
 
     def __post_init__(self) -> None:
         if self.cell.direction != "past":
             raise SpecError("cell.direction: one who ponders reads in one direction; use 'past'")
-        if self.max_steps < 1:
-            raise SpecError(f"max_steps: {self.max_steps} is not allowed; at least 1")
 
     def build(self, dims: Dims) -> PartModule:
         return _PonderingRNN(self, dims)

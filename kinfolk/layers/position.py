@@ -5,14 +5,16 @@ Four places, the identity by default. `add` changes the embedding, `turn` the qu
 """
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.core.device import wide
+from kinfolk.core.errors import ShapeError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.ops.attend import Hook
@@ -84,7 +86,7 @@ class Sinusoid(Position, kind="sinusoid"):
     `layout` "interleaved" is the paper's; "halves" puts all sines first (Marian, Transformer-XL).
     """
 
-    layout: str = "interleaved"
+    layout: Literal["interleaved", "halves"] = "interleaved"
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Sinusoid(self, dims)
@@ -94,9 +96,9 @@ class Sinusoid(Position, kind="sinusoid"):
 
 
 def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Tensor:
-    """Return the sinusoids of any positions in float64: [..., width]."""
-    rate = torch.exp(torch.arange(0, width, 2, dtype=torch.float64, device=positions.device) * (-math.log(1e4) / width))
-    angle = positions.double().unsqueeze(-1) * rate
+    """Return the sinusoids of any positions in the widest type of their device: [..., width]."""
+    rate = torch.exp(wide(torch.arange(0, width, 2, device=positions.device)) * (-math.log(1e4) / width))
+    angle = wide(positions).unsqueeze(-1) * rate
     pair = torch.stack([angle.sin(), angle.cos()], dim=-1 if layout == "interleaved" else -2)
     return pair.flatten(-2)[..., :width]
 
@@ -132,7 +134,7 @@ class DepthTime(Position, kind="depth-time"):
     Section 2.1. The position of a stack: a block that runs again and again is told how often it has.
     """
 
-    layout: str = "interleaved"
+    layout: Literal["interleaved", "halves"] = "interleaved"
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _DepthTime(self, dims)
@@ -147,12 +149,8 @@ class LearnedSteps(Position, kind="learned-steps"):
     Dehghani et al. 2019 as published in code, where their sinusoids were replaced.
     """
 
-    n: int
-    skip: int = 0
-
-    def __post_init__(self) -> None:
-        if self.n < 1 or self.skip < 0:
-            raise SpecError(f"n: {self.n} must be at least 1, skip: {self.skip} not negative")
+    n: PositiveInt
+    skip: NonNegativeInt = 0
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _LearnedSteps(self, dims)
@@ -204,7 +202,7 @@ class LearnedAtDepth(Position, kind="learned-at-depth"):
     The position of a stack: what a layer forgets about positions, the next is told again.
     """
 
-    n_layers: int
+    n_layers: PositiveInt
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _LearnedAtDepth(self, dims)

@@ -1,10 +1,11 @@
 """A feed-forward that looks things up: a large memory whose keys are pairs."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Bounds, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
@@ -21,15 +22,15 @@ class ProductKey(FeedForward, kind="product-key"):
     examples, and positions with later ones.
     """
 
-    n_keys: int = 512
-    n_heads: int = 4
-    n_best: int = 32
-    d_key: int = 256
+    n_keys: PositiveInt = 512
+    n_heads: PositiveInt = 4
+    n_best: PositiveInt = 32
+    d_key: Annotated[int, Bounds(2)] = 256
 
     def __post_init__(self) -> None:
-        if self.d_key < 2 or self.d_key % 2:
+        if self.d_key % 2:
             raise SpecError(f"d_key: {self.d_key} is not allowed; a query has two halves")
-        if not 1 <= self.n_best <= self.n_keys**2:
+        if self.n_best > self.n_keys**2:
             raise SpecError(f"n_best: {self.n_best} is not allowed; there are {self.n_keys**2} values")
 
     def build(self, dims: Dims) -> PartModule:

@@ -1,17 +1,16 @@
 """Maps that lose weights while they learn: the smallest, or those that move towards zero (Sanh et al. 2020)."""
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Probability, Rate
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.maps import Map, Mapped
 from kinfolk.layers.module import Linear
-
-METHODS = ("movement", "magnitude")
 
 
 class PrunedMap(Map):
@@ -75,17 +74,13 @@ class Pruned(Mapped, kind="pruned"):
 
     makes: ClassVar[type[Map]] = PrunedMap
 
-    share: float
-    method: str = "movement"
-    warm: float = 0.1
-    cool: float = 0.3
+    share: Rate
+    method: Literal["movement", "magnitude"] = "movement"
+    warm: Probability = 0.1
+    cool: Probability = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise SpecError(f"share: {self.share} is not allowed; at least 0, and less than 1 of all weights")
-        if self.method not in METHODS:
-            raise SpecError(f"method: unknown {self.method!r}{suggest(self.method, METHODS)}")
-        if self.warm < 0 or self.cool < 0 or self.warm + self.cool > 1:
+        if self.warm + self.cool > 1:
             raise SpecError(f"warm, cool: {self.warm} and {self.cool} are not shares of one training")
 
     def exchanged(self, name: str, linear: Linear) -> nn.Module:

@@ -3,7 +3,7 @@
 The state is all they remember, so a step of decoding costs the same at any position.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.device import host
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.carried import Recurrence, go_on
 from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.packing import by_document, refuse_pairs
@@ -20,7 +21,7 @@ from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.residual import Residual
 from kinfolk.layers.rows import Axes, Rows
 
-DIRECTIONS = ("past", "both", "future")
+Direction = Literal["past", "both", "future"]
 
 
 class Chained(Residual, kind="chained"):
@@ -51,11 +52,7 @@ class Recurrent(Mixer):
     n_gates: ClassVar[int]
     keeps: ClassVar[float]  # numbers kept per channel; what a fused layer keeps as bytes of its own is not among them
 
-    direction: str = "past"
-
-    def __post_init__(self) -> None:
-        if self.direction not in DIRECTIONS:
-            raise SpecError(f"direction: unknown {self.direction!r}{suggest(self.direction, DIRECTIONS)}")
+    direction: Direction = "past"
 
     def build(self, dims: Dims) -> PartModule:
         return RecurrentModule(self, dims)
@@ -188,7 +185,7 @@ class RecurrentModule(PartModule):
 
     def _packed(self, x_BLD: Tensor, keep_BL: Tensor, start: Any) -> tuple[Tensor, Any]:
         """Read rows up to their last real token; one without any is read for one token, to no effect."""
-        lengths_B = keep_BL.sum(1).clamp(min=1).cpu()
+        lengths_B = host(keep_BL).sum(1).clamp(min=1)
         packed = pack_padded_sequence(x_BLD, lengths_B, batch_first=True, enforce_sorted=False)
         y, end = self.cell(packed, start)
         return pad_packed_sequence(y, batch_first=True, total_length=x_BLD.shape[1])[0], end

@@ -4,16 +4,18 @@ Each works with any pattern, dense or sparse, and while decoding: it is told abs
 """
 
 import functools
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Bounds, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear, borrow
 from kinfolk.layers.position import Heads, Hooks, Position, PositionModule, sinusoids
+from kinfolk.layers.rope_scaling import NoScaling, RopeScaling
 from kinfolk.ops.relative import bucket, distance_scores, distances, picked_scores, picked_values, rotate, slopes
 
 
@@ -24,19 +26,22 @@ def _of(heads: Heads | None, kind: str) -> Heads:
 
 
 class Rotary(Position, kind="rotary"):
-    """Queries and keys turned by their positions (Su et al. 2021, section 3.2.2)."""
+    """Rotary position embedding, RoPE: queries and keys turned by their positions (Su et al. 2021, section 3.2.2).
 
-    base: float = 10000.0
-    layout: str = "interleaved"
+    `share` is the part of each head that turns, counted from its first channel (GPT-J, GPT-NeoX: partial RoPE).
+    """
 
-    def __post_init__(self) -> None:
-        if self.layout not in ("interleaved", "halves"):
-            raise SpecError(f"layout: unknown {self.layout!r}{suggest(self.layout, ('interleaved', 'halves'))}")
+    base: PositiveFloat = 10000.0
+    layout: Literal["interleaved", "halves"] = "interleaved"
+    share: Fraction = 1.0
+    scaling: RopeScaling = NoScaling()
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        if _of(heads, self.kind).d_head % 2:
-            raise SpecError(f"rotary: the width of a head must be even, got {_of(heads, self.kind).d_head}")
-        return _Rotary(self)
+        width = _of(heads, self.kind).d_head
+        turned = int(self.share * width)
+        if turned % 2 or not turned:
+            raise SpecError(f"rotary: the part of a head that turns must be even, got {turned} of {width} channels")
+        return _Rotary(self, turned)
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
@@ -44,13 +49,23 @@ class Rotary(Position, kind="rotary"):
 
 
 class _Rotary(PositionModule):
-    def __init__(self, spec: Rotary) -> None:
+    def __init__(self, spec: Rotary, width: int) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.width = spec, width
+        self.scale = None if isinstance(spec.scaling, NoScaling) else spec.scaling.rates
 
     def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
         pos = ctx.positions(q_BHLK.shape[2], q_BHLK.device)
-        return tuple(rotate(x, pos, self.spec.base, self.spec.layout) for x in (q_BHLK, k_BGMK))  # type: ignore[return-value]
+        return self._turn(q_BHLK, pos), self._turn(k_BGMK, pos)
+
+    def _turn(self, x_BHLK: Tensor, pos: Tensor) -> Tensor:
+        whole = self.width == x_BHLK.shape[-1]
+        y_BHLr = rotate(
+            x_BHLK if whole else x_BHLK[..., : self.width], pos, self.spec.base, self.spec.layout, self.scale
+        )
+        if self.spec.scaling.magnitude != 1:
+            y_BHLr = y_BHLr * self.spec.scaling.magnitude
+        return y_BHLr if whole else torch.cat([y_BHLr, x_BHLK[..., self.width :]], -1)
 
 
 class ALiBi(Position, kind="alibi"):
@@ -83,8 +98,8 @@ class _ALiBi(PositionModule):
 class T5Buckets(Position, kind="t5-buckets"):
     """A learned number for each head and bucket of distances, one table for all layers (Raffel et al. 2020)."""
 
-    n_buckets: int = 32
-    farthest: int = 128
+    n_buckets: Annotated[int, Bounds(2)] = 32
+    farthest: PositiveInt = 128
 
     explicit: ClassVar[bool] = True
 
@@ -102,7 +117,11 @@ class _T5Buckets(PositionModule):
     def __init__(self, spec: T5Buckets, dims: Dims, heads: Heads) -> None:
         super().__init__()
         self.spec = spec
-        borrow(self, "table", dims.shared.once(spec, lambda: nn.Embedding(spec.n_buckets, heads.n_heads)))
+        table = dims.shared.once(spec, lambda: nn.Embedding(spec.n_buckets, heads.n_heads))
+        if table.embedding_dim != heads.n_heads:
+            found = f"{table.embedding_dim} and {heads.n_heads}"
+            raise SpecError(f"n_heads: layers share the biases of {spec.kind!r}, so all have as many; found {found}")
+        borrow(self, "table", table)
 
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
         return Hooks(bias=functools.partial(self._bias, causal))
@@ -118,14 +137,10 @@ class Shaw(Position, kind="shaw"):
     Heads share the tables, layers do not. `values` "none" leaves the values alone, which costs little quality.
     """
 
-    clip: int = 16
-    values: str = "learned"
+    clip: NonNegativeInt = 16
+    values: Literal["learned", "none"] = "learned"
 
     explicit: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.values not in ("learned", "none"):
-            raise SpecError(f"values: unknown {self.values!r}{suggest(self.values, ('learned', 'none'))}")
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Shaw(self, _of(heads, self.kind))
@@ -173,14 +188,10 @@ class XL(Position, kind="xl"):
     The first `apart` tokens of an encoder stand for all of it, so nothing is far from them: their pairs have no $R$.
     """
 
-    biases: str = "shared"
-    apart: int = 0
+    biases: Literal["shared", "per-layer"] = "shared"
+    apart: NonNegativeInt = 0
 
     explicit: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.biases not in ("shared", "per-layer"):
-            raise SpecError(f"biases: unknown {self.biases!r}{suggest(self.biases, ('shared', 'per-layer'))}")
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         if self.apart and dims.direction == "past":
@@ -206,7 +217,11 @@ class _XL(PositionModule):
         self.distance = Linear(dims.d_model, width, bias=False)
         # row 0 is u, row 1 is v; a table, so that it is drawn like the other weights
         if spec.biases == "shared":
-            borrow(self, "biases", dims.shared.once(spec, lambda: nn.Embedding(2, width)))
+            biases = dims.shared.once(spec, lambda: nn.Embedding(2, width))
+            if biases.embedding_dim != width:
+                found = f"{biases.embedding_dim} and {width}"
+                raise SpecError(f"biases: 'shared' needs layers of one width, found {found}; use 'per-layer'")
+            borrow(self, "biases", biases)
         else:
             self.biases = nn.Embedding(2, width)
 

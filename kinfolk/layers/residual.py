@@ -58,13 +58,15 @@ class PreNorm(Residual, kind="pre-norm"):
     norm: Norm = LayerNorm()
 
     def build(self, dims: Dims) -> Module:
-        return _PreNorm(self, dims)
+        return PreNormModule(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.norm.cost(dims.d_model) + dropout_cost(dims)
 
 
-class _PreNorm(Module):
+class PreNormModule(Module):
+    """Adds a branch to the stream; the branch normalises its input."""
+
     def __init__(self, spec: PreNorm, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)

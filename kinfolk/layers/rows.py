@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.core.device import send
 from kinfolk.core.errors import ShapeError
 
 
@@ -38,7 +39,7 @@ def chosen(value: Any, rows_B: Tensor, axis: int) -> Any:
     """Return some rows of a tensor, of several, or of nothing."""
     if isinstance(value, tuple):
         return tuple(chosen(one, rows_B, axis) for one in value)
-    return None if value is None else value.index_select(axis, rows_B.to(value.device))
+    return None if value is None else value.index_select(axis, send(rows_B, value.device))
 
 
 def appended(value: Any, other: Any, axes: Axes) -> Any:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.context import Context
+from kinfolk.core.device import arange, host, remember, send
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention, _scoring, _SelfAttention
 from kinfolk.layers.cache import Ring, Rolling
@@ -89,7 +90,7 @@ class Recollection:
             self.x_BMD = self.keep_BM = self.group_BM = None
             return
         old = torch.ones_like(self.x_BMD[..., 0], dtype=torch.bool) if self.keep_BM is None else self.keep_BM
-        self.keep_BM = old & ~rows_B.to(old.device)[:, None]
+        self.keep_BM = old & ~send(rows_B, old.device)[:, None]
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint has to hold."""
@@ -160,7 +161,7 @@ class _SegmentAttention(_SelfAttention):
         # right padding needs no mask of its own: a causal pattern hides what it is to hide
         keep_BM = None if memory.keep_BM is None and ctx.padding is not None and ctx.padding.right else keep_BM
         group_BL = None if group_BM is None else group_BM[:, n_keys - n :]
-        view = View(view.start, view.q_pos_BL, view.k_pos_BM, keep_BM, group_BL, group_BM, ctx.visible_BLM)
+        view = View(view.start, view.q_pos_BL, view.k_pos_BM, keep_BM, group_BL, group_BM, ctx.visible_pairs)
         hooks = self.position.hooks(ctx, n_keys, True)
         return self._attend(q_BHLK, k_BGLK, v_BGLK, ctx, view, hooks)
 
@@ -191,5 +192,9 @@ def positioned(pattern: Pattern, start: int, n: int, n_keys: int, device: torch.
     if pattern.stationary or n_keys == start + n:
         return View(start=n_keys - n)
     stop = start + n
-    q_pos, k_pos = (torch.arange(stop - m, stop, device=device)[None] for m in (n, n_keys))
-    return View(q_pos_BL=q_pos, k_pos_BM=k_pos)
+    q_pos, k_pos = (arange(stop - m, stop, device) for m in (n, n_keys))
+    return View(q_pos_BL=_row(q_pos), k_pos_BM=_row(k_pos))
+
+
+def _row(x_L: Tensor) -> Tensor:
+    return x_L[None] if x_L.device.type == "cpu" else remember(x_L[None], host(x_L)[None])

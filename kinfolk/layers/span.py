@@ -12,11 +12,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.position import Hooks
+from kinfolk.ops.attend import View
 from kinfolk.ops.pattern import Causal, Pattern, PerHead, Window
 from kinfolk.ops.span import fade
 
@@ -75,13 +77,9 @@ class Fading(Span):
 
     explicit: ClassVar[bool] = True
 
-    max_span: int = 0
-    ramp: int = 32
-    penalty: float = 5e-7
-
-    def __post_init__(self) -> None:
-        if self.ramp < 1 or self.max_span < 0:
-            raise SpecError(f"span: ramp {self.ramp} must be at least 1, max_span {self.max_span} at least 0")
+    max_span: NonNegativeInt = 0
+    ramp: PositiveInt = 32
+    penalty: NonNegativeFloat = 5e-7
 
     def cost(self, dims: Dims, n_heads: int, scored: float) -> Cost:
         return Cost(flops=3.0 * n_heads * scored)
@@ -107,7 +105,7 @@ class DynamicSpan(Fading, kind="dynamic"):
     the longest of many spans would reach over nearly everything before anything is learnt.
     """
 
-    start: float = -4.0
+    start: FiniteFloat = -4.0
 
     def build(self, dims: Dims, n_heads: int) -> SpanModule:
         return _DynamicSpan(self, dims, n_heads)
@@ -129,8 +127,9 @@ class _Fading(SpanModule):
             ctx.add_loss("span", self.spec.penalty * self._mean(reach_BHL, ctx))
         if ctx.hears("span"):
             ctx.tap("span", reach_BHL.detach())
-        # reading a number makes a device wait, and one token gains nothing from it
-        seen = self.max_span if x_BLD.shape[1] == 1 else -(-self.seen(reach_BHL) // STEP) * STEP
+        # reading a number makes an accelerator wait, and one token gains nothing from it
+        wait = x_BLD.device.type != "cpu" or x_BLD.shape[1] == 1
+        seen = self.max_span if wait else -(-self.seen(reach_BHL) // STEP) * STEP
         return Look(within(pattern, min(seen, self.max_span)), functools.partial(self._fade, reach_BHL))
 
     def reach(self, x_BLD: Tensor) -> Tensor:
@@ -167,10 +166,13 @@ class _AdaptiveSpan(_Fading):
         # of max_span
         self.share_H = nn.Parameter(torch.zeros(n_heads))
 
-    def look(self, pattern: Pattern, x_BLD: Tensor, ctx: Context) -> Look:
-        if self.training:
-            self._project()
-        return super().look(pattern, x_BLD, ctx)
+    @torch.no_grad()
+    def at_step(self, step: int) -> None:
+        """Bring back what the last step of the optimiser took out of [0, 1]; left there it would get no gradient.
+
+        Between passes, because a pass may have a copy of the parameter only: FSDP gathers it anew for the backward.
+        """
+        self.share_H.clamp_(0, 1)
 
     def bounded(self, pattern: Pattern) -> Pattern:
         return within(pattern, self.seen(self.reach(self.share_H)))
@@ -181,14 +183,6 @@ class _AdaptiveSpan(_Fading):
     def spans(self) -> Tensor:
         """Return the span of each head in positions, the ramp not included."""
         return self.max_span * _precise(self.share_H).clamp(0, 1)
-
-    @torch.no_grad()
-    def _project(self) -> None:
-        """Bring back what the last step of the optimiser took out of [0, 1]; left there it would get no gradient."""
-        low, high = torch.stack(torch.aminmax(self.share_H)).tolist()
-        # only then: writing to a parameter while a pass is run again would spoil what the first saved
-        if low < 0 or high > 1:
-            self.share_H.clamp_(0, 1)
 
 
 class _DynamicSpan(_Fading):
@@ -232,3 +226,11 @@ def _precise(x: Tensor) -> Tensor:
 def learned_spans(model: nn.Module) -> dict[str, Tensor]:
     """Return the learned spans of a model's heads in positions, by the path of their module."""
     return {path: m.spans().detach() for path, m in model.named_modules() if isinstance(m, _AdaptiveSpan)}
+
+
+def faded(hooks: Hooks, look: Look, view: View) -> Hooks:
+    """Add what a span does to the scores to what a position does."""
+    if look.fade is None:
+        return hooks
+    where, fading = hooks.bias, functools.partial(look.fade, view.start)
+    return hooks._replace(bias=fading if where is None else lambda *tile: where(*tile) + fading(*tile))

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.context import Context, Padding
-from kinfolk.layers.attention import _faded, _scoring, _SelfAttention, _view
+from kinfolk.layers.attention import _scoring, _SelfAttention, _view
 from kinfolk.layers.module import Module
+from kinfolk.layers.span import faded
 from kinfolk.ops.attend import View, attend
 
 
@@ -93,8 +94,8 @@ class Ask(Module):
         q_BHAK = _mapped(part, x_BAD, slice(part.heads[0] * part.d_head))
         q_BHAK, _ = part.position.turn(q_BHAK, q_BHAK, ctx)
         look, view = part.span.look(spec.pattern, x_BAD, ctx), state.seen_by(self.some)
-        hooks = part.position.hooks(ctx, ctx.start + x_BAD.shape[1], spec.pattern.causal)
-        scoring = _scoring(part, ctx, _faded(hooks, look, view), spec.scale or None)
+        hooks = part.position.hooks(ctx, ctx.start + x_BAD.shape[1], part.causal)
+        scoring = _scoring(part, ctx, faded(hooks, look, view), spec.scale or None)
         y_BHAK = attend(q_BHAK, state.k_BGMK, state.v_BGMK, look.pattern, view, part.talk.among_heads(scoring))
         return part.out(y_BHAK.transpose(1, 2).flatten(2)), state
 

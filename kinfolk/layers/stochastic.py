@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
@@ -21,13 +22,11 @@ class StochasticDepth(Residual, kind="stochastic-depth"):
 
     additive: ClassVar[bool] = True
     of: Residual
-    rate: float
+    rate: Rate
 
     def __post_init__(self) -> None:
         if not self.of.additive:
             raise SpecError(f"of: {self.of.kind!r} does not add a branch to the stream, so there is none to drop")
-        if not 0 <= self.rate < 1:
-            raise SpecError(f"rate: {self.rate} is not allowed; it is a share of the examples, at least 0 and below 1")
 
     def build(self, dims: Dims) -> Module:
         return _StochasticDepth(self, dims)

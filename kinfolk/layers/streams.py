@@ -1,7 +1,7 @@
 """Attention of two streams of states, the content of positions and questions about them (Yang et al. 2019, XLNet).
 
 A question stands at the position it asks about but is nobody's key, so that the two streams are one sequence: first the
-content, then the questions, and `ctx.visible_BLM` says which content each of both may look at. The mathematics is
+content, then the questions, and `ctx.visible_pairs` says which content each of both may look at. The mathematics is
 that of any attention. Without `visible_BLM` there are no questions, and all see all.
 """
 
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
@@ -34,7 +35,7 @@ class TwoStreamAttention(Attention, kind="two-stream-attention"):
     said relatively, since a memory has no place in the sequence.
     """
 
-    memory: int = 0
+    memory: NonNegativeInt = 0
 
     def build(self, dims: Dims) -> PartModule:
         if not isinstance(self.pattern, Full):
@@ -55,7 +56,7 @@ class _TwoStreamAttention(_SelfAttention):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         memory = state if isinstance(state, Recollection) else Recollection()
-        n_content = x_BLD.shape[1] if ctx.visible_BLM is None else ctx.visible_BLM.shape[2]
+        n_content = x_BLD.shape[1] if ctx.visible_pairs is None else ctx.visible_pairs.shape[2]
         content_BMD, own = x_BLD[:, :n_content], _of_content(ctx, n_content)
         past_BMD = memory.past(x_BLD)
         keep_BM, group_BM = memory.masks(own, n_content)
@@ -65,7 +66,7 @@ class _TwoStreamAttention(_SelfAttention):
         hooks = self.position.hooks(ctx, k_BGMK.shape[2], False)
         scoring = _scoring(self, ctx, hooks, self.spec.scale or None)
         content = View(
-            past_BMD.shape[1], None, None, keep_BM, _own_group(ctx, group_BM, x_BLD), group_BM, ctx.visible_BLM
+            past_BMD.shape[1], None, None, keep_BM, _own_group(ctx, group_BM, x_BLD), group_BM, ctx.visible_pairs
         )
         out = [
             attend(q_BHLK[:, :, rows], k_BGMK, v_BGMK, self.spec.pattern, view, scoring)
@@ -147,7 +148,7 @@ class _XLSegments(_XL):
         if segments_BL is None:
             return Hooks(bias=far)
         # a question is about the segment of its position, so that the content knows all
-        n_own = segments_BL.shape[1] if ctx.visible_BLM is None else ctx.visible_BLM.shape[2]
+        n_own = segments_BL.shape[1] if ctx.visible_pairs is None else ctx.visible_pairs.shape[2]
         own_BL = segments_BL[:, :n_own]
         other_BLM = own_BL.unsqueeze(-1) != F.pad(own_BL, (n - n_own, 0)).unsqueeze(-2)
         near = functools.partial(self._near, other_BLM, n - n_own)

@@ -3,11 +3,12 @@
 Without a parse a sentence is a chain from the left, in which depth is the position and relations are distances.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.layers.module import Dims, Linear
@@ -47,8 +48,8 @@ class TreeShaw(Position, kind="tree-shaw"):
     Wang et al. 2019. `clip` and `values` are those of `Shaw`.
     """
 
-    clip: int = 16
-    values: str = "learned"
+    clip: NonNegativeInt = 16
+    values: Literal["learned", "none"] = "learned"
 
     explicit: ClassVar[bool] = True
 
@@ -56,10 +57,6 @@ class TreeShaw(Position, kind="tree-shaw"):
     def one(self) -> Shaw:
         """What there are two of."""
         return Shaw(clip=self.clip, values=self.values)
-
-    def __post_init__(self) -> None:
-        # refuses what it does not know
-        assert self.one
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _TreeShaw(self, dims, heads)

@@ -5,13 +5,16 @@ through `ops.attend` like any other, with its patterns, padding and memory for d
 has to be added pair by pair.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt, Rate
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.cache import Ring, Slots
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
@@ -23,7 +26,7 @@ from kinfolk.ops.plan import pairs
 
 FUSED_BLOCK = 32
 """Queries that the fused kernel takes at once: with vectors this wide, what it works on in vain counts."""
-FORMS = ("dense", "dense-plus", "dense-plus-alpha", "factorized", "random", "random-plus", "random-plus-alpha")
+Form = Literal["dense", "dense-plus", "dense-plus-alpha", "factorized", "random", "random-plus", "random-plus-alpha"]
 
 
 class Synthesizer(Mixer, kind="synthesizer"):
@@ -35,21 +38,17 @@ class Synthesizer(Mixer, kind="synthesizer"):
     `position` that knows only distances is added to the scores (Narang et al. 2021).
     """
 
-    n_heads: int
-    form: str
-    rank: int = 8
+    n_heads: PositiveInt
+    form: Form
+    rank: PositiveInt = 8
     pattern: Pattern = Full()
     bias: bool = True
-    dropout: float = 0.0
+    dropout: Rate = 0.0
     position: Position = NoPosition()
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise SpecError(f"form: unknown {self.form!r}{suggest(self.form, FORMS)}")
         if not isinstance(self.position, NoPosition | T5Buckets | ALiBi):
             raise SpecError(f"position: {self.position.kind!r} is more than a distance; use 't5-buckets' or 'alibi'")
-        if self.rank < 1:
-            raise SpecError(f"rank: {self.rank} is not allowed; at least 1")
 
     def build(self, dims: Dims) -> PartModule:
         return _Synthesizer(self, dims)
@@ -209,7 +208,7 @@ class _Synthesizer(PartModule):
             keep_BM=None if hidden or padding is None else padding.keep_BL,
             q_group_BL=ctx.group_BL,
             k_group_BM=ctx.group_BL,
-            visible_BLM=ctx.visible_BLM,
+            visible_BLM=ctx.visible_pairs,
         )
 
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError
 from kinfolk.layers.class_head import JudgingHead
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.head import Head, HeadModule
@@ -14,11 +14,7 @@ from kinfolk.layers.module import Dims, Dropout, Linear
 class TagHead(Head, kind="tag"):
     """Score `n_tags` tags of every token: [B, L, tags] (Devlin et al. 2019, section 4.4). Dropout is the model's."""
 
-    n_tags: int
-
-    def __post_init__(self) -> None:
-        if self.n_tags < 1:
-            raise SpecError(f"n_tags: {self.n_tags} is not allowed; there is at least one tag")
+    n_tags: PositiveInt
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _TagHead(self, dims)

@@ -1,18 +1,19 @@
 """A head over two sequences that were read apart."""
 
 import itertools
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError
 from kinfolk.layers.class_head import ClassHead, JudgingHead
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.head import HeadModule
 from kinfolk.layers.module import Dims, Dropout, Linear
-from kinfolk.ops.activated_linear import ACTIVATIONS
-from kinfolk.ops.readout import readout
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
+from kinfolk.ops.readout import Pool, readout
 
 FEATURES = {"both": 2, "all": 4}
 
@@ -25,16 +26,9 @@ class PairHead(ClassHead, kind="towers"):
     `d_hidden` and half of it. The states of all first sequences stand before those of all second ones.
     """
 
-    pool: str = "mean"
-    activation: str = "relu"
-    features: str = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.features not in FEATURES:
-            raise SpecError(f"features: unknown {self.features!r}{suggest(self.features, FEATURES)}")
-        if self.activation == "none":
-            raise SpecError(f"activation: two layers need one between them{suggest('', ACTIVATIONS)}")
+    pool: Literal[Pool, "three"] = "mean"
+    activation: Activation = "relu"
+    features: Literal["both", "all"] = "all"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _PairHead(self, dims)

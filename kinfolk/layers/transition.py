@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
@@ -22,12 +23,12 @@ class ConvTransition(FeedForward, kind="conv-transition"):
     """
 
     alone: ClassVar[bool] = False
-    d_ff: int
-    kernels: tuple[int, int] = (3, 5)
+    d_ff: PositiveInt
+    kernels: tuple[PositiveInt, PositiveInt] = (3, 5)
     bias: bool = True
 
     def __post_init__(self) -> None:
-        if any(kernel < 1 or kernel % 2 == 0 for kernel in self.kernels):
+        if any(kernel % 2 == 0 for kernel in self.kernels):
             raise SpecError(
                 f"kernels: {self.kernels} are not allowed; they must be odd, to reach as far on either side"
             )

@@ -1,17 +1,16 @@
 """A head that says nothing: one vector for a whole sequence, for search, for clustering, and for heads to come."""
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from kinfolk.core.cost import Cost, linear
-from kinfolk.core.errors import SpecError, suggest
 from kinfolk.layers.class_head import JudgingHead
 from kinfolk.layers.embedding import EmbeddingModule
 from kinfolk.layers.head import Head, HeadModule
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.ops.activated_linear import ACTIVATIONS
-from kinfolk.ops.readout import POOLS, readout
-
-LENGTHS = ("free", "unit")
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
+from kinfolk.ops.readout import Pool, readout
 
 
 class VectorHead(Head, kind="vector"):
@@ -21,19 +20,9 @@ class VectorHead(Head, kind="vector"):
     "tanh" it is BERT's pooler. `length` "unit" divides vectors by their length, so that their products are cosines.
     """
 
-    pool: str = "mean"
-    activation: str = "none"
-    length: str = "free"
-
-    def __post_init__(self) -> None:
-        if self.pool not in POOLS:
-            raise SpecError(f"pool: unknown {self.pool!r}{suggest(self.pool, POOLS)}")
-        if self.activation not in ("none", *ACTIVATIONS):
-            raise SpecError(
-                f"activation: unknown {self.activation!r}{suggest(self.activation, ['none', *ACTIVATIONS])}"
-            )
-        if self.length not in LENGTHS:
-            raise SpecError(f"length: unknown {self.length!r}{suggest(self.length, LENGTHS)}")
+    pool: Pool = "mean"
+    activation: Literal["none", Activation] = "none"
+    length: Literal["free", "unit"] = "free"
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _VectorHead(self, dims)
@@ -47,9 +36,10 @@ class _VectorHead(JudgingHead):
         super().__init__()
         self.spec = spec
         self.map = None if spec.activation == "none" else Linear(dims.d_model, dims.d_model)
+        self.activation = ACTIVATIONS["identity" if spec.activation == "none" else spec.activation]
 
     def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
         x_BD = readout(x_BLD, keep_BL, self.spec.pool)
         if self.map is not None:
-            x_BD = ACTIVATIONS[self.spec.activation](self.map(x_BD))
+            x_BD = self.activation(self.map(x_BD))
         return nn.functional.normalize(x_BD, dim=-1) if self.spec.length == "unit" else x_BD

@@ -1,5 +1,6 @@
 """A model as a folder: `spec.toml`, `model.safetensors`, and `tokenizer.json` if it has one. Nothing is pickled."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,11 +8,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from kinfolk.core import durable
+from kinfolk.core import durable, manifest
 from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import dumps, load
 from kinfolk.models.model import Model, Transformer
+from kinfolk.models.room import check_size
 
+GENERATION = "generation"
+"""In the metadata of the weights: the special tokens of a model that does not have those of tokenizers trained here."""
 SPEC, WEIGHTS, TOKENIZER = "spec.toml", "model.safetensors", "tokenizer.json"
 
 
@@ -19,11 +24,16 @@ def save_model(model: Transformer, folder: str | Path, tokenizer: str | Path | N
     """Write a model; each file is complete or not there."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    # the new files are not what an old manifest lists
+    durable.remove(folder / manifest.NAME)
     with durable.appearing(folder / WEIGHTS) as aside:
-        save_file({name: x.detach().contiguous() for name, x in model.state_dict().items()}, aside)
+        tensors = {name: x.detach().contiguous() for name, x in model.state_dict().items()}
+        own = model.generation != GenerationIds()
+        save_file(tensors, aside, {GENERATION: json.dumps(model.generation.plain())} if own else None)
     durable.write(folder / SPEC, dumps(model.spec))
     if tokenizer is not None and Path(tokenizer) != folder / TOKENIZER:
         durable.copy(Path(tokenizer), folder / TOKENIZER)
+    manifest.create(folder)
     return folder
 
 
@@ -31,7 +41,7 @@ def load_weights(model: Transformer, file: str | Path) -> None:
     """Fill a model from a safetensors file. If any tensor is missing, unknown or misshapen, nothing is loaded."""
     own = model.state_dict()
     try:
-        with safe_open(file, framework="pt") as tensors:
+        with manifest.verifying(Path(file)), safe_open(file, framework="pt") as tensors:
             names = set(tensors.keys())
             problems = [f"missing {name}" for name in sorted(own.keys() - names)]
             problems += [f"unknown {name}{suggest(name, own)}" for name in sorted(names - own.keys())]
@@ -44,6 +54,12 @@ def load_weights(model: Transformer, file: str | Path) -> None:
             with torch.no_grad():
                 for name, x in own.items():
                     x.copy_(tensors.get_tensor(name))
+                    # a sum is not a number if any of its terms is not, and takes one pass
+                    if x.is_floating_point() and bool(x.sum().isnan()):
+                        raise CheckpointError(f"{file}: {name} holds values that are not numbers (NaN)")
+            if GENERATION in (tensors.metadata() or {}):
+                found = json.loads(tensors.metadata()[GENERATION])
+                model.generation = GenerationIds.from_plain(found, f"{file}: {GENERATION}")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None
 
@@ -54,7 +70,10 @@ def load_model(folder: str | Path, read_spec: Callable[[Path], Model] | None = N
     for name in (SPEC, WEIGHTS):
         if not (folder / name).is_file():
             raise CheckpointError(f"{folder}: no {name} here, so this is not a saved model")
+    if (folder / manifest.NAME).exists():
+        manifest.check(folder, (SPEC,))
     spec = load(Model, folder / SPEC) if read_spec is None else read_spec(folder / SPEC)
+    check_size(spec, folder / WEIGHTS)
     with torch.random.fork_rng(devices=[]):
         model = Transformer(spec)
     load_weights(model, folder / WEIGHTS)

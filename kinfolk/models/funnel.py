@@ -5,14 +5,16 @@ positions is.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.device import host, send
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.packing import refuse_pairs
@@ -20,12 +22,10 @@ from kinfolk.layers.position import NoPosition
 from kinfolk.layers.relative import XL
 from kinfolk.layers.standing import Stand
 from kinfolk.models.bridge import Bridge
-from kinfolk.models.stack import Depth, DepthModule, Stack
+from kinfolk.models.stack import Depth, DepthModule, Stack, StackModule
 from kinfolk.ops.attend import View
 from kinfolk.ops.pattern import Full
 from kinfolk.ops.pooling import count, pool, unpool
-
-KEYS = ("longer", "pooled")
 
 
 class Funnel(Depth, kind="funnel"):
@@ -41,17 +41,13 @@ class Funnel(Depth, kind="funnel"):
 
     levels: tuple[Stack, ...]
     top: Stack | None = None
-    pool: int = 2
-    apart: int = 1
-    keys: str = "longer"
+    pool: PositiveInt = 2
+    apart: NonNegativeInt = 1
+    keys: Literal["longer", "pooled"] = "longer"
 
     def __post_init__(self) -> None:
         if not self.levels:
             raise SpecError("levels: a funnel has at least one")
-        if self.pool < 1 or self.apart < 0:
-            raise SpecError(f"pool: {self.pool} must be at least 1, apart: {self.apart} not negative")
-        if self.keys not in KEYS:
-            raise SpecError(f"keys: unknown {self.keys!r}{suggest(self.keys, KEYS)}")
         for look in map(_first, self.levels[1:] if self.keys == "longer" else ()):
             able = type(look) is Attention and look.pattern == Full() and isinstance(look.position, NoPosition | XL)
             if not able:
@@ -114,6 +110,11 @@ class _Funnel(DepthModule):
         self.spec = spec
         self.levels = nn.ModuleList(level.build(dims) for level in spec.levels)
         self.top = None if spec.top is None else spec.top.build(dims)
+        if spec.keys == "longer":
+            for level in self.levels[1:]:
+                assert isinstance(level, StackModule)
+                # keys and values of the longer sequence are made outside the block that attends to them
+                level.divided = frozenset({level.order[0]})
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
@@ -243,19 +244,22 @@ class _Cut:
             slot_BL, n = slot_1L.expand(len(x_BLD), -1), spec.shorter(n_all)
             padding = None if keep_BL is None or ctx.padding is None else Padding(count(slot_BL, keep_BL, n) > 0, False)
             return cls(slot_BL, keep_BL, n, ctx.replace(padding=padding, unit=ctx.unit * spec.pool))
-        at_BL = ctx.positions(n_all, x_BLD.device).expand(len(x_BLD), n_all)
+        # the host works it out: how many slots there are decides about shapes
+        device, group_BL = x_BLD.device, None if ctx.group_BL is None else host(ctx.group_BL)
+        at_BL = host(ctx.positions(n_all, device)).expand(len(x_BLD), n_all)
         to_BL = _slots(at_BL, spec)
         begins_BL = torch.ones_like(at_BL, dtype=torch.bool)
         begins_BL[:, 1:] = to_BL[:, 1:] != to_BL[:, :-1]
-        if ctx.group_BL is not None:
-            begins_BL[:, 1:] |= ctx.group_BL[:, 1:] != ctx.group_BL[:, :-1]
+        if group_BL is not None:
+            begins_BL[:, 1:] |= group_BL[:, 1:] != group_BL[:, :-1]
         slot_BL = begins_BL.cumsum(1) - 1
         n = int(slot_BL.max()) + 1
+        pos_BM = send(to_BL.new_zeros(len(to_BL), n).scatter(1, slot_BL, to_BL), device)
+        group_BM = None
+        if group_BL is not None:
+            group_BM = send(group_BL.new_full((len(to_BL), n), -1).scatter(1, slot_BL, group_BL), device)
+        slot_BL = send(slot_BL, device)
         real_BM = count(slot_BL, keep_BL, n) > 0
-        pos_BM = to_BL.new_zeros(len(to_BL), n).scatter(1, slot_BL, to_BL)
-        group_BM = None if ctx.group_BL is None else ctx.group_BL.new_full((len(to_BL), n), -1)
-        if group_BM is not None and ctx.group_BL is not None:
-            group_BM = group_BM.scatter(1, slot_BL, ctx.group_BL)
         unit = ctx.unit * spec.pool
         inner = ctx.replace(padding=Padding(real_BM, False), pos_BL=pos_BM, group_BL=group_BM, unit=unit)
         return cls(slot_BL, keep_BL, n, inner)

@@ -5,7 +5,7 @@ for it: active positions are taken out of their rows and put back. So time follo
 """
 
 import functools
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import ShapeError, SpecError, suggest
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.attention import Attention, CrossAttention
 from kinfolk.layers.halting import HaltingUnit, Pondering
 from kinfolk.layers.module import Dims
@@ -23,7 +23,6 @@ from kinfolk.models.block import Block
 from kinfolk.models.stack import DepthModule, Stack, StackModule
 from kinfolk.ops.halting import halt
 
-CHOICES = {"accumulate": ("mean", "blend"), "scope": ("position", "sequence"), "halted": ("frozen", "moving")}
 CROWDED = 0.75
 """The share of active positions above which taking them out costs more than running all."""
 
@@ -37,15 +36,9 @@ class Halting(Pondering):
     "moving" goes on changing what others see.
     """
 
-    accumulate: str = "mean"
-    scope: str = "position"
-    halted: str = "frozen"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise SpecError(f"{name}: unknown {getattr(self, name)!r}{suggest(getattr(self, name), allowed)}")
+    accumulate: Literal["mean", "blend"] = "mean"
+    scope: Literal["position", "sequence"] = "position"
+    halted: Literal["frozen", "moving"] = "frozen"
 
 
 class Universal(Stack, kind="universal"):
@@ -79,6 +72,8 @@ class _Universal(StackModule):
         self.unit = HaltingUnit(dims.d_model, spec.halting.bias)
         self.skips = [spec.halting.halted == "frozen" and _skips(spec.blocks[i]) for i in spec.order]
         self.crowded = CROWDED
+        # how many steps a pass makes depends on its data, and halted positions pass through the parts alone
+        self.divided = frozenset(spec.order)
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         keep_BL = _kept(x_BLD, ctx)
@@ -128,7 +123,8 @@ class _Universal(StackModule):
         block: Any = self.blocks[self.order[n]]
         u_BLD = self.position.add(s_BLD, ctx, n + 1)
         # listeners want whole maps, and what is said about pairs of positions is said about all of them
-        whole = ctx.taps is not None or ctx.visible_BLM is not None or ctx.tree is not None or self._sharded
+        pairs = ctx.visible_pairs is not None or ctx.visible_until is not None or ctx.tree is not None
+        whole = ctx.taps is not None or pairs
         if self.skips[n] and not whole and at.most <= self.crowded * s_BLD.shape[1]:
             stepped: Tensor = run(_run_some, block, u_BLD, s_BLD, at, ctx, states)
             return stepped
@@ -137,17 +133,15 @@ class _Universal(StackModule):
             return new_BLD
         return torch.where(at.active_BL[..., None], new_BLD, s_BLD)
 
-    @property
-    def _sharded(self) -> bool:
-        """Whether weights are together only while a block runs as a whole."""
-        return any(hasattr(p, "full_tensor") for p in self.blocks.parameters())
-
 
 class _Progress:
-    """Which positions are active, and how many."""
+    """Which positions are active, and how many; of an accelerator, which would be waited for, that many may be."""
 
     def __init__(self, active_BL: Tensor) -> None:
         self.active_BL = active_BL
+        if active_BL.device.type != "cpu":
+            self.most, self.none, self.all = active_BL.shape[1], False, False
+            return
         n_B = active_BL.sum(1)
         # one wait for the device instead of three
         self.most, fewest = torch.stack([n_B.amax(), n_B.amin()]).tolist()

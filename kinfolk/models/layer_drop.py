@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.bounds import NonNegativeInt, Rate
 from kinfolk.core.rng import derive
 from kinfolk.layers.module import Dims
 from kinfolk.models.stack import DepthModule, Stack, StackModule
@@ -16,13 +16,8 @@ class LayerDrop(Stack, kind="layer-drop"):
     nothing is skipped. What is skipped costs nothing.
     """
 
-    rate: float = 0.2
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.rate < 1:
-            raise SpecError(f"rate: {self.rate} is not allowed; it is a probability below 1")
+    rate: Rate = 0.2
+    seed: NonNegativeInt = 0
 
     @classmethod
     def of(cls, stack: Stack, rate: float, seed: int = 0) -> "LayerDrop":

@@ -3,14 +3,17 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Memory, Mentions, Padding, Taps, Tree
+from kinfolk.core.bounds import PositiveInt, Rate
+from kinfolk.core.context import Context, Memory, Mentions, Padding, SideLosses, Taps, Tree, Visible
+from kinfolk.core.device import host, send
 from kinfolk.core.errors import ShapeError, SpecError
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.spec import Spec
 from kinfolk.layers.embedding import Embedding
 from kinfolk.layers.head import Head, HeadModule
@@ -19,27 +22,36 @@ from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.position import PositionModule
 from kinfolk.models.bridge import Bridge, LastLayer
+from kinfolk.models.prefix import last_seen, refuse_one_way
+from kinfolk.models.room import check_memory
 from kinfolk.models.stack import Depth
 from kinfolk.ops.syntax import grow
 
 
 class Model(Spec):
-    """A network: the widths that its parts share, and the parts."""
+    """A network: the widths that its parts share, and the parts.
 
-    d_model: int
-    vocab_size: int
-    max_len: int
-    dropout: float = 0.0
+    `prompt`: the prefix that a decoder continues is read from left to right, or "bidirectional", as a prefix language
+    model was trained to (Liu et al. 2018; Raffel et al. 2020, section 3.2.1).
+    """
+
+    d_model: PositiveInt
+    vocab_size: PositiveInt
+    max_len: PositiveInt
+    dropout: Rate = 0.0
     embedding: Embedding
     encoder: Depth | None = None
     decoder: Depth | None = None
     bridge: Bridge = LastLayer()
     head: Head
     init: Init
+    prompt: Literal["causal", "bidirectional"] = "causal"
 
     def __post_init__(self) -> None:
         if self.encoder is None and self.decoder is None:
             raise SpecError("a model needs an encoder, a decoder, or both")
+        if self.prompt == "bidirectional":
+            refuse_one_way(self.topology, self.decoder)
 
     @property
     def topology(self) -> str:
@@ -68,7 +80,7 @@ class State:
 
     layers: list[list[Any]]
     next_pos: int = 0  # of every example, or of the furthest where they differ
-    next_pos_B: Tensor | None = None  # of each example, where they differ
+    next_pos_B: Tensor | None = None  # of each example, where they differ; on the host
     memory: Memory | None = None
 
     def select(self, rows_B: Tensor) -> None:
@@ -76,7 +88,7 @@ class State:
         for part in self.parts.values():
             part.select(rows_B)
         if self.next_pos_B is not None:
-            self.next_pos_B = self.next_pos_B[rows_B]
+            self.next_pos_B = self.next_pos_B[host(rows_B)]
         if self.memory is not None:
             self.memory = self.memory.select(rows_B)
 
@@ -121,11 +133,13 @@ class Transformer(Module):
 
     def __init__(self, spec: Model) -> None:
         super().__init__()
+        check_memory(spec)
         self.spec, dims = spec, spec.dims
+        self.generation = GenerationIds()
         self.embedding = spec.embedding.build(dims)
         self.encoder = None if spec.encoder is None else spec.encoder.build(dims)
         self.bridge = spec.bridge.build(spec.encoder, spec.decoder)
-        back = dataclasses.replace(dims, direction="past")
+        back = dataclasses.replace(dims, direction="past", prompt=spec.prompt)
         self.decoder = None if spec.decoder is None else spec.decoder.build(back)
         self.head = spec.head.build(spec.head_dims, self.embedding)
 
@@ -169,7 +183,7 @@ class Transformer(Module):
             _advance(state, batch)
         # what stands beside a text is not what is judged
         keep_BL = batch.spoken if batch.spoken is not None or ctx.padding is None else ctx.padding.keep_BL
-        return Output(x_BLD, self.head, listener.found if listener else {}, ctx.side_losses or {}, state, keep_BL)
+        return Output(x_BLD, self.head, listener.found if listener else {}, dict(ctx.side_losses or {}), state, keep_BL)
 
     def new_state(self, batch_size: int, max_len: int) -> State:
         """Return an empty state for decoding `batch_size` examples up to `max_len` positions."""
@@ -207,9 +221,12 @@ class Transformer(Module):
             # packed documents are told apart by their groups; positions go on from segment to segment
             start, pos_BL = state.next_pos, None if batch.visible is None else batch.positions
             if state.next_pos_B is not None:
-                pos_BL = state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1], device=batch.tokens.device)
+                pos_BL = send(state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1]), batch.tokens.device)
         tree = _tree(batch) if self.decoder is None else None
-        return Context(start, pos_BL, padding, batch.document, batch.visible, tree, taps=taps, side_losses={})
+        until_BL, losses = last_seen(batch, self.spec.prompt, state is not None and not state.next_pos), SideLosses()
+        ruled = batch.visible is not None or until_BL is not None
+        visible = Visible(batch.visible, until_BL) if ruled else None
+        return Context(start, pos_BL, padding, batch.document, visible, tree, taps=taps, side_losses=losses)
 
     def _memory(self, batch: Batch, state: State | None, ctx: Context) -> Memory:
         if state is not None and state.memory is not None:
@@ -250,7 +267,7 @@ def _advance(state: State, batch: Batch) -> None:
         if state.next_pos_B is not None:
             state.next_pos_B = state.next_pos_B + n
     else:
-        lengths_B = batch.keep.sum(1)
+        lengths_B = host(batch.keep).sum(1)
         state.next_pos_B = lengths_B + (state.next_pos if state.next_pos_B is None else state.next_pos_B)
         state.next_pos += n
 

@@ -11,7 +11,7 @@ numbers before every part is kept (a few kilobytes) and set again, and the calle
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,17 @@ from torch.utils.checkpoint import checkpoint, get_device_states, set_device_sta
 
 from kinfolk.core.context import Context, Memory
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.device import autocast_dtype
+from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.position import NoPosition
 from kinfolk.layers.residual import Residual
 from kinfolk.models.stack import DepthModule, Stack, StackModule
 
-JOINS = ("mean", "concat", "wide")
 Pair = tuple[Tensor, Tensor]
+
+
+Join = Literal["mean", "concat", "wide"]
 
 
 class Coupled(Residual, kind="coupled"):
@@ -69,18 +72,16 @@ class Reversible(Stack, kind="reversible"):
     chooses (hashes, experts) chooses again from inputs that are equal to rounding: only a tie can fall otherwise.
     """
 
-    join: str = "mean"
+    join: Join = "mean"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.join not in JOINS:
-            raise SpecError(f"join: unknown {self.join!r}{suggest(self.join, JOINS)}")
         if not isinstance(self.position, NoPosition):
             raise SpecError("position: a reversible stack adds none between its blocks; put it into the embedding")
         assert self._coupled
 
     @classmethod
-    def of(cls, stack: Stack, join: str = "mean") -> "Reversible":
+    def of(cls, stack: Stack, join: Join = "mean") -> "Reversible":
         """Return a stack made reversible."""
         return cls(blocks=stack.blocks, order=stack.order, norm=stack.norm, position=stack.position, join=join)
 
@@ -196,31 +197,32 @@ class _Run:
             ctx = ctx.replace(memory=Memory(memory_BMD, ctx.memory.keep_BM))
         return half.residual.branch(x_BLD, half.part, ctx, half.state)[0], sides
 
-    def note_format(self, device_type: str) -> None:
+    def note_format(self, x: Tensor) -> None:
         """Note the number format of the pass; weights cast without gradients must not be met again with them."""
-        self.device_type = device_type
-        self.format: dict[str, Any] = {
-            "device_type": device_type,
-            "enabled": torch.is_autocast_enabled(device_type),
-            "dtype": torch.get_autocast_dtype(device_type),
-            "cache_enabled": False,
-        }
+        self.device_type, self.half = x.device.type, autocast_dtype(x.device)
+
+    @property
+    def same_format(self) -> contextlib.AbstractContextManager[Any]:
+        """Compute in the number format of the pass."""
+        if not torch.amp.is_autocast_available(self.device_type):
+            return contextlib.nullcontext()
+        return torch.autocast(self.device_type, self.half, enabled=self.half is not None, cache_enabled=False)
 
     @property
     def chance_kept(self) -> contextlib.AbstractContextManager[None]:
         """Leave the caller's random state as it is."""
         assert self.halves[0].seen is not None
         devices = self.halves[0].seen[1][0]
-        kind = self.device_type if devices else "cuda"
-        return torch.random.fork_rng(devices=devices, device_type=kind)
+        # without devices only the generator of the CPU is kept, whatever the type
+        return torch.random.fork_rng(devices=devices, device_type=self.device_type if devices else "cuda")
 
 
 class _WalkLightly(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: _Run, a: Tensor, b: Tensor, memory: Tensor | None, *weights: Tensor) -> tuple[Any, ...]:
         totals: dict[str, Tensor] = {}
-        run.note_format(b.device.type)
-        with torch.autocast(**run.format):
+        run.note_format(b)
+        with run.same_format:
             for half in run.halves:
                 half.remember_chance(b)
                 y, sides = run.branch(half, b, memory)
@@ -241,7 +243,7 @@ class _WalkLightly(torch.autograd.Function):
         if memory is not None:
             memory = memory.detach().requires_grad_(ctx.needs_input_grad[3])
         d_named = dict(zip(run.side_names, d_sides, strict=True))
-        with run.chance_kept, torch.enable_grad(), torch.autocast(**run.format):
+        with run.chance_kept, torch.enable_grad(), run.same_format:
             for half in reversed(run.halves):
                 half.repeat_chance(run.device_type)
                 x = p.detach().requires_grad_()

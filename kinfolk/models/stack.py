@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
@@ -70,12 +71,12 @@ class Stack(Depth, kind="stack"):
     """
 
     blocks: tuple[Block, ...]
-    order: tuple[int, ...]
+    order: tuple[NonNegativeInt, ...]
     norm: Norm = NoNorm()
     position: Position = NoPosition()
 
     def __post_init__(self) -> None:
-        wrong = [i for i in self.order if not 0 <= i < len(self.blocks)]
+        wrong = [i for i in self.order if i >= len(self.blocks)]
         if wrong or not self.order:
             raise SpecError(f"order: {wrong or 'nothing'} does not name any of {len(self.blocks)} blocks")
 
@@ -101,7 +102,13 @@ class Stack(Depth, kind="stack"):
 
 
 class StackModule(DepthModule):
-    """Runs blocks in their order."""
+    """Runs blocks in their order.
+
+    `divided` are the blocks that some process may leave out of a pass, or whose parts are called on their own: their
+    weights cannot be gathered by the call of the block.
+    """
+
+    divided: frozenset[int] = frozenset()
 
     def __init__(self, spec: Stack, dims: Dims) -> None:
         super().__init__()
@@ -123,6 +130,11 @@ class StackModule(DepthModule):
                 ctx.tap("hidden", x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out
+
+    @property
+    def units(self) -> list[nn.Module]:
+        """The blocks that every process calls as a whole in every pass: what FSDP shards one by one."""
+        return [block for i, block in enumerate(self.blocks) if i not in self.divided]
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the runs of this pass by number, and the block of each."""

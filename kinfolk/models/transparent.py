@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Rate
 from kinfolk.core.context import Context, Memory, Taps
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
@@ -23,7 +24,7 @@ class Transparent(Bridge, kind="transparent"):
     its stream mixed as it is, as in Narang et al. 2021. `dropout` falls on W, before the softmax.
     """
 
-    dropout: float = 0.0
+    dropout: Rate = 0.0
 
     def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
         if encoder is None or decoder is None:

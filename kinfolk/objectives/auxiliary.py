@@ -1,21 +1,20 @@
 """Losses beside the main one that make deep models learn (Al-Rfou et al. 2018)."""
 
-from typing import cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
+from kinfolk.core.device import host, send
 from kinfolk.core.rng import Rng, derive
 from kinfolk.layers.head import HeadModule, LMHead
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State, Transformer
 from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary
-
-POSITIONS = ("every", "last")
 
 
 class Auxiliary(Objective, kind="auxiliary"):
@@ -29,16 +28,10 @@ class Auxiliary(Objective, kind="auxiliary"):
     """
 
     of: Objective
-    positions: str = "every"
-    layer_weight: float = 1.0
-    n_targets: int = 2
-    target_weight: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.positions not in POSITIONS:
-            raise SpecError(f"positions: unknown {self.positions!r}{suggest(self.positions, POSITIONS)}")
-        if self.n_targets < 1:
-            raise SpecError(f"n_targets: {self.n_targets} is not allowed; 1 is the next token alone")
+    positions: Literal["every", "last"] = "every"
+    layer_weight: NonNegativeFloat = 1.0
+    n_targets: PositiveInt = 2
+    target_weight: NonNegativeFloat = 0.5
 
     @property
     def extra_ids(self) -> int:
@@ -59,6 +52,13 @@ class Auxiliary(Objective, kind="auxiliary"):
         seeded(model.spec.init, heads, model.spec.dims, derive(seed, "further"))
         return heads.to(next(model.parameters()))
 
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return self.of.parts
+
+    def on_topology(self, topology: str) -> Objective:
+        return self.replace(of=self.of.on_topology(topology))
+
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         return self.of.prepare(batch, rng, vocabulary)
 
@@ -68,7 +68,7 @@ class Auxiliary(Objective, kind="auxiliary"):
         output = model.run(batch, memory, taps=("hidden",) if asks_layers else ())
         assert batch.targets is not None
         if self.positions == "last" and model.training:
-            seen = batch.replace(targets=_last(batch.targets))
+            seen = batch.replace(targets=send(_last(host(batch.targets)), batch.targets.device))
         if model.training:
             self._add_layers(output, seen, model, learner.stage)
             self._add_targets(output, seen, learner.partner)
@@ -92,7 +92,8 @@ class Auxiliary(Objective, kind="auxiliary"):
     def _add_targets(self, output: Output, batch: Batch, heads: Module | None) -> None:
         assert batch.targets is not None
         for further, head in enumerate(heads.each if isinstance(heads, _Further) else (), start=1):
-            targets = _shifted(batch.targets, batch.document, further)
+            document = None if batch.document is None else host(batch.document)
+            targets = send(_shifted(host(batch.targets), document, further), batch.targets.device)
             _add(output, f"target {further + 1}", self.target_weight, head, output.hidden, targets)
 
 

@@ -6,11 +6,15 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, joined, summed
 
 
 class CausalLM(Objective, kind="causal"):
     """The next token, at every position of a text; of a pair, the target's tokens after the source and a separator."""
+
+    @property
+    def targets(self) -> str:
+        return LATER
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.source is None:

@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, joined, summed
 from kinfolk.objectives.sequence import SequenceToSequence
 
 Row = NDArray[Any]
@@ -40,6 +39,14 @@ class Corruption(Objective):
     measured: ClassVar[str] = "denoised-token"
     whole: ClassVar[bool] = True  # a side may be as long as the text, so its end takes the place of the last token
 
+    @property
+    def targets(self) -> str:
+        return LATER
+
+    @property
+    def needs_encoder(self) -> bool:
+        return True
+
     def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
         """Corrupt one text."""
         raise NotImplementedError
@@ -58,7 +65,7 @@ class Corruption(Objective):
             made.append(self.divide(row, rng.example(index, self.kind), vocabulary))
         source_BM, source_keep = padded([halves.source for halves in made], vocabulary.pad)
         target_BL, target_keep = padded([halves.target for halves in made], vocabulary.pad)
-        before = [vocabulary.bos if halves.before is None else halves.before for halves in made]
+        before = [vocabulary.start if halves.before is None else halves.before for halves in made]
         opening = torch.tensor(before, dtype=target_BL.dtype)[:, None]
         first_B1 = torch.tensor([halves.first for halves in made])[:, None]
         return Batch(
@@ -87,12 +94,6 @@ def padded(rows: list[Row], pad: int) -> tuple[Tensor, Tensor | None]:
         out[i, : len(row)] = row
     keep = None if (lengths == longest).all() else torch.from_numpy(np.arange(longest) < lengths[:, None])
     return torch.from_numpy(out), keep
-
-
-def known_share(name: str, share: float, *, whole: bool = False) -> None:
-    """Refuse a number that is no share of a text; `whole`: nothing and everything are shares too."""
-    if not (0 <= share <= 1 if whole else 0 < share < 1):
-        raise SpecError(f"{name}: {share} is not allowed; it is a share, {'from' if whole else 'between'} 0 and 1")
 
 
 def ended(row: Row, vocabulary: Vocabulary) -> Row:

@@ -3,12 +3,17 @@
 Lewis et al. 2020, section 2.2; Raffel et al. 2020, section 3.3.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+import torch
 
+from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import Inside
 from kinfolk.core.errors import SpecError
-from kinfolk.objectives.corruption import Corruption, Halves, Row, ended, known_share
+from kinfolk.core.rng import Rng
+from kinfolk.objectives.causal import CausalLM
+from kinfolk.objectives.corruption import Corruption, Halves, Row, ended
 from kinfolk.objectives.noise import Infilling, Masking, Noise, Permutation, Shuffling
 from kinfolk.objectives.objective import Objective, Vocabulary
 from kinfolk.objectives.span import SpanCorruption
@@ -35,12 +40,9 @@ class Denoising(Corruption, kind="denoising"):
 class DropTokens(Corruption, kind="drop-tokens"):
     """Lose each token with probability `share`; the target is what was lost, in order (Raffel et al. 2020)."""
 
-    share: float = 0.15
+    share: Inside = 0.15
 
     measured: ClassVar[str] = "lost-token"
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share)
 
     def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
         lost = draw.random(len(row)) < self.share
@@ -48,10 +50,48 @@ class DropTokens(Corruption, kind="drop-tokens"):
 
 
 class PrefixLM(Corruption, kind="prefix-lm"):
-    """The rest of a text from its beginning, cut anywhere (Raffel et al. 2020; Liu et al. 2018)."""
+    """The rest of a text from its beginning, cut anywhere (Raffel et al. 2020; Liu et al. 2018).
+
+    `rows`: "two" gives the beginning to an encoder and the rest to its decoder; "one" leaves both in the row of a
+    decoder, which sees the beginning in both directions and is scored on the rest. Of a pair, the source is the
+    beginning.
+    """
+
+    rows: Literal["one", "two"] = "two"
 
     measured: ClassVar[str] = "suffix-token"
     whole: ClassVar[bool] = False
+
+    @property
+    def needs_encoder(self) -> bool:
+        return self.rows == "two"
+
+    @property
+    def reads_prefix(self) -> bool:
+        return self.rows == "one"
+
+    def on_topology(self, topology: str) -> Objective:
+        return self.replace(rows="one" if topology == "decoder" else "two")
+
+    def on_pairs(self) -> Objective:
+        return super().on_pairs() if self.rows == "two" else self
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        if self.rows == "two":
+            return super().prepare(batch, rng, vocabulary)
+        read = CausalLM().prepare(batch, rng, vocabulary)
+        assert read.targets is not None
+        n_real_B = read.targets.new_full((len(read),), read.tokens.shape[1]) if read.keep is None else read.keep.sum(1)
+        if batch.source is not None:
+            # the separator is the last token before the first that is scored
+            prefix_B = (read.targets != IGNORE).to(torch.uint8).argmax(1) + 1
+            return read.replace(prefix=prefix_B)
+        draws = [rng.example(index, self.kind) for index in batch.index.tolist()]
+        cuts = [int(draw.integers(1, n)) if n > 1 else n for draw, n in zip(draws, n_real_B.tolist(), strict=True)]
+        prefix_B = torch.tensor(cuts)
+        # the last token of the prefix predicts the first one behind it
+        in_prefix_BL = torch.arange(read.tokens.shape[1]) < prefix_B[:, None] - 1
+        return read.replace(prefix=prefix_B, targets=read.targets.masked_fill(in_prefix_BL, IGNORE))
 
     def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
         cut = int(draw.integers(1, len(row))) if len(row) > 1 else len(row)

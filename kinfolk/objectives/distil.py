@@ -8,7 +8,6 @@ are no probabilities, numbers or classes that hold together, are compared by the
 
 import dataclasses
 import functools
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import from_plain
+from kinfolk.core.plain import from_plain, read_toml
 from kinfolk.core.rng import Rng
 from kinfolk.models.folder import load_model
 from kinfolk.models.model import Model, Output, State, Transformer
@@ -65,18 +65,21 @@ class Distil(Objective, kind="distil"):
 
     task: Objective
     teacher: str
-    temperature: float = 2.0
-    soft: float = 5.0
-    hard: float = 2.0
-    states: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise SpecError(f"temperature: {self.temperature} is not allowed; it divides logits, so it is above 0")
+    temperature: PositiveFloat = 2.0
+    soft: NonNegativeFloat = 5.0
+    hard: NonNegativeFloat = 2.0
+    states: NonNegativeFloat = 1.0
 
     @property
     def extra_ids(self) -> int:
         return self.task.extra_ids
+
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return self.task.parts
+
+    def on_topology(self, topology: str) -> Objective:
+        return self.replace(task=self.task.on_topology(topology))
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         return self.task.prepare(batch, rng, vocabulary)
@@ -155,5 +158,5 @@ def teacher_of(folder: str, device: torch.device, dtype: torch.dtype) -> Transfo
 
 def _model_spec(file: Path) -> Model:
     """Read the model of a saved model's spec, or of a recipe."""
-    data = tomllib.loads(file.read_text(encoding="utf-8"))
+    data = read_toml(file)
     return from_plain(Model, data.get("model", data), str(file))

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import Inside, PositiveInt
+from kinfolk.core.device import wide
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.grid import Grid
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Objective, Vocabulary, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, summed
 
 
 class Pictures(Objective):
@@ -24,6 +26,14 @@ class Pictures(Objective):
     """
 
     grid: Grid
+
+    @property
+    def targets(self) -> str:
+        return LATER
+
+    @property
+    def needs_encoder(self) -> bool:
+        return True
 
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return what is given of pictures, if anything, and what is to be predicted, both in raster order."""
@@ -53,6 +63,10 @@ class Pictures(Objective):
 class PixelByPixel(Pictures, kind="pixel-by-pixel"):
     """Every value from those before it (Parmar et al. 2018, section 3)."""
 
+    @property
+    def needs_encoder(self) -> bool:
+        return False
+
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
         return None, values_BL
 
@@ -69,10 +83,10 @@ class PixelByPixel(Pictures, kind="pixel-by-pixel"):
 class SuperResolution(Pictures, kind="super-resolution"):
     """A picture from a small one, each pixel of which is the mean of `factor` x `factor` of its own (section 5.3)."""
 
-    factor: int = 4
+    factor: PositiveInt = 4
 
     def __post_init__(self) -> None:
-        if self.factor < 1 or self.grid.columns % self.factor:
+        if self.grid.columns % self.factor:
             raise SpecError(f"factor: {self.factor} does not divide the {self.grid.columns} columns of the picture")
 
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -82,11 +96,7 @@ class SuperResolution(Pictures, kind="super-resolution"):
 class Completion(Pictures, kind="completion"):
     """The lower part of a picture from the upper one, which has `given` of its rows (section 5.1)."""
 
-    given: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 0 < self.given < 1:
-            raise SpecError(f"given: {self.given} is not allowed; it is a share of the rows, between 0 and 1")
+    given: Inside = 0.5
 
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
         n = self.n_given(values_BL.shape[1])
@@ -119,4 +129,4 @@ def shrunk(values_BL: Tensor, grid: Grid, factor: int) -> Tensor:
             f"{grid.columns} columns wide has a multiple of {grid.width * factor}"
         )
     tiles = values_BL.unflatten(1, (-1, factor, grid.columns // factor, factor, grid.channels))
-    return tiles.double().mean((2, 4)).round().to(values_BL.dtype).flatten(1)
+    return wide(tiles).mean((2, 4)).round().to(values_BL.dtype).flatten(1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, Probability
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Linear, Module
 from kinfolk.models.model import Model, Output, State, Transformer
@@ -30,19 +31,14 @@ class Imitate(Distil, kind="imitate"):
     probabilities as they are. Attention can be compared where student and teacher have as many heads.
     """
 
-    temperature: float = 1.0
-    soft: float = 1.0
-    hard: float = 0.0
-    states: float = 0.0
-    embedding: float = 1.0
-    layers: float = 1.0
-    attention: float = 1.0
-    inside: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.inside <= 1:
-            raise SpecError(f"inside: {self.inside} is not a share of the training")
+    temperature: PositiveFloat = 1.0
+    soft: NonNegativeFloat = 1.0
+    hard: NonNegativeFloat = 0.0
+    states: NonNegativeFloat = 0.0
+    embedding: NonNegativeFloat = 1.0
+    layers: NonNegativeFloat = 1.0
+    attention: NonNegativeFloat = 1.0
+    inside: Probability = 0.5
 
     def stage(self, progress: float, model: Model) -> int:
         return INSIDE if progress < self.inside else OUTSIDE

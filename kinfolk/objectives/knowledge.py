@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.knowledge import Branches, Ids, Mention, Names, SentenceTree
 from kinfolk.core.spec import Spec
@@ -40,12 +41,8 @@ class Triples(Knowledge, kind="triples"):
     with `relation` false, "object" alone. Of several facts the first `most` are read, and of a row's as many as fit.
     """
 
-    most: int = 2
+    most: NonNegativeInt = 2
     relation: bool = True
-
-    def __post_init__(self) -> None:
-        if self.most < 0:
-            raise SpecError(f"most: {self.most} is not allowed; it is a number of facts about one name")
 
     def fits(self, model: Model) -> None:
         """Where tokens stand must be said by their embeddings, and who sees whom by nothing else."""
@@ -127,11 +124,7 @@ class Entities(Knowledge, kind="entities"):
     alike. The `most` likely candidates of a mention are looked at.
     """
 
-    most: int = 30
-
-    def __post_init__(self) -> None:
-        if self.most < 1:
-            raise SpecError(f"most: {self.most} is not allowed; a mention means at least one thing")
+    most: PositiveInt = 30
 
     def fits(self, model: Model) -> None:
         """Somebody has to look at the candidates."""

@@ -1,17 +1,19 @@
 """Predict hidden tokens from both sides (Devlin et al. 2019)."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import Fraction, PositiveInt, Probability
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
 
-UNITS = ("token", "word")
+Unit = Literal["token", "word"]
 
 Ids = NDArray[np.int64]
 
@@ -25,19 +27,11 @@ class MaskedLM(Objective, kind="masked"):
     run of k as likely as 1/k (Lan et al. 2020, section 4.1).
     """
 
-    share: float = 0.15
-    as_mask: float = 0.8
-    as_random: float = 0.1
-    unit: str = "token"
-    longest: int = 1
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise SpecError(f"unit: unknown {self.unit!r}{suggest(self.unit, UNITS)}")
-        if not 0 < self.share <= 1:
-            raise SpecError(f"share: {self.share} is not allowed; it is a share of the tokens, between 0 and 1")
-        if self.longest < 1:
-            raise SpecError(f"longest: {self.longest} is not allowed; a run has at least one unit")
+    share: Fraction = 0.15
+    as_mask: Probability = 0.8
+    as_random: Probability = 0.1
+    unit: Unit = "token"
+    longest: PositiveInt = 1
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]

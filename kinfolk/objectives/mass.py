@@ -4,8 +4,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from kinfolk.core.bounds import Probability
 from kinfolk.core.errors import SpecError
-from kinfolk.objectives.corruption import Corruption, Halves, Row, ended, known_share
+from kinfolk.objectives.corruption import Corruption, Halves, Row, ended
 from kinfolk.objectives.objective import Vocabulary
 
 
@@ -18,17 +19,15 @@ class MaskedFragment(Corruption, kind="masked-fragment"):
     A fragment of one token is nearly masked language modelling, one of all tokens a language model.
     """
 
-    share: float = 0.5
-    at_start: float = 0.2
-    at_end: float = 0.2
-    as_mask: float = 0.8
-    as_random: float = 0.1
+    share: Probability = 0.5
+    at_start: Probability = 0.2
+    at_end: Probability = 0.2
+    as_mask: Probability = 0.8
+    as_random: Probability = 0.1
 
     measured: ClassVar[str] = "fragment-token"
 
     def __post_init__(self) -> None:
-        for name in ("share", "at_start", "at_end", "as_mask", "as_random"):
-            known_share(name, getattr(self, name), whole=True)
         for first, second in (("at_start", "at_end"), ("as_mask", "as_random")):
             if getattr(self, first) + getattr(self, second) > 1:
                 raise SpecError(f"{first}, {second}: together they are more than all")

@@ -7,12 +7,11 @@ import math
 
 import numpy as np
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import Inside, PositiveFloat, Probability
 from kinfolk.core.spec import Spec
-from kinfolk.objectives.corruption import Row, known_share, real
+from kinfolk.objectives.corruption import Row, real
+from kinfolk.objectives.masked import Unit
 from kinfolk.objectives.objective import Vocabulary
-
-UNITS = ("word", "token")
 
 
 class Noise(Spec):
@@ -29,12 +28,8 @@ class Masking(Noise, kind="mask"):
     T5 has 0.1 for the latter in what it calls BERT-style, and none that stay as they are (Raffel et al. 2020).
     """
 
-    share: float = 0.15
-    as_random: float = 0.0
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share)
-        known_share("as_random", self.as_random, whole=True)
+    share: Inside = 0.15
+    as_random: Probability = 0.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         places, out = real(row, vocabulary), row.copy()
@@ -46,10 +41,7 @@ class Masking(Noise, kind="mask"):
 class Deletion(Noise, kind="delete"):
     """Lose each token with probability `share`: where something is missing is for the decoder to find out."""
 
-    share: float = 0.15
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share)
+    share: Inside = 0.15
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         places = real(row, vocabulary)
@@ -65,18 +57,10 @@ class Infilling(Noise, kind="infill"):
     masks are shown as any token.
     """
 
-    share: float = 0.3
-    mean_span: float = 3.0
-    unit: str = "word"
-    as_random: float = 0.0
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share)
-        known_share("as_random", self.as_random, whole=True)
-        if not self.mean_span > 0:
-            raise SpecError(f"mean_span: {self.mean_span} is not allowed; with a mean of 0 no span loses anything")
-        if self.unit not in UNITS:
-            raise SpecError(f"unit: unknown {self.unit!r}{suggest(self.unit, UNITS)}")
+    share: Inside = 0.3
+    mean_span: PositiveFloat = 3.0
+    unit: Unit = "word"
+    as_random: Probability = 0.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         places = real(row, vocabulary)
@@ -128,10 +112,7 @@ class Permutation(Noise, kind="permute-sentences"):
     A full stop ends a sentence, and so does a line; without a tokenizer that knows them, a document is one.
     """
 
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share, whole=True)
+    share: Probability = 1.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         ends = vocabulary.is_special[row]
@@ -147,10 +128,7 @@ class Permutation(Noise, kind="permute-sentences"):
 class Rotation(Noise, kind="rotate"):
     """With probability `share`, let the text begin at any of its tokens and end with the one before."""
 
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share, whole=True)
+    share: Probability = 1.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         lot, first = draw.random(), int(draw.integers(0, max(1, len(row))))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.device import wide
 from kinfolk.core.pieces import Pieces
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import Spec
@@ -38,6 +39,7 @@ class Vocabulary:
     sep: int = 4
     cls: int = 5
     mask: int = 6
+    start: int = 1  # the first token of an encoder-decoder's target
     n_special: int = 7
     specials: tuple[int, ...] = tuple(range(7))
     between: int = 1  # separators between two texts
@@ -82,10 +84,38 @@ class Learning(Protocol):
     stage: int
 
 
+HIDDEN, LATER, AROUND, PERMUTED = "hidden", "later", "around", "permuted"
+"""Where targets are: not in what the model reads; later in its row; around each token; later in a random order."""
+
+
 class Objective(Spec):
     """Axis: what is predicted from what. `counts`: it asks how often each token occurs in the data."""
 
     counts: ClassVar[bool] = False
+
+    @property
+    def targets(self) -> str:
+        """Where what it asks for is, relative to what the model reads: what decides which models would see it."""
+        return HIDDEN
+
+    @property
+    def needs_encoder(self) -> bool:
+        """True if a part of each example is for an encoder, so that a decoder alone would ignore it."""
+        return False
+
+    @property
+    def reads_prefix(self) -> bool:
+        """True if the beginning of each row is read in both directions by a decoder."""
+        return False
+
+    @property
+    def parts(self) -> "tuple[Objective, ...]":
+        """The objectives that it consists of: itself, or those that it wraps."""
+        return (self,)
+
+    def on_topology(self, topology: str) -> "Objective":
+        """Return its form for a model of this topology."""
+        return self
 
     @property
     def extra_ids(self) -> int:
@@ -134,12 +164,13 @@ class Objective(Spec):
 
 def side_loss(output: Output) -> Tensor:
     """Add up what the layers reported on the side."""
-    return sum(output.side_losses.values(), output.hidden.new_zeros(()))
+    exact = torch.promote_types(output.hidden.dtype, torch.float32)
+    return sum(output.side_losses.values(), output.hidden.new_zeros((), dtype=exact))
 
 
 def summed(losses_BL: Tensor, where_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum and the number of the losses at some positions."""
-    return losses_BL[where_BL].double().sum(), where_BL.sum()
+    return torch.where(where_BL, wide(losses_BL), 0.0).sum(), where_BL.sum()
 
 
 def joined(source: Batch, separator: int, pad: int) -> tuple[Tensor, Tensor, Tensor]:

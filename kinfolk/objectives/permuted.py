@@ -6,10 +6,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import Fraction, PositiveInt
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.masked import MaskedLM
-from kinfolk.objectives.objective import Vocabulary, joined, summed
+from kinfolk.objectives.masked import MaskedLM, Unit
+from kinfolk.objectives.objective import PERMUTED, Vocabulary, joined, summed
 
 Ids = NDArray[np.int64]
 
@@ -28,9 +29,13 @@ class PermutedLM(MaskedLM, kind="permuted"):
     that remembers segments has what came before.
     """
 
-    share: float = 1 / 6
-    unit: str = "word"
-    longest: int = 5
+    share: Fraction = 1 / 6
+    unit: Unit = "word"
+    longest: PositiveInt = 5
+
+    @property
+    def targets(self) -> str:
+        return PERMUTED
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         tokens, keep, segments = self._rows(batch, rng, vocabulary)
@@ -69,7 +74,8 @@ class PermutedLM(MaskedLM, kind="permuted"):
         tokens = np.full((len(rows), rows.shape[1] + 3), vocabulary.pad, dtype=np.int64)
         segments = np.zeros_like(tokens)
         for i, (index, n) in enumerate(zip(batch.index.tolist(), lengths.tolist(), strict=True)):
-            cut = _cut(rows[i, :n], rng.example(index, "cut"), vocabulary)
+            # a row of a validation stream that has ended has nothing to cut
+            cut = _cut(rows[i, :n], rng.example(index, "cut"), vocabulary) if n else 0
             ends = [vocabulary.sep], [vocabulary.sep, vocabulary.cls]
             tokens[i, : n + 3] = np.concatenate([rows[i, :cut], ends[0], rows[i, cut:n], ends[1]])
             # the last token belongs to neither

@@ -5,11 +5,12 @@ import dataclasses
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.layers.policy_head import PolicyHeadModule
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss
+from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, side_loss
 from kinfolk.ops.surrogate import surrogate
 
 
@@ -37,21 +38,16 @@ class Policy(Objective, kind="policy"):
     epochs: updates on every rollout.
     """
 
-    gamma: float = 0.99
-    decay: float = 0.95
-    clip: float = 0.2
-    value_weight: float = 0.5
-    entropy_weight: float = 0.01
-    epochs: int = 4
+    gamma: Probability = 0.99
+    decay: Probability = 0.95
+    clip: PositiveFloat = 0.2
+    value_weight: NonNegativeFloat = 0.5
+    entropy_weight: NonNegativeFloat = 0.01
+    epochs: PositiveInt = 4
 
-    def __post_init__(self) -> None:
-        for name in ("gamma", "decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SpecError(f"{name} must be from 0 to 1, got {getattr(self, name)}")
-        if self.epochs < 1:
-            raise SpecError(f"epochs must be at least 1, got {self.epochs}")
-        if self.clip <= 0:
-            raise SpecError(f"clip must be more than 0, got {self.clip}")
+    @property
+    def targets(self) -> str:
+        return LATER
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         """Return the batch: acting has prepared everything."""

@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.bounds import NonNegativeFloat, Probability
+from kinfolk.core.device import host, send, wide
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng, derive
 from kinfolk.layers.embedding import ProjectedModule
@@ -29,9 +31,9 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
     """
 
     generator: Model
-    weight: float = 50.0
-    as_mask: float = 0.85
-    as_random: float = 0.0
+    weight: NonNegativeFloat = 50.0
+    as_mask: Probability = 0.85
+    as_random: Probability = 0.0
 
     def companion(self, model: Model) -> Model | None:
         return self.generator.replace(vocab_size=model.vocab_size, max_len=model.max_len)
@@ -66,10 +68,11 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
         assert batch.targets is not None
         assert batch.lots is not None
         chosen = batch.targets != IGNORE
+        at_L = send((host(batch.targets).flatten() != IGNORE).nonzero()[:, 0], chosen.device)
         said = generator.run(batch)
         told, n_chosen = said.head.loss(said.hidden, batch.targets), chosen.sum()
-        drawn = draw(said.head, said.hidden.detach()[chosen], batch.lots[chosen])
-        tokens = batch.tokens.masked_scatter(chosen, drawn)
+        drawn = draw(said.head, said.hidden.detach().flatten(0, 1)[at_L], batch.lots.flatten()[at_L])
+        tokens = batch.tokens.flatten().index_copy(0, at_L, drawn).view_as(chosen)
         replaced = (tokens != torch.where(chosen, batch.targets, batch.tokens)).long()
         targets = replaced if batch.keep is None else replaced.masked_fill(~batch.keep, IGNORE)
         read = batch.replace(tokens=tokens, targets=targets)
@@ -88,7 +91,7 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
         losses = output.head.losses(output.hidden, batch.targets)
         return {
             "replaced-token": summed(losses, batch.targets != IGNORE),
-            "generator-token": (output.taps["generator.nats"].double(), output.taps["generator.count"]),
+            "generator-token": (wide(output.taps["generator.nats"]), output.taps["generator.count"]),
         }
 
 

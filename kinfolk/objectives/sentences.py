@@ -1,6 +1,6 @@
 """Predict hidden tokens, and of two passages whether they belong together (Devlin et al. 2019; Lan et al. 2020)."""
 
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import Probability
+from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.layers.paired_head import PairedHeadModule
 from kinfolk.models.model import Output
 from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.objective import Loss, Vocabulary, joined, summed
 
-QUESTIONS = ("next", "order")
 MEASURES = {"next": "next-sentence", "order": "sentence-order"}
 
 Ids = NDArray[np.int64]
@@ -32,14 +32,9 @@ class SentencePairs(MaskedLM, kind="sentence-pairs"):
     length. A passage of one sentence has a foreign B if B is asked for, and is cut anywhere if the order is.
     """
 
-    question: str = "next"
-    changed: float = 0.5
-    short: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.question not in QUESTIONS:
-            raise SpecError(f"question: unknown {self.question!r}{suggest(self.question, QUESTIONS)}")
+    question: Literal["next", "order"] = "next"
+    changed: Probability = 0.5
+    short: Probability = 0.1
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.source is not None:

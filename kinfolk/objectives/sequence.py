@@ -1,13 +1,15 @@
 """Predict a target sequence from a source sequence (Sutskever et al. 2014; Vaswani et al. 2017)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import Rate
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss, summed
+from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, side_loss, summed
 
 
 class SequenceToSequence(Objective, kind="sequence-to-sequence"):
@@ -17,19 +19,23 @@ class SequenceToSequence(Objective, kind="sequence-to-sequence"):
     et al. 2017, section 5.4; Tensor2Tensor spreads over the others).
     """
 
-    label_smoothing: float = 0.0
-    over: str = "others"
+    label_smoothing: Rate = 0.0
+    over: Literal["all", "others"] = "others"
 
-    def __post_init__(self) -> None:
-        if self.over not in ("all", "others"):
-            raise SpecError(f"over: unknown {self.over!r}{suggest(self.over, ('all', 'others'))}")
+    @property
+    def targets(self) -> str:
+        return LATER
+
+    @property
+    def needs_encoder(self) -> bool:
+        return True
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.source is None:
             # the source ends where a causal model of the same window would start to be scored
             half = (batch.tokens.shape[1] - 1) // 2 + 1
             source, target = batch.tokens[:, :half], batch.tokens[:, half:]
-            opening = torch.full_like(target[:, :1], vocabulary.bos)
+            opening = torch.full_like(target[:, :1], vocabulary.start)
             return batch.replace(
                 source=source, tokens=torch.cat([opening, target[:, :-1]], 1), targets=target, keep=None
             )

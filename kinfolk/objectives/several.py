@@ -36,6 +36,14 @@ class Several(Objective, kind="several"):
     def extra_ids(self) -> int:
         return max(objective.extra_ids for objective in (self.task, *self.others))
 
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return tuple(part for one in (self.task, *self.others) for part in one.parts)
+
+    def on_topology(self, topology: str) -> Objective:
+        others = tuple(other.on_topology(topology) for other in self.others)
+        return self.replace(task=self.task.on_topology(topology), others=others)
+
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         return self._of(batch).prepare(batch, rng, vocabulary).replace(task=batch.task)
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError
+from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Loss, Objective, Vocabulary, joined, side_loss, summed
+from kinfolk.objectives.objective import AROUND, Loss, Objective, Vocabulary, joined, side_loss, summed
 
 Ids = NDArray[np.int64]
 
@@ -28,17 +28,16 @@ class SkipGram(Objective, kind="skip-gram"):
     `targets` contexts, `candidates` the others.
     """
 
-    window: int = 5
-    n_negative: int = 5
-    power: float = 0.75
-    threshold: float = 1e-5
+    window: PositiveInt = 5
+    n_negative: PositiveInt = 5
+    power: NonNegativeFloat = 0.75
+    threshold: NonNegativeFloat = 1e-5
 
     counts: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for name in ("window", "n_negative"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name}: {getattr(self, name)} is not allowed; at least 1 is needed")
+    @property
+    def targets(self) -> str:
+        return AROUND
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         tokens, keep = batch.tokens, batch.keep

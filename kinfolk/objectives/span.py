@@ -1,15 +1,13 @@
 """Predict the spans that are missing from a text (Raffel et al. 2020, section 3.1.4)."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from kinfolk.core.errors import SpecError, suggest
-from kinfolk.objectives.corruption import Corruption, Halves, Row, ended, known_share
+from kinfolk.core.bounds import Bounds, Inside
+from kinfolk.core.errors import SpecError
+from kinfolk.objectives.corruption import Corruption, Halves, Row, ended
 from kinfolk.objectives.objective import Vocabulary
-
-CLOSINGS = ("sentinel", "none", "code")
-NOISES = ("spans", "tokens")
 
 
 class SpanCorruption(Corruption, kind="span-corruption"):
@@ -26,25 +24,14 @@ class SpanCorruption(Corruption, kind="span-corruption"):
     names by one where a text begins with a lost token.
     """
 
-    share: float = 0.15
-    mean_span: float = 3.0
-    n_sentinels: int = 100
-    closing: str = "sentinel"
-    noise: str = "spans"
+    share: Inside = 0.15
+    mean_span: Annotated[float, Bounds(1)] = 3.0
+    n_sentinels: Annotated[int, Bounds(2)] = 100
+    closing: Literal["sentinel", "none", "code"] = "sentinel"
+    noise: Literal["spans", "tokens"] = "spans"
 
     measured: ClassVar[str] = "span-token"
     whole: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        known_share("share", self.share)
-        if not self.mean_span >= 1:
-            raise SpecError(f"mean_span: {self.mean_span} is not allowed; a span has at least one token")
-        if self.n_sentinels < 2:
-            raise SpecError(f"n_sentinels: {self.n_sentinels} is not allowed; one span and the end take two")
-        if self.closing not in CLOSINGS:
-            raise SpecError(f"closing: unknown {self.closing!r}{suggest(self.closing, CLOSINGS)}")
-        if self.noise not in NOISES:
-            raise SpecError(f"noise: unknown {self.noise!r}{suggest(self.noise, NOISES)}")
 
     @property
     def extra_ids(self) -> int:

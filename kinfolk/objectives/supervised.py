@@ -1,18 +1,19 @@
 """Learn from labels that somebody gave: of whole sequences, of tokens, of the span that answers a question."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import FiniteFloat, NonNegativeFloat, PositiveInt, Rate
+from kinfolk.core.device import wide
+from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss, summed
 from kinfolk.ops.best_span import best_span
-
-OPENINGS = ("none", "cls")
-READERS = ("tokens", "source", "both")
 
 
 class Labels(Objective):
@@ -24,14 +25,12 @@ class Labels(Objective):
     then reads an opening token alone, or to "both", so that every token has a state that knows all (Lewis et al. 2020).
     """
 
-    opening: str = "none"
-    reads: str = "tokens"
+    opening: Literal["none", "cls"] = "none"
+    reads: Literal["tokens", "source", "both"] = "tokens"
 
-    def __post_init__(self) -> None:
-        if self.opening not in OPENINGS:
-            raise SpecError(f"opening: unknown {self.opening!r}{suggest(self.opening, OPENINGS)}")
-        if self.reads not in READERS:
-            raise SpecError(f"reads: unknown {self.reads!r}{suggest(self.reads, READERS)}")
+    @property
+    def needs_encoder(self) -> bool:
+        return self.reads != "tokens"
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.labels is None:
@@ -48,7 +47,7 @@ class Labels(Objective):
             return batch if batch.segments is not None else batch.replace(segments=torch.zeros_like(batch.tokens))
         if self.reads == "both":
             return batch.replace(source=batch.tokens, source_keep=batch.keep)
-        start = torch.full_like(batch.tokens[:, :1], vocabulary.bos)
+        start = torch.full_like(batch.tokens[:, :1], vocabulary.start)
         return Batch(index=batch.index, tokens=start, source=batch.tokens, source_keep=batch.keep, labels=batch.labels)
 
 
@@ -59,8 +58,8 @@ class Classify(Labels, kind="classify"):
     none: all count the same. Measures know no weights.
     """
 
-    label_smoothing: float = 0.0
-    weights: tuple[float, ...] = ()
+    label_smoothing: Rate = 0.0
+    weights: tuple[NonNegativeFloat, ...] = ()
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         assert batch.labels is not None
@@ -71,7 +70,7 @@ class Classify(Labels, kind="classify"):
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.labels is not None
-        n, logits = _number(batch.labels), output.logits.double()
+        n, logits = _number(batch.labels), wide(output.logits)
         nats = F.cross_entropy(logits, batch.labels, reduction="sum")
         return {"class": (nats, n), "accuracy": ((logits.argmax(-1) == batch.labels).sum(), n)}
 
@@ -82,22 +81,22 @@ class ClassifyMany(Labels, kind="classify-many"):
     `weights`, one for each class, say how many times as much as its absence its presence counts.
     """
 
-    weights: tuple[float, ...] = ()
+    weights: tuple[NonNegativeFloat, ...] = ()
 
     def loss(self, output: Output, batch: Batch) -> Loss:
         assert batch.labels is not None
         logits, labels = output.logits, batch.labels.to(output.logits)
         weights = _weights(self.weights, logits)
         total = F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum")
-        return Loss(total, torch.tensor(batch.labels.numel(), device=total.device), side_loss(output))
+        return Loss(total, torch.full((), batch.labels.numel(), device=total.device), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Right decisions about single classes, and examples where all of them are right."""
         assert batch.labels is not None
-        logits, labels = output.logits.double(), batch.labels.double()
+        logits, labels = wide(output.logits), wide(batch.labels)
         nats = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         right = (logits > 0) == (labels > 0.5)
-        each = torch.tensor(labels.numel(), device=labels.device)
+        each = torch.full((), labels.numel(), device=labels.device)
         return {
             "class": (nats, each),
             "accuracy": (right.sum(), each),
@@ -115,7 +114,7 @@ class Regress(Labels, kind="regress"):
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.labels is not None
-        errors, n = output.logits.double() - batch.labels.double(), _number(batch.labels)
+        errors, n = wide(output.logits) - wide(batch.labels), _number(batch.labels)
         return {"squared-error": (errors.square().sum(), n), "absolute-error": (errors.abs().sum(), n)}
 
 
@@ -126,7 +125,6 @@ class Tag(Labels, kind="tag"):
     """
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.reads == "source":
             raise SpecError("tag: every token needs a state of its own, which a source has not; use reads = 'both'")
 
@@ -153,16 +151,13 @@ class SpanAnswer(Labels, kind="span-answer"):
     `longest` tokens that beats no answer by more than `threshold`; it is never in the question.
     """
 
-    opening: str = "cls"
-    longest: int = 30
-    threshold: float = 0.0
+    opening: Literal["none", "cls"] = "cls"
+    longest: PositiveInt = 30
+    threshold: FiniteFloat = 0.0
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.opening != "cls" or self.reads == "source":
             raise SpecError("span-answer: position 0 of what is read stands for no answer; use opening = 'cls'")
-        if self.longest < 1:
-            raise SpecError(f"longest: {self.longest} is not allowed; an answer has at least one token")
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.labels is None:
@@ -185,7 +180,7 @@ class SpanAnswer(Labels, kind="span-answer"):
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Answers that are right to the token, and the overlap with what is right (F1 of token positions)."""
         assert batch.labels is not None
-        n, scores = _number(batch.labels), output.logits.double()
+        n, scores = _number(batch.labels), wide(output.logits)
         nats = F.cross_entropy(scores, batch.labels, reduction="sum") / 2
         inside = _in_text(scores, batch)
         found, _ = best_span(inside[..., 0], inside[..., 1], self.longest, self.threshold)
@@ -195,7 +190,7 @@ class SpanAnswer(Labels, kind="span-answer"):
         return {
             "span": (nats, n),
             "exact-match": ((found == batch.labels).all(1).sum(), n),
-            "overlap": (overlap.double().sum(), n),
+            "overlap": (wide(overlap).sum(), n),
         }
 
 
@@ -220,7 +215,7 @@ def _in_text(scores_BL2: Tensor, batch: Batch) -> Tensor:
 
 def _number(labels: Tensor) -> Tensor:
     """Return how many examples there are, where the labels are."""
-    return torch.tensor(len(labels), device=labels.device)
+    return torch.full((), len(labels), device=labels.device)
 
 
 def side_by_side(batch: Batch, vocabulary: Vocabulary) -> Batch:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.decoding.decode import batch_of
 from kinfolk.models.model import Transformer
-from kinfolk.onnx.engine import BOS, Engine
+from kinfolk.onnx.engine import Engine
 
 LIMIT = 1e-4
 """The largest difference of a score, as a share of the largest score where that is above 1."""
@@ -103,7 +103,8 @@ def _decoded_by(model: Transformer, given: Given) -> list[Tensor]:
 
 def _after(model: Transformer, row: list[int], more: Tensor) -> Tensor:
     if model.spec.topology == "encoder-decoder":
-        out = model(torch.tensor([row]), torch.cat([torch.tensor([BOS]), more])[None])
+        start = torch.tensor([model.generation.start_id])
+        out = model(torch.tensor([row]), torch.cat([start, more])[None])
     else:
         out = model(torch.cat([torch.tensor(row), more])[None])
     return model.head.logits(out.hidden[0, -1:])[0]

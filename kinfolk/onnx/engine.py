@@ -18,9 +18,6 @@ from kinfolk.onnx.folder import DECODER, ENCODER, MODEL, About, Kept
 from kinfolk.onnx.rows import Rows, joined
 from kinfolk.onnx.session import Array, held, open_session, run
 
-BOS = 1
-"""What a decoder's own sequence starts with where the prompt is an encoder's."""
-
 
 class Engine:
     """The graphs of one model, ready to run. `threads` 0: one for each core."""
@@ -28,6 +25,7 @@ class Engine:
     def __init__(self, folder: str | Path, threads: int = 0) -> None:
         self.folder = Path(folder)
         self.about = About.read(self.folder)
+        self.generation = self.about.generation
         sessions = {name: self._open(name, threads) for name in self.about.files}
         self.encoder = sessions.get(ENCODER)
         self.main = sessions.get(DECODER) or sessions[MODEL]
@@ -195,7 +193,7 @@ class OnnxSteps:
             raise SpecError(f"{engine.folder}: an encoder does not generate: it has no causal stack")
         self.engine, self.sources = engine, None
         if engine.encoder is not None:
-            self.sources, rows = rows, [[BOS] for _ in rows]
+            self.sources, rows = rows, [[engine.generation.start_id] for _ in rows]
         self.rows = rows
         n = max(map(len, rows))
         # the last of the new tokens is not read again
@@ -209,7 +207,7 @@ class OnnxSteps:
             self.state, scores_BV = self.engine.prompt(self.rows, self.room)
             return torch.from_numpy(scores_BV)
         self.state = self.engine.read(self.sources, self.room)
-        return self.next(torch.full((len(self.rows),), BOS))
+        return self.next(torch.full((len(self.rows),), self.engine.generation.start_id))
 
     def next(self, tokens_B: Tensor) -> Tensor:
         """Append a token to each example and return the logits that follow."""

@@ -58,6 +58,8 @@ def to_onnx(
     recipe: written beside the graphs, if the model is part of one. more: `kind` and `source` of `About`.
     """
     need("onnx", "onnxscript", "onnxruntime")
+    if model.spec.prompt != "causal":
+        raise SpecError("model.prompt: a graph reads token by token, so a bidirectional prompt cannot be exported")
     own, failed = copy.deepcopy(model).eval().float(), []
     maker = Maker(copy.deepcopy(own))
     for padded, single in maker.ways:
@@ -152,8 +154,9 @@ class Maker:
     def make(self, padded: bool, single: bool) -> tuple[About, dict[str, Any]]:
         """Return the graphs by file, and what must be known of them."""
         model, limit = self.model, None if self.length else _limit(self.model)
-        made = {"topology": self.topology, "limit": limit, "padded": padded, "length": self.length}
-        about = About(precision="fp32", vocab_size=model.spec.vocab_size, **made)  # type: ignore[arg-type]
+        made: dict[str, Any] = {"topology": self.topology, "limit": limit, "padded": padded, "length": self.length}
+        made |= {"vocab_size": model.spec.vocab_size, "generation": model.generation}
+        about = About(precision="fp32", **made)
         if not self.decodes:
             tables = [m.segments for m in model.modules() if isinstance(m, TokensModule) and m.segments is not None]
             segmented = any(table.num_embeddings > 1 for table in tables)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kinfolk.core.errors import CheckpointError
+from kinfolk.core.generation_ids import GenerationIds
 
 ABOUT, MODEL, ENCODER, DECODER = "onnx.json", "model.onnx", "encoder.onnx", "decoder.onnx"
 SPEC, TOKENIZER = "spec.toml", "tokenizer.json"
@@ -43,9 +44,9 @@ class About:
     otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
     keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
     each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
-    no more. limit: most positions of a row; None: as many as fit. length: of every row, where all agree; 0: any.
-    kind: of the data that the run learnt from. source: digest of the weights. differences: largest ones to torch that
-    the check found, by shape; of int8, to fp32.
+    no more. generation: special tokens of the model. limit: most positions of a row; None: as many as fit. length: of
+    every row, where all agree; 0: any. kind: of the data that the run learnt from. source: digest of the weights.
+    differences: largest ones to torch that the check found, by shape; of int8, to fp32.
     """
 
     topology: str
@@ -57,6 +58,7 @@ class About:
     limit: int | None = None
     length: int = 0
     vocab_size: int = 0
+    generation: GenerationIds = dataclasses.field(default_factory=GenerationIds)
     state: tuple[Kept, ...] = ()
     kind: str = ""
     source: str = ""
@@ -69,7 +71,8 @@ class About:
 
     def text(self) -> str:
         """Return it as JSON."""
-        return json.dumps({"format": FORMAT} | dataclasses.asdict(self), indent=1) + "\n"
+        table = dataclasses.asdict(self) | {"generation": self.generation.plain()}
+        return json.dumps({"format": FORMAT} | table, indent=1) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -85,7 +88,8 @@ class About:
             raise CheckpointError(f"{file}: written by another version; export the run again")
         try:
             state = tuple(Kept(**one | {"axes": tuple(one["axes"])}) for one in found.pop("state"))
-            return cls(**found | {"state": state})
+            generation = GenerationIds.from_plain(found.pop("generation", {}), f"{file}: generation")
+            return cls(**found | {"state": state, "generation": generation})
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{file}: is not what `kin export --to onnx` writes: {error}") from None
 

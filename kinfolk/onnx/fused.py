@@ -53,7 +53,11 @@ def fusible(part: nn.Module) -> bool:
     if type(part) is not _SelfAttention:
         return False
     plain = type(part.span) is SpanModule and type(part.talk) is TalkModule
-    return plain and isinstance(part.spec.pattern, Causal) and type(part.position) in PLACES
+    place = part.position
+    # the operator rotates whole heads at plain rates, and normalises neither queries nor keys
+    whole = not isinstance(place, _Rotary) or (place.width == part.d_head and place.scale is None)
+    plain = plain and part.norms is None and whole
+    return plain and isinstance(part.spec.pattern, Causal) and type(place) in PLACES
 
 
 class FusedAttention(Module):

@@ -1,7 +1,7 @@
 """An activation and the linear map after it, remembering only what went into the activation."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,9 @@ from torch.autograd.function import once_differentiable
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.gelu import gelu_tanh, gelu_tanh_backward
 
-Activation = Callable[[Tensor], Tensor]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swish", "elu", "selu", "sigmoid", "softplus", "tanh", "identity"]
 
-ACTIVATIONS: dict[str, Activation] = {
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": lambda u: F.gelu(u, approximate="tanh"),
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 @shaped(out="BLD")
-def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: str) -> Tensor:
+def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Activation) -> Tensor:
     r"""Return $W\,\phi(u) + b$ (Vaswani et al. 2017, equation 2, the second half).
 
     Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is made again in the
@@ -43,7 +43,7 @@ def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation
 
 class _ActivatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
         ctx.save_for_backward(u, w)
         ctx.activation, ctx.has_bias = activation, b is not None
         return _forward(u, w, b, activation)
@@ -59,16 +59,16 @@ class _ActivatedLinear(torch.autograd.Function):
         return du, dw.to(w.dtype), db, None
 
 
-def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
     return F.linear(activate(u, activation), w.to(u.dtype), None if b is None else b.to(u.dtype))
 
 
-def activate(u: Tensor, activation: str) -> Tensor:
+def activate(u: Tensor, activation: Activation) -> Tensor:
     """Return the activated values, without a gradient."""
     return gelu_tanh(u) if activation == "gelu-tanh" else ACTIVATIONS[activation](u)
 
 
-def activate_again(u: Tensor, d_value: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+def activate_again(u: Tensor, d_value: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
     """Make the activated values again, and the gradient of what went in; `d_value` may be written over."""
     if activation == "gelu-tanh":
         return gelu_tanh_backward(u, d_value)

@@ -6,12 +6,14 @@ What is computed is always the same: a softmax over the pairs that the pattern a
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kinfolk.core.device import alongside, arange
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.pattern import Causal, Full, Pattern
 from kinfolk.ops.plan import density
@@ -39,6 +41,7 @@ class View:
     q_group_BL: Tensor | None = None  # a query sees only keys of its own group (packed documents)
     k_group_BM: Tensor | None = None
     visible_BLM: Tensor | None = None  # any further per-example rule
+    until_BL: Tensor | None = None  # the index of the last key that each query may see
 
     @property
     def plain(self) -> bool:
@@ -51,6 +54,7 @@ class View:
             and self.q_group_BL is None
             and self.k_group_BM is None
             and self.visible_BLM is None
+            and self.until_BL is None
         )
 
 
@@ -136,14 +140,21 @@ def allowed(pattern: Pattern, view: View, q_at: Tensor, k_at: Tensor) -> Tensor:
         ok = ok & (view.q_group_BL[:, q_at].unsqueeze(-1) == view.k_group_BM[:, here].unsqueeze(-2))
     if view.visible_BLM is not None:
         ok = ok & view.visible_BLM[:, q_at.unsqueeze(-1), here.unsqueeze(-2)]
+    if view.until_BL is not None:
+        ok = ok & (here.unsqueeze(-2) <= view.until_BL[:, q_at].unsqueeze(-1))
     return ok
 
 
 def positions(view: View, q_at: Tensor, k_at: Tensor) -> tuple[Tensor, Tensor]:
     """Return the absolute positions of indices: [B or 1, ..., q] and [B or 1, ..., k]."""
-    q_pos = (q_at + view.start)[None] if view.q_pos_BL is None else view.q_pos_BL[:, q_at]
-    k_pos = k_at[None] if view.k_pos_BM is None else view.k_pos_BM[:, k_at.clamp(min=0)]
-    return q_pos, k_pos
+    return alongside(functools.partial(_positions, view.start), q_at, k_at, view.q_pos_BL, view.k_pos_BM)
+
+
+def _positions(
+    start: int, q_at: Tensor, k_at: Tensor, q_own: Tensor | None, k_own: Tensor | None
+) -> tuple[Tensor, ...]:
+    q_pos = (q_at + start)[None] if q_own is None else q_own[:, q_at]
+    return q_pos, k_at[None] if k_own is None else k_own[:, k_at.clamp(min=0)]
 
 
 def softmax_product(
@@ -204,7 +215,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, causal: bool, sca
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
-    q_at, k_at = (torch.arange(x.shape[2], device=q.device) for x in (q, k))
+    q_at, k_at = (arange(0, x.shape[2], q.device) for x in (q, k))
     if scoring.bias is not None and not torch.is_grad_enabled() and dataclasses.replace(scoring, bias=None).plain:
         return _biased(q, share_heads(k, q.shape[1]), share_heads(v, q.shape[1]), pattern, view, scoring)
     everything = isinstance(pattern, Full) and view.plain
@@ -225,7 +236,7 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     for first in range(0, n_q, rows):
         last = min(first + rows, n_q)
         n_seen = min(n_k, view.start + last) if past else n_k
-        at = torch.arange(first, last, device=q.device), torch.arange(n_seen, device=q.device)
+        at = arange(first, last, q.device), arange(0, n_seen, q.device)
         q_n, k_n, v_n = q[:, :, first:last], k[:, :, :n_seen], v[:, :, :n_seen]
         bias = scoring.bias(q_n, k_n, *positions(view, *at), scoring.heads)
         bias = bias.masked_fill(~allowed(pattern, view, *at).unsqueeze(1), -torch.inf)

@@ -9,6 +9,7 @@ the normalisers, which is one softmax over all sheets. In the backward pass each
 normaliser, and its gradients are then those of its pairs in the common softmax.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from kinfolk.core.device import send
 from kinfolk.ops import attend as executor
 from kinfolk.ops.attend import Scoring, View
 from kinfolk.ops.pattern import Full, Pattern
@@ -37,15 +39,21 @@ def attend_blocks(
     q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, pattern: Pattern, view: View, scoring: Scoring
 ) -> Tensor:
     """Attend by gathered blocks; the contract is that of `attend`. Reference: `kinfolk.ops.naive.attend`."""
-    if q_BHLK.is_cuda and scoring.plain and view.plain:
-        from kinfolk.ops.flex import attend_flex
+    if scoring.plain and view.plain and _has_flex(q_BHLK.device):
+        from kinfolk.ops import flex
 
-        return attend_flex(q_BHLK, k_BHMK, v_BHMK, pattern, view.start, scoring.scale)
+        with contextlib.suppress(flex.CompilationLimitError):
+            return flex.attend_flex(q_BHLK, k_BHMK, v_BHMK, pattern, view.start, scoring.scale)
     tiling = plan(pattern, q_BHLK.shape[2], k_BHMK.shape[2], view.start, executor.BLOCK)
     if q_BHLK.device.type == "cpu" and scoring.plain and q_BHLK.dtype in (torch.float32, torch.float64):
         out: Tensor = _FusedBlocks.apply(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring.scale)
         return out
     return _explicit_blocks(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring)
+
+
+def _has_flex(device: torch.device) -> bool:
+    """Tell whether FlexAttention has kernels for a device, the backward pass included."""
+    return device.type == "cuda"
 
 
 class _Tile(NamedTuple):
@@ -157,7 +165,7 @@ def _explicit_sheet(
     # blocks that see nothing are in no tile
     out_BHnqK, norm_BHnq = torch.zeros_like(q_BHnqK), torch.full_like(q_BHnqK[..., 0], -torch.inf)
     if rows:
-        rows_r = torch.cat(rows).to(q.device)
+        rows_r = send(torch.cat(rows), q.device)
         out_BHnqK = out_BHnqK.index_copy(2, rows_r, torch.cat(outs, 2))
     if norms:
         norm_BHnq = norm_BHnq.index_copy(2, rows_r, torch.cat(norms, 2))
@@ -175,9 +183,9 @@ def _explicit_tile(
     normaliser: bool,
 ) -> tuple[Tensor, Tensor | None]:
     device = q_BHnqK.device
-    cols, rows = (x[tile.rows].to(device) for x in (tile.group.cols_rc, tile.group.rows_r))
+    cols, rows = tile.group.cols_rc[tile.rows], send(tile.group.rows_r[tile.rows], device)
     k_BHrkK, v_BHrkK = (_pick(x, cols).flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
-    q_at, k_at = tile.q_at_rq.to(device), tile.k_at_rk.to(device)
+    q_at, k_at = send(tile.q_at_rq, device), send(tile.k_at_rk, device)
     ok = executor.allowed(pattern, view, q_at, k_at)
     pos = executor.positions(view, q_at, k_at)
     q_BHrqK = q_BHnqK.index_select(2, rows)
@@ -190,13 +198,14 @@ def _pick(x_BHnkK: Tensor, cols_rc: Tensor) -> Tensor:
     first = int(cols_rc[0, 0])
     if n_rows == 1 and first >= 0 and int(cols_rc[0, -1]) - first == n_columns - 1:
         return x_BHnkK[:, :, None, first : first + n_columns]
-    return x_BHnkK.index_select(2, cols_rc.flatten().clamp(min=0)).unflatten(2, cols_rc.shape)
+    at = send(cols_rc.flatten().clamp(min=0), x_BHnkK.device)
+    return x_BHnkK.index_select(2, at).unflatten(2, cols_rc.shape)
 
 
 def _fold(x: Tensor, dim: int, order: Tensor, block: int, fold: int) -> Tensor:
     """Put an axis into folded order, filled up to whole blocks."""
     if fold > 1:
-        x = x.index_select(dim, order.to(x.device))
+        x = x.index_select(dim, send(order, x.device))
     missing = -x.shape[dim] % block
     return F.pad(x, (0, 0) * (x.ndim - 1 - dim) + (0, missing)) if missing else x
 
@@ -212,12 +221,12 @@ def _fold_k(x_BHMK: Tensor, what: Extent) -> Tensor:
 def _unfold(x: Tensor, dim: int, what: Extent) -> Tensor:
     """Bring the queries' axis back into its own order and length."""
     x = x.narrow(dim, 0, what.n_q)
-    return x if what.fold == 1 else x.index_select(dim, what.q_order.argsort().to(x.device))
+    return x if what.fold == 1 else x.index_select(dim, send(what.q_order.argsort(), x.device))
 
 
 def _unfold_k(x_BHMK: Tensor, what: Extent) -> Tensor:
     x_BHMK = x_BHMK.narrow(2, 0, what.n_k)
-    return x_BHMK if what.fold == 1 else x_BHMK.index_select(2, what.k_order.argsort().to(x_BHMK.device))
+    return x_BHMK if what.fold == 1 else x_BHMK.index_select(2, send(what.k_order.argsort(), x_BHMK.device))
 
 
 def _blocks(x_HLK: Tensor, block: int) -> Tensor:
@@ -286,6 +295,7 @@ def _one_example(view: View, example: int) -> View:
         q_group_BL=pick(view.q_group_BL),
         k_group_BM=pick(view.k_group_BM),
         visible_BLM=pick(view.visible_BLM),
+        until_BL=pick(view.until_BL),
     )
 
 

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.core.device import full_precision
+
 
 def step(kind: str, said: Tensor, s: Tensor, rec: Tensor) -> Tensor:
     r"""Return the next state of a "lstm" or "gru", from what input and state say to the gates, as PyTorch orders them.
@@ -53,7 +55,8 @@ class _Gru:
         d = s.shape[1]
         r, z = (said[:, : 2 * d] + rec[:, : 2 * d]).sigmoid().chunk(2, -1)
         n = torch.addcmul(said[:, 2 * d :], r, rec[:, 2 * d :]).tanh()
-        return torch.lerp(n, s, z), torch.cat([r, z, n, rec[:, 2 * d :]], -1)
+        # under autocast gates have 16 bits and the state 32
+        return torch.lerp(n.to(s.dtype), s, z.to(s.dtype)), torch.cat([r, z, n, rec[:, 2 * d :]], -1)
 
     @staticmethod
     def backward(ds: Tensor, old: Tensor, new: Tensor, acts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,7 +72,7 @@ CELLS: dict[str, Any] = {"lstm": _Lstm, "gru": _Gru}
 class _Step(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: str, said: Tensor, s: Tensor, rec: Tensor) -> Tensor:
-        with torch.autocast(said.device.type, enabled=False):
+        with full_precision(said):
             new, acts = CELLS[kind].forward(said, s, rec)
         ctx.kind = kind
         ctx.save_for_backward(s, new, acts)

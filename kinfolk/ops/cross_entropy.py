@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.core.device import autocast_dtype
 from kinfolk.core.shapes import shaped
 
 CHUNK_BYTES = 16 << 20
@@ -153,8 +154,7 @@ def _chunks(n_tokens: int, n_classes: int, size: int) -> list[slice]:
 
 def _product_dtype(h: Tensor) -> torch.dtype:
     """Return what products are computed in: what autocast says, else what the states have."""
-    device = h.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+    return autocast_dtype(h.device) or h.dtype
 
 
 def _exact_dtype(h: Tensor) -> torch.dtype:

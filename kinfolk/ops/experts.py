@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.core.device import autocast_dtype, tally
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.activated_linear import activate, activate_again
+from kinfolk.ops.activated_linear import Activation, activate, activate_again
+
+FEW = 64
+"""Without gradients an accelerator runs all experts on up to so many tokens: to ask which are needed takes longer."""
 
 
 class Weights(NamedTuple):
@@ -24,24 +28,50 @@ class Weights(NamedTuple):
 
 
 @shaped(out="LD")
-def mix_experts(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: str) -> Tensor:
+def mix_experts(
+    x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: Activation, seats: int | None = None
+) -> Tensor:
     r"""Return $\sum_k g_k\,\big(W_2^{(e_k)}\,\phi(W_1^{(e_k)} x + b_1^{(e_k)}) + b_2^{(e_k)}\big)$ for each token.
 
     Shazeer et al. 2017, equation 1, over the chosen experts only; an expert number beyond the last stands for nobody
     and adds nothing. A token's choices must differ. Kept for the backward pass: the input and, for each choice, what
     went into the activation; outputs of experts are never kept, because the gradient of a gate can be had from the
-    inside of its expert. Cost: four products of D x F for each choice. Reference: `kinfolk.ops.naive.experts`.
+    inside of its expert. `seats` is the most tokens that an expert can have, where that is known: an accelerator then
+    reserves so many places for each expert instead of asking how many tokens came.
+    Cost: four products of D x F for each choice. Reference: `kinfolk.ops.naive.experts`.
     """
-    device = x_LD.device.type
-    if torch.is_autocast_enabled(device):
-        x_LD = x_LD.to(torch.get_autocast_dtype(device))
+    x_LD = x_LD.to(autocast_dtype(x_LD.device) or x_LD.dtype)
     gate_Lk = gate_Lk.to(x_LD.dtype)
-    if torch.compiler.is_exporting():
+    few = not torch.is_grad_enabled() and len(x_LD) <= FEW
+    if torch.compiler.is_exporting() or (few and x_LD.device.type != "cpu"):
         return _all(x_LD, expert_Lk, gate_Lk, activation, weights)
+    if seats is not None and x_LD.device.type != "cpu":
+        return seated(x_LD, expert_Lk, gate_Lk, weights, activation, seats)
     if torch.is_grad_enabled():
         out: Tensor = _MixExperts.apply(x_LD, expert_Lk, gate_Lk, activation, *weights)
         return out
     return _forward(x_LD, _Pieces.of(expert_Lk, len(weights.narrow_EDF)), gate_Lk, activation, weights, None)
+
+
+def seated(
+    x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: Activation, seats: int
+) -> Tensor:
+    """Return what `mix_experts` does, by batched products over `seats` places for each expert: no size depends on data.
+
+    An expert must not have more tokens than seats. Reference: `kinfolk.ops.naive.experts`.
+    """
+    n_experts, k, flat = len(weights.narrow_EDF), expert_Lk.shape[1], expert_Lk.flatten()
+    order, counts = flat.argsort(stable=True), tally(flat, n_experts + 1)
+    rank = torch.empty_like(flat)
+    rank[order] = torch.arange(len(flat), device=flat.device) - (counts.cumsum(0) - counts)[flat[order]]
+    # one place more, for all who go nowhere
+    place = torch.where(flat < n_experts, flat * seats + rank, n_experts * seats)
+    rows_nD = x_LD.new_zeros(n_experts * seats + 1, x_LD.shape[1])
+    rows_ECD = rows_nD.index_copy(0, place, x_LD.repeat_interleave(k, 0))[:-1].unflatten(0, (n_experts, seats))
+    u_ECF = _affines(rows_ECD, weights.widen_EFD, weights.widen_EF)
+    y_ECD = _affines(activate(u_ECF, activation), weights.narrow_EDF, weights.narrow_ED)
+    y_nD = torch.cat([y_ECD.flatten(0, 1), y_ECD.new_zeros(1, y_ECD.shape[-1])])
+    return (y_nD[place].unflatten(0, (-1, k)) * gate_Lk[..., None]).sum(1)
 
 
 class _Pieces(NamedTuple):
@@ -55,7 +85,7 @@ class _Pieces(NamedTuple):
     def of(cls, expert_Lk: Tensor, n_experts: int) -> "_Pieces":
         """Sort choices by expert; within an expert tokens stay in order."""
         flat = expert_Lk.flatten()
-        counts = torch.bincount(flat, minlength=n_experts)[:n_experts].tolist()
+        counts = tally(flat, n_experts + 1)[:n_experts].tolist()
         return cls(flat.argsort(stable=True), counts, expert_Lk.shape[1])
 
     @property
@@ -80,7 +110,9 @@ class _Pieces(NamedTuple):
 
 class _MixExperts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, expert: Tensor, gate: Tensor, activation: str, *weights: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, expert: Tensor, gate: Tensor, activation: Activation, *weights: Tensor | None
+    ) -> Tensor:
         w = Weights(*weights)  # type: ignore[arg-type]
         pieces = _Pieces.of(expert, len(w.narrow_EDF))
         u = x.new_empty(sum(pieces.counts), w.widen_EFD.shape[1])
@@ -120,7 +152,9 @@ class _MixExperts(torch.autograd.Function):
         return pieces.summed(dx, None), None, d_gate, None, *grads
 
 
-def _forward(x: Tensor, pieces: _Pieces, gate: Tensor, activation: str, w: Weights, kept: Tensor | None) -> Tensor:
+def _forward(
+    x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: Weights, kept: Tensor | None
+) -> Tensor:
     """Run the experts; what goes into their activations is written to `kept`."""
     y = x.new_zeros(len(pieces.order), x.shape[1])
     for e, where in pieces.slices:
@@ -132,7 +166,7 @@ def _forward(x: Tensor, pieces: _Pieces, gate: Tensor, activation: str, w: Weigh
     return pieces.summed(y, gate)
 
 
-def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: str, w: Weights) -> Tensor:
+def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: Activation, w: Weights) -> Tensor:
     """Run every expert on every token: a graph cannot be told how many tokens each will have."""
     y_LD = torch.zeros_like(x_LD)
     for e in range(len(w.narrow_EDF)):
@@ -140,6 +174,11 @@ def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: str, w: W
         out = _affine(activate(u_LF, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
         y_LD = y_LD + out * torch.where(expert_Lk == e, gate_Lk, 0.0).sum(1, keepdim=True)
     return y_LD
+
+
+def _affines(x_ECD: Tensor, w_EFD: Tensor, b_EF: Tensor | None) -> Tensor:
+    y_ECF = x_ECD @ w_EFD.to(x_ECD.dtype).mT
+    return y_ECF if b_EF is None else y_ECF + b_EF.to(x_ECD.dtype)[:, None]
 
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:

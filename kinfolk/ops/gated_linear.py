@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.activated_linear import activate, activate_again
+from kinfolk.ops.activated_linear import Activation, activate, activate_again
 
 
 @shaped(out="BLD")
-def gated_linear(u_BLf: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: str) -> Tensor:
+def gated_linear(u_BLf: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Activation) -> Tensor:
     r"""Return $W\,(\phi(u_1) \odot u_2) + b$ for $u = [u_1; u_2]$, the first half being the activated one.
 
     Shazeer 2020, equations 5 and 6. Autograd would keep five tensors of width F, here two are kept and the rest is made
@@ -26,7 +26,7 @@ def gated_linear(u_BLf: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: st
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
         ctx.save_for_backward(u, w)
         ctx.activation, ctx.has_bias = activation, b is not None
         return _forward(u, w, b, activation)
@@ -47,7 +47,7 @@ class _GatedLinear(torch.autograd.Function):
         return du, dw.to(w.dtype), db, None
 
 
-def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: str) -> Tensor:
+def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
     inner, plain = u.chunk(2, -1)
     # contiguous numbers have a faster GELU than torch's
     inner = inner.contiguous() if activation == "gelu-tanh" else inner

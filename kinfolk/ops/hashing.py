@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from kinfolk.core.device import full_precision
+
 
 def rotations(seed: int, n_heads: int, width: int, n_rounds: int, factors: tuple[int, ...]) -> Tensor:
     """Draw Gaussian directions with the generator of a seed: [H, K, rounds, directions], for each factor half of it."""
@@ -30,7 +32,7 @@ def hash_buckets(q_BHLK: Tensor, rotations_HKrj: Tensor, factors: tuple[int, ...
     No gradient flows. Reference: `kinfolk.ops.naive.hashing`.
     """
     rounds = []
-    with torch.autocast(q_BHLK.device.type, enabled=False):
+    with full_precision(q_BHLK):
         for r in range(rotations_HKrj.shape[2]):
             turned_BHLj = q_BHLK.to(rotations_HKrj.dtype) @ rotations_HKrj[:, :, r]
             bucket, unit, first = torch.zeros_like(q_BHLK[..., 0], dtype=torch.long), 1, 0

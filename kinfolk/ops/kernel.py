@@ -9,18 +9,20 @@ again in the backward pass, and never exist for a whole sequence.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.core.device import full_precision
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.features import FeatureMap
 
-DIRECTIONS = ("past", "both")
+Direction = Literal["past", "both"]
+DIRECTIONS = get_args(Direction)
 """What a position sees: itself and all before it, or everything."""
 CHUNK = 128
 """Positions whose features exist at once; those that look at one another directly where only the past is seen."""
@@ -225,7 +227,7 @@ class _Scan(torch.autograd.Function):
         out, norm_BHL = _new(q, v.shape[3]), _new_norm(q)
         unit_BHL, borders = torch.zeros_like(norm_BHL), []
         sums, peak = None if start is None else start.sums_BHRK, _peak(q) if start is None else start.peak_BH
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             for n, at in enumerate(chunks):
                 borders += [sums, peak] if again else []
                 masks = sight.masks(at, chunks[n - 1] if n else None, q.device)
@@ -247,7 +249,7 @@ class _Scan(torch.autograd.Function):
         q, k, v, out, norm_BHL, *borders = ctx.saved_tensors
         d_q, d_k, d_v = (_new(x, x.shape[3]) for x in (q, k, v))
         d_sums = None
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             for n, at in reversed([*enumerate(ctx.chunks)]):
                 sums, peak = borders[2 * n : 2 * n + 2]
                 here = _parts(at, q, k, v)
@@ -268,7 +270,7 @@ class _Whole(torch.autograd.Function):
         phi = phi.to(_precision(q))
         out, norm_BHL, peak = _new(q, v.shape[3]), _new_norm(q), _peak(q)
         sums: Tensor | None = None
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             for at in _slices(k.shape[2]):
                 k_here, v_here = _parts(at, k, v)
                 fk, log_BHM = phi(k_here)
@@ -288,7 +290,7 @@ class _Whole(torch.autograd.Function):
         q, k, v, out, norm_BHL, sums, peak, keep_BM = ctx.saved_tensors
         d_q, d_k, d_v = (_new(x, x.shape[3]) for x in (q, k, v))
         d_sums = torch.zeros_like(sums)
-        with torch.autocast(q.device.type, enabled=False):
+        with full_precision(q):
             for at in _slices(q.shape[2]):
                 (here,) = _parts(at, q)
                 fq, _ = ctx.phi(here)

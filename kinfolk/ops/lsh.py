@@ -10,13 +10,15 @@ one softmax over the union of their sets.
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kinfolk.core.bounds import PositiveInt
+from kinfolk.core.device import full_precision, host
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.shapes import shaped
 from kinfolk.core.spec import Spec
@@ -40,11 +42,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 class Sight(Spec):
     """Axis: which keys a query sees in one round of hashing."""
 
-    size: int = 64
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise SpecError(f"{self.kind}.size: {self.size} should be at least 1")
+    size: PositiveInt = 64
 
 
 class Recent(Sight, kind="recent"):
@@ -61,12 +59,7 @@ class Chunks(Sight, kind="chunks"):
     are hidden from earlier ones, but they move the borders of chunks, and so which earlier ones are seen.
     """
 
-    within: str = "bucket"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.within not in ("bucket", "chunk"):
-            raise SpecError(f"chunks.within: unknown {self.within!r}{suggest(self.within, ('bucket', 'chunk'))}")
+    within: Literal["bucket", "chunk"] = "bucket"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +103,7 @@ def attend_hashed(
     """
     plan = _plan(buckets_BHrL, looking, keep_BL, group_BL)
     # what is hidden is too large a number for half precision
-    with torch.autocast(q_BHLK.device.type, enabled=False):
+    with full_precision(q_BHLK):
         out: Tensor = _Hashed.apply(q_BHLK, v_BHLK, plan, looking)
     return out
 
@@ -160,7 +153,7 @@ class _Sorted(NamedTuple):
     order_BHrL: Tensor
     run_BHrL: Tensor  # counts the buckets of the sorted order; every pad is alone in one
     document_BL: Tensor  # of the sorted tokens, the same in all rounds
-    several: bool  # whether there may be more than one document, padding being one
+    n_documents: int  # the most that a row can have, padding being one
 
 
 class _Tiling(NamedTuple):
@@ -209,8 +202,10 @@ def _sort(buckets_BHrL: Tensor, sight: Sight, keep_BL: Tensor | None, group_BL: 
     if keep_BL is not None:
         pad_BL = torch.arange(length, device=keep_BL.device) >= keep_BL.sum(1, keepdim=True)
         starts_BHrL = starts_BHrL | pad_BL[:, None, None]
-    several = keep_BL is not None or group_BL is not None
-    return _Sorted(order_BHrL, starts_BHrL.cumsum(-1), document_BL, several)
+    n_documents = (
+        1 + (keep_BL is not None) + (0 if group_BL is None else int(host(group_BL).max() - host(group_BL).min()))
+    )
+    return _Sorted(order_BHrL, starts_BHrL.cumsum(-1), document_BL, n_documents)
 
 
 def _sliding(tokens: _Sorted, looking: Looking) -> _Tiling:
@@ -234,7 +229,11 @@ def _chunked(tokens: _Sorted, size: int) -> _Tiling:
     rank_BL = here_L - begin_BL
     tile_BL = (rank_BL % size == 0).cumsum(-1) - 1
     first_BL, last_BL = tile_BL.gather(-1, begin_BL), tile_BL.gather(-1, end_BL)
-    n_tiles = int(tile_BL.max()) + 1 if tokens.several else -(-len(here_L) // size)
+    n_tiles = -(-len(here_L) // size)
+    if tokens.n_documents > 1:
+        # every document may begin a chunk; how many really do is not worth waiting for an accelerator
+        n_most = n_tiles + tokens.n_documents - 1
+        n_tiles = int(tile_BL.max()) + 1 if tile_BL.device.type == "cpu" else n_most
     before_BL = torch.where(last_BL > first_BL, last_BL, n_tiles)
     at_T = torch.arange(n_tiles, device=here_L.device)
     before_BT = (at_T - 1).repeat(len(starts_BL), 1).scatter_(-1, first_BL, before_BL)

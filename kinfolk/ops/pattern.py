@@ -9,7 +9,9 @@ same expression serves training, a cache, a ring buffer and packed examples.
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.ops.algebra import Both, Box, Either, Except, Pattern, PerHead
+from kinfolk.ops.random_blocks import RandomBlocks
 
 __all__ = [
     "Axial",
@@ -72,9 +74,9 @@ class Causal(Pattern, kind="causal"):
 class Window(Pattern, kind="window"):
     """Keys at most `left` before and `right` after the query, every `step`-th of them (dilated if above 1)."""
 
-    left: int
-    right: int = 0
-    step: int = 1
+    left: NonNegativeInt
+    right: NonNegativeInt = 0
+    step: PositiveInt = 1
 
     @property
     def causal(self) -> bool:
@@ -108,7 +110,7 @@ class Window(Pattern, kind="window"):
 class Strided(Pattern, kind="strided"):
     """Every `stride`-th key counted from the query (Child et al. 2019, section 4.3, strided A2; a column)."""
 
-    stride: int
+    stride: PositiveInt
 
     @property
     def stationary(self) -> bool:
@@ -128,7 +130,7 @@ class Strided(Pattern, kind="strided"):
 class SameBlock(Pattern, kind="same-block"):
     """Keys in the query's own block (Child et al. 2019, section 4.3, fixed A1; a row)."""
 
-    size: int
+    size: PositiveInt
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return q // self.size == k // self.size
@@ -146,9 +148,9 @@ class SameBlock(Pattern, kind="same-block"):
 class Summary(Pattern, kind="summary"):
     """`width` keys of every block, ending `before` short of its end (Child et al. 2019, section 4.3, fixed A2)."""
 
-    block: int
-    width: int
-    before: int = 0
+    block: PositiveInt
+    width: PositiveInt
+    before: NonNegativeInt = 0
 
     @property
     def grain(self) -> int:
@@ -175,9 +177,9 @@ class Summary(Pattern, kind="summary"):
 class BlockWindow(Pattern, kind="block-window"):
     """Keys of the query's own block, `left` blocks before it and `right` after it (Zaheer et al. 2020, section 2)."""
 
-    block: int
-    left: int = 1
-    right: int = 1
+    block: PositiveInt
+    left: NonNegativeInt = 1
+    right: NonNegativeInt = 1
 
     @property
     def span(self) -> int | None:
@@ -199,8 +201,8 @@ class BlockWindow(Pattern, kind="block-window"):
 class Global(Pattern, kind="global"):
     """Positions `start` to `start + n - 1` see, and are seen by, everyone (Zaheer et al. 2020, section 2)."""
 
-    n: int
-    start: int = 0
+    n: NonNegativeInt
+    start: NonNegativeInt = 0
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return self._among(q, q) | self._among(k, k)
@@ -221,7 +223,7 @@ class Global(Pattern, kind="global"):
 class Prefix(Pattern, kind="prefix"):
     """Everyone sees the first `n` positions; with `Causal() |` it is the prefix language model's mask."""
 
-    n: int
+    n: NonNegativeInt
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
         return (k < self.n).expand_as(q + k)
@@ -236,7 +238,7 @@ class Prefix(Pattern, kind="prefix"):
 class Axial(Pattern, kind="axial"):
     """The query's own row or own column of a grid `width` wide (Ho et al. 2019)."""
 
-    width: int
+    width: PositiveInt
 
     def _parts(self) -> Pattern:
         return SameBlock(size=self.width) | Strided(stride=self.width)
@@ -254,61 +256,11 @@ class Axial(Pattern, kind="axial"):
         return self._parts().fills(box)
 
 
-class RandomBlocks(Pattern, kind="random"):
-    """Each block of queries sees `n` blocks of keys, drawn by a pure hash of (seed, query block) (Zaheer et al. 2020).
-
-    Drawn without replacement, one from each of `n` equal strata of the `among` first key blocks. With `among=0`
-    they come from the blocks before the query's own, which is causal and does not depend on the length.
-    """
-
-    block: int
-    n: int
-    among: int = 0
-    seed: int = 0
-
-    @property
-    def causal(self) -> bool:
-        return self.among == 0
-
-    @property
-    def grain(self) -> int:
-        return self.block
-
-    @property
-    def q_grain(self) -> int:
-        return self.block
-
-    def allows(self, q: Tensor, k: Tensor) -> Tensor:
-        return self._block_allows(q // self.block, k // self.block)
-
-    def touches(self, box: Box) -> Tensor:
-        q_low, q_high, k_low, k_high = (x // self.block for x in box)
-        hit = torch.zeros_like(q_low + k_low, dtype=torch.bool)
-        for dq in range(int((q_high - q_low).max()) + 1):
-            for dk in range(int((k_high - k_low).max()) + 1):
-                inside = (q_low + dq <= q_high) & (k_low + dk <= k_high)
-                hit |= inside & self._block_allows(q_low + dq, k_low + dk)
-        return hit
-
-    def fills(self, box: Box) -> Tensor:
-        q_low, q_high, k_low, k_high = (x // self.block for x in box)
-        return (q_low == q_high) & (k_low == k_high) & self._block_allows(q_low, k_low)
-
-    def _block_allows(self, q_block: Tensor, k_block: Tensor) -> Tensor:
-        n_blocks = torch.full_like(q_block, self.among) if self.among else q_block
-        at_least_one = n_blocks.clamp(min=1)
-        stratum = (k_block * self.n).div(at_least_one, rounding_mode="floor")
-        low = -(-(stratum * at_least_one) // self.n)
-        high = -(-((stratum + 1) * at_least_one) // self.n)
-        pick = low + _hash(q_block, stratum, self.seed) % (high - low).clamp(min=1)
-        return (pick == k_block) & (k_block < n_blocks) & (k_block >= 0)
-
-
 class Local1D(Pattern, kind="local-1d"):
     """Blocks of queries see themselves and the `memory` positions before them (Parmar et al. 2018, section 4.2)."""
 
-    block: int
-    memory: int
+    block: PositiveInt
+    memory: NonNegativeInt
 
     @property
     def span(self) -> int | None:
@@ -338,11 +290,11 @@ class Local2D(Pattern, kind="local-2d"):
     `beside` columns left of the block to `beside` columns right of it. Every key precedes its query in that order.
     """
 
-    width: int
-    block_height: int
-    block_width: int
-    above: int
-    beside: int
+    width: PositiveInt
+    block_height: PositiveInt
+    block_width: PositiveInt
+    above: NonNegativeInt
+    beside: NonNegativeInt
 
     @property
     def causal(self) -> bool:
@@ -394,11 +346,3 @@ def _overlap(a_low: Tensor, a_high: Tensor, b_low: Tensor, b_high: Tensor) -> Te
 def _multiple_between(low: Tensor, high: Tensor, step: int) -> Tensor:
     """Tell whether a multiple of `step` lies in [low, high]."""
     return high // step * step >= low
-
-
-def _hash(a: Tensor, b: Tensor, seed: int) -> Tensor:
-    """Mix two integers and a seed into a non-negative one; constants below 2**63 keep int64 arithmetic exact."""
-    x = a * 0x9E3779B97F4A7C1 + b * 0x3C6EF372FE94F82 + (seed * 0x2545F4914F6CDD1) % (1 << 61)
-    for shift, factor in ((29, 0x3F58476D1CE4E5B9), (32, 0x14D049BB133111EB)):
-        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return (x ^ (x >> 31)) & ((1 << 62) - 1)

@@ -189,6 +189,8 @@ def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent, filled: b
     step = what.q_block // what.k_block
     moves = bool((rows[1:] == rows[:-1] + 1).all()) and bool((cols[1:] == cols[:-1] + step).all())
     adjacent = bool((cols >= 0).all()) and bool((cols[:, 1:] == cols[:, :-1] + 1).all())
-    # folded blocks look alike only if each holds one remainder, and all remainders equally many positions
-    even = what.fold == 1 or all(x % (what.fold * what.q_block) == 0 for x in (what.n_q, what.n_k, what.start))
+    # folded blocks look alike only if each holds one remainder, all remainders have equally many positions, and those
+    # of a remainder begin as far on among the queries as among the keys
+    whole = what.n_q == what.n_k and all(x % (what.fold * what.q_block) == 0 for x in (what.n_q, what.start))
+    even = what.fold == 1 or whole
     return Group(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary and even, filled=filled)

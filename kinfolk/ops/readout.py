@@ -1,11 +1,14 @@
 """One vector of a whole sequence: its first state, its last real one, or the mean or the maximum of the real ones."""
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor
 
 from kinfolk.core.shapes import shaped
 
-POOLS = ("first", "last", "mean", "max")
+Pool = Literal["first", "last", "mean", "max"]
+POOLS = get_args(Pool)
 
 
 @shaped(out="BD")

@@ -5,10 +5,13 @@ whatever stands between. Nothing of size (queries x keys x K) is ever made.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kinfolk.core.device import host, known_on_host, send, wide
 
 
 def distances(q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -55,16 +58,20 @@ def slopes(n_heads: int) -> Tensor:
     return torch.tensor(own + between[: n_heads - closest])
 
 
-def rotate(x_BHLK: Tensor, pos: Tensor, base: float, layout: str) -> Tensor:
+def rotate(
+    x_BHLK: Tensor, pos: Tensor, base: float, layout: str, scale: Callable[[Tensor, float], Tensor] | None = None
+) -> Tensor:
     r"""Turn each pair of channels by an angle proportional to the position (Su et al. 2021, equation 34).
 
     Channel pair i turns by $p\,\mathrm{base}^{-2i/K}$, so $q_i \cdot k_j$ depends on $i - j$ only. `layout`
-    "interleaved" pairs neighbours (the paper), "halves" pairs channel i with i + K/2. `pos` is [L] or [B, L].
+    "interleaved" pairs neighbours (the paper), "halves" pairs channel i with i + K/2. `pos` is [L] or [B, L]. `scale`
+    makes other rates of these (`kinfolk.layers.rope_scaling`).
     Reference: `kinfolk.ops.naive.relative.rotate`.
     """
     width = x_BHLK.shape[-1]
-    rate = base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=x_BHLK.device) / width)
-    angle = pos.double().unsqueeze(-1) * rate
+    rate = base ** (-wide(torch.arange(0, width, 2, device=x_BHLK.device)) / width)
+    rate = rate if scale is None else scale(rate, base)
+    angle = wide(pos).unsqueeze(-1) * rate
     angle = angle.unsqueeze(1) if pos.ndim == 2 else angle
     sin, cos = angle.sin().to(x_BHLK.dtype), angle.cos().to(x_BHLK.dtype)
     if layout == "interleaved":
@@ -114,23 +121,24 @@ def distance_scores(q: Tensor, table_HRK: Tensor, high: int, q_pos: Tensor, k_po
     Distances outside the table belong to pairs that are not allowed, and get a number without meaning.
     Reference: `kinfolk.ops.naive.relative.distance_scores`.
     """
-    if torch.compiler.is_exporting():
-        # a graph is told no numbers, so that it picks from the whole table
+    if torch.compiler.is_exporting() or not (known_on_host(q_pos) and known_on_host(k_pos)):
+        # a graph knows no numbers, and to read those of an accelerator takes longer than to pick from the whole table
         whole = (high - distances(q_pos, k_pos)).clamp(0, table_HRK.shape[1] - 1)
         return picked_scores(q, table_HRK, whole)
-    if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1 and _consecutive(q_pos) and _consecutive(k_pos):
-        farthest = int(q_pos[0, -1] - k_pos[0, 0])
+    q_at, k_at = host(q_pos), host(k_pos)
+    if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1 and _consecutive(q_at) and _consecutive(k_at):
+        farthest = int(q_at[0, -1] - k_at[0, 0])
         n_rows = min(table_HRK.shape[1] - (high - farthest), q_pos.shape[1] + k_pos.shape[1] - 1)
         if high >= farthest and n_rows >= k_pos.shape[1]:
             rows_HRK = table_HRK.narrow(1, high - farthest, n_rows)
             return shifted(q @ rows_HRK.mT, k_pos.shape[1])
-    index = (high - distances(q_pos, k_pos)).clamp(0, table_HRK.shape[1] - 1)
+    index = (high - distances(q_at, k_at)).clamp(0, table_HRK.shape[1] - 1)
     first, last = int(index.min()), int(index.max())
     n_pairs = index.shape[-1] + index.shape[-2]
     if last - first < 4 * n_pairs or last - first + 1 == table_HRK.shape[1]:
-        return picked_scores(q, table_HRK[:, first : last + 1], index - first)
+        return picked_scores(q, table_HRK[:, first : last + 1], send(index - first, q.device))
     some, place = torch.unique(index, return_inverse=True)
-    return picked_scores(q, table_HRK[:, some], place)
+    return picked_scores(q, table_HRK[:, send(some, q.device)], send(place, q.device))
 
 
 def shifted(every_BHLR: Tensor, n_keys: int) -> Tensor:

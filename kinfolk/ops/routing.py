@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kinfolk.core.device import tally, wide
 from kinfolk.core.shapes import shaped
 
 FEWEST_SEATS = 4
@@ -36,18 +37,21 @@ def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, shar
     expert, group = (x.permute(turn).flatten() for x in (expert_BLk, group_BLk))
     key = torch.where(expert < n_experts, group * n_experts + expert, n_groups * n_experts)
     order = key.argsort(stable=True)
-    counts = torch.bincount(key, minlength=n_groups * n_experts + 1)
+    counts = tally(key, n_groups * n_experts + 1)
     rank = torch.empty_like(key)
     rank[order] = torch.arange(len(key), device=key.device) - (counts.cumsum(0) - counts)[key[order]]
     # padding counts for nobody's group: it is sent to one beyond the last
-    sizes = torch.bincount(
-        group_BL.expand(n_batch, length).masked_fill(~real_BL, n_groups).flatten(), minlength=n_groups
-    )
-    seats = (sizes.double() * share / n_experts).long().clamp(max=sizes).clamp(min=FEWEST_SEATS)
+    sizes = tally(group_BL.expand(n_batch, length).masked_fill(~real_BL, n_groups).flatten(), n_groups + 1)
+    seats = (wide(sizes) * share / n_experts).long().clamp(max=sizes).clamp(min=FEWEST_SEATS)
     seated = expert.masked_fill(rank >= seats[group], n_experts)
     if first == "position":
         return seated.view_as(expert_BLk)
     return seated.view(k, n_batch, length).permute(1, 2, 0)
+
+
+def most_seats(n_tokens: int, n_experts: int, share: float) -> int:
+    """Return how many seats an expert has in a group of up to so many tokens; see `take_seats`."""
+    return min(n_tokens, max(FEWEST_SEATS, int(n_tokens * share / n_experts)))
 
 
 @shaped()
@@ -58,7 +62,7 @@ def imbalance(probs_LE: Tensor, expert_L: Tensor) -> Tensor:
     Reference: `kinfolk.ops.naive.routing`.
     """
     n_tokens, n_experts = probs_LE.shape
-    counts_E = torch.bincount(expert_L, minlength=n_experts).to(probs_LE.dtype)
+    counts_E = tally(expert_L, n_experts).to(probs_LE.dtype)
     return n_experts * (counts_E @ probs_LE.sum(0)) / max(1, n_tokens) ** 2
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 
@@ -81,11 +82,8 @@ class HeadFirst(Groups, kind="head-first"):
     `scale` is the body's share of the learning rate.
     """
 
-    alone: float = 0.3
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_turn("alone", self.alone)
+    alone: NonNegativeFloat = 0.3
+    scale: PositiveFloat = 1.0
 
     def move(self, name: str, depth: int, top: int) -> Move | None:
         return Move() if depth == top else Move(self.scale, 1 if self.alone else 0, self.alone)
@@ -100,16 +98,9 @@ class LayerWise(Groups, kind="layer-wise"):
         of all. 0: all begin at once.
     """
 
-    factor: float = 0.95
-    gap: int = 0
-    turn: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.factor > 0:
-            raise SpecError(f"factor must be above 0, got {self.factor}")
-        if self.gap < 0:
-            raise SpecError(f"gap must not be negative, got {self.gap}")
-        _check_turn("turn", self.turn)
+    factor: PositiveFloat = 0.95
+    gap: NonNegativeInt = 0
+    turn: NonNegativeFloat = 0.0
 
     def move(self, name: str, depth: int, top: int) -> Move | None:
         below = 0 if depth == top else top - 1 - depth + self.gap
@@ -158,8 +149,3 @@ def in_order(optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
 def _bare(name: str) -> str:
     """Return the name of a parameter in its model, where a learner holds that."""
     return name.removeprefix("model.")
-
-
-def _check_turn(name: str, value: float) -> None:
-    if value < 0:
-        raise SpecError(f"{name} must not be negative, got {value}")

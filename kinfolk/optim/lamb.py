@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
 from kinfolk.optim.optimiser import AdamW
 
 
@@ -19,10 +20,10 @@ class LAMB(AdamW, kind="lamb"):
     the paper and not in the released code.
     """
 
-    lr: float = 2e-3
-    eps: float = 1e-6
+    lr: PositiveFloat = 2e-3
+    eps: PositiveFloat = 1e-6
     bias_correction: bool = True
-    clip: tuple[float, float] = (0.0, 0.0)
+    clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.0, 0.0)
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import Rate
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 
 
-class Noise(Spec):
+class WeightNoise(Spec):
     """Axis: a value makes what disturbs the weights of one model."""
 
     def build(self) -> "Disturbance | None":
@@ -29,14 +30,14 @@ class Disturbance:
         raise NotImplementedError
 
 
-class NoNoise(Noise, kind="none"):
+class NoNoise(WeightNoise, kind="none"):
     """Weights are what they are."""
 
     def build(self) -> Disturbance | None:
         return None
 
 
-class Mixout(Noise, kind="mixout"):
+class Mixout(WeightNoise, kind="mixout"):
     r"""At every pass some weights are those that training began with (Lee et al. 2020, section 3).
 
     A weight w is the old one u with probability p, and what is left is scaled so that its mean stays:
@@ -45,11 +46,7 @@ class Mixout(Noise, kind="mixout"):
     the pass, so nothing may be recomputed.
     """
 
-    p: float = 0.7
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.p < 1:
-            raise SpecError(f"p: {self.p} is not allowed; it is a probability below 1")
+    p: Rate = 0.7
 
     def build(self) -> Disturbance | None:
         return _Mixout(self.p)

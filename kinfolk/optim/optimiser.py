@@ -3,16 +3,15 @@
 A new optimiser is a class with `kind` and `make`; which parameters decay is decided here, once for all kinds.
 """
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import Bounds, NonNegativeFloat, PositiveFloat, Rate
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.optim.groups import Groups, Together
-
-DECAYS = ("matrices", "hidden", "all")
 
 
 class Optimiser(Spec):
@@ -24,17 +23,9 @@ class Optimiser(Spec):
         "hidden": matrices, but not embeddings; "all": everything.
     """
 
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    decay: str = "matrices"
-
-    def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise SpecError(f"lr must be above 0, got {self.lr}")
-        if self.weight_decay < 0:
-            raise SpecError(f"weight_decay must not be negative, got {self.weight_decay}")
-        if self.decay not in DECAYS:
-            raise SpecError(f"decay: unknown choice {self.decay!r}{suggest(self.decay, DECAYS)}")
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.0
+    decay: Literal["matrices", "hidden", "all"] = "matrices"
 
     def build(self, model: nn.Module, groups: Groups | None = None) -> torch.optim.Optimizer:
         """Make the optimiser of a model's trainable parameters, in groups with and without decay."""
@@ -52,14 +43,10 @@ class AdamW(Optimiser, kind="adamw"):
     eps: added to the root of the mean square.
     """
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
+    lr: PositiveFloat = 1e-3
+    betas: tuple[Rate, Rate] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.01
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
@@ -73,13 +60,9 @@ class Adam(Optimiser, kind="adam"):
     The learning rate is 1 because the schedule of that section, `InverseSqrt`, is the whole rate.
     """
 
-    lr: float = 1.0
-    betas: tuple[float, float] = (0.9, 0.98)
-    eps: float = 1e-9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self.betas)
+    lr: PositiveFloat = 1.0
+    betas: tuple[Rate, Rate] = (0.9, 0.98)
+    eps: PositiveFloat = 1e-9
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
@@ -89,13 +72,8 @@ class Adam(Optimiser, kind="adam"):
 class Momentum(Optimiser, kind="momentum"):
     """Gradient descent that goes on in the direction it had (Polyak 1964); `momentum` is the share that is kept."""
 
-    lr: float = 3e-3
-    momentum: float = 0.99
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.momentum < 1:
-            raise SpecError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+    lr: PositiveFloat = 3e-3
+    momentum: Rate = 0.99
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
@@ -109,10 +87,10 @@ class Adafactor(Optimiser, kind="adafactor"):
     weights; `rho` is the power $c$ in $\hat\beta_2 = 1 - t^c$, `threshold` clips the root mean square of an update.
     """
 
-    lr: float = 1e-2
-    rho: float = -0.8
-    eps: float = 1e-3
-    threshold: float = 1.0
+    lr: PositiveFloat = 1e-2
+    rho: Annotated[float, Bounds(-1, 0)] = -0.8
+    eps: PositiveFloat = 1e-3
+    threshold: PositiveFloat = 1.0
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it; PyTorch's own."""
@@ -151,9 +129,3 @@ def named_groups(
 
 def _embeds(module: nn.Module) -> bool:
     return isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__
-
-
-def _check_betas(betas: tuple[float, float]) -> None:
-    for beta in betas:
-        if not 0 <= beta < 1:
-            raise SpecError(f"betas must lie in [0, 1), got {betas}")

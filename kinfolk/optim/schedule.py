@@ -5,8 +5,9 @@ Steps count from 1, as in the papers: `scale(1, total)` is the multiplier of the
 """
 
 import math
+from typing import Annotated
 
-from kinfolk.core.errors import SpecError
+from kinfolk.core.bounds import Bounds, Fraction, NonNegativeFloat, PositiveInt, Probability
 from kinfolk.core.spec import Spec
 
 
@@ -16,11 +17,7 @@ class Schedule(Spec):
     warmup: how long the rate rises from 0: a number of steps, or below 1 a share of all steps.
     """
 
-    warmup: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise SpecError(f"warmup must not be negative, got {self.warmup}")
+    warmup: NonNegativeFloat = 0.0
 
     def warmup_steps(self, total: int) -> float:
         """Return the length of the warm-up in steps."""
@@ -49,7 +46,7 @@ class Constant(Schedule, kind="constant"):
 class Linear(Schedule, kind="linear"):
     """Fall in a straight line to `floor`, a share of the peak (BERT)."""
 
-    floor: float = 0.0
+    floor: Probability = 0.0
 
     def decay(self, progress: float) -> float:
         """Return the height of the line."""
@@ -59,7 +56,7 @@ class Linear(Schedule, kind="linear"):
 class Cosine(Schedule, kind="cosine"):
     """Fall along half a cosine to `floor`, a share of the peak (Loshchilov and Hutter 2017, equation 5)."""
 
-    floor: float = 0.1
+    floor: Probability = 0.1
 
     def decay(self, progress: float) -> float:
         """Return the height of the cosine."""
@@ -72,13 +69,8 @@ class Cooldown(Schedule, kind="cooldown"):
     Where to stop can be decided late: everything before the fall is the same for any length.
     """
 
-    share: float = 0.2
-    floor: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise SpecError(f"share must lie in (0, 1], got {self.share}")
+    share: Fraction = 0.2
+    floor: Probability = 0.0
 
     def decay(self, progress: float) -> float:
         """Return 1, or the height of the line."""
@@ -92,13 +84,8 @@ class SlantedTriangular(Schedule, kind="slanted-triangular"):
     `warmup` is the share of steps that rise; their `cut_frac`.
     """
 
-    warmup: float = 0.1
-    ratio: float = 32.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ratio < 1:
-            raise SpecError(f"ratio must be at least 1, got {self.ratio}")
+    warmup: NonNegativeFloat = 0.1
+    ratio: Annotated[float, Bounds(1)] = 32.0
 
     def scale(self, step: int, total: int) -> float:
         """Return the multiplier of this update."""
@@ -113,13 +100,8 @@ class InverseSqrt(Schedule, kind="inverse-sqrt"):
     It is the whole learning rate, so it goes with `lr = 1`. `d_model` is the width of the model.
     """
 
-    warmup: float = 4000.0
-    d_model: int = 512
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.d_model < 1:
-            raise SpecError(f"d_model must be at least 1, got {self.d_model}")
+    warmup: NonNegativeFloat = 4000.0
+    d_model: PositiveInt = 512
 
     def scale(self, step: int, total: int) -> float:
         """Return the multiplier of this update."""
@@ -134,7 +116,7 @@ class FlatInverseSqrt(Schedule, kind="flat-inverse-sqrt"):
     It is the whole learning rate, so it goes with `lr = 1`.
     """
 
-    warmup: float = 10_000.0
+    warmup: NonNegativeFloat = 10_000.0
 
     def scale(self, step: int, total: int) -> float:
         """Return the multiplier of this update."""

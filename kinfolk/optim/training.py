@@ -1,22 +1,17 @@
 """The numbers of a training run that belong to a recipe; where, when and on how many processes do not."""
 
+from typing import Literal
+
 import torch
 from torch import nn
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.optim.groups import Groups, Together
-from kinfolk.optim.noise import Noise, NoNoise
+from kinfolk.optim.noise import NoNoise, WeightNoise
 from kinfolk.optim.optimiser import AdamW, Optimiser
 from kinfolk.optim.schedule import Cosine, Schedule
-
-_CHOICES = {
-    "precision": ("auto", "fp32", "bf16", "fp16"),
-    "compile": ("auto", "on", "off"),
-    "recompute": ("none", "blocks"),
-    "order": ("shuffled", "contiguous", "documents"),
-    "cut": ("head", "tail", "both"),
-}
 
 
 class Training(Spec):
@@ -29,6 +24,9 @@ class Training(Spec):
         a model that remembers segments has something to remember; or "documents", shuffled passages of one document,
         and others beside them, for objectives about pairs of sentences.
     cut: what is left of a labelled text longer than that: "head", "tail", or "both", a quarter and three.
+    grouping: of pairs and labelled examples: "length" fills a batch with examples of similar length, which saves most
+        of the padding, and shuffles the batches; "none" draws every batch from all examples; "auto" is "length" for
+        pairs and "none" for labelled examples.
     accumulate: micro-batches a process cuts its share of a batch into; changes memory, not the result.
     groups: which parameters move, how far beside the others, and from when on; all alike unless it says otherwise.
     noise: what happens to weights during a pass; nothing unless it says otherwise.
@@ -38,41 +36,35 @@ class Training(Spec):
     keep_last: newest checkpoints kept, besides the best.
     metric: the measure that tells the best checkpoint, such as accuracy, macro-f1, mcc or pearson; "": the loss.
     patience: validations without improvement after which training stops; 0: never.
-    precision, compile: "auto" measures a few steps on this device and takes what is fastest.
+    precision: "auto" takes the format that the device has matrix units for; fp32 on most CPUs. "tf32" is
+        fp32 whose products CUDA devices compute with fewer bits; never chosen by "auto".
+    compile: "on", or "off", which "auto" is too.
     recompute: "blocks" stores only the input of each block and computes it again in the backward pass.
     """
 
-    steps: int = 1000
-    batch_size: int = 16
-    length: int = 256
-    order: str = "shuffled"
-    cut: str = "head"
-    accumulate: int = 1
-    clip: float = 1.0
+    steps: PositiveInt = 1000
+    batch_size: PositiveInt = 16
+    length: PositiveInt = 256
+    order: Literal["shuffled", "contiguous", "documents"] = "shuffled"
+    cut: Literal["head", "tail", "both"] = "head"
+    grouping: Literal["auto", "length", "none"] = "auto"
+    accumulate: PositiveInt = 1
+    clip: NonNegativeFloat = 1.0
     optimiser: Optimiser = AdamW()
     schedule: Schedule = Cosine(warmup=0.05)
     groups: Groups = Together()
-    noise: Noise = NoNoise()
-    eval_every: int = 100
-    eval_batches: int = 16
-    save_every: int = 100
-    keep_last: int = 2
+    noise: WeightNoise = NoNoise()
+    eval_every: NonNegativeInt = 100
+    eval_batches: NonNegativeInt = 16
+    save_every: NonNegativeInt = 100
+    keep_last: PositiveInt = 2
     metric: str = ""
-    patience: int = 0
-    precision: str = "auto"
-    compile: str = "auto"
-    recompute: str = "none"
+    patience: NonNegativeInt = 0
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    recompute: Literal["none", "blocks"] = "none"
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "length", "accumulate", "keep_last"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("clip", "eval_every", "eval_batches", "save_every", "patience"):
-            if getattr(self, name) < 0:
-                raise SpecError(f"{name} must not be negative, got {getattr(self, name)}")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise SpecError(f"{name}: unknown choice {getattr(self, name)!r}{suggest(getattr(self, name), known)}")
         if self.recompute != "none" and not isinstance(self.noise, NoNoise):
             raise SpecError(
                 f"recompute: {self.recompute!r} would find other weights than the pass had; set it to 'none'"

@@ -10,6 +10,7 @@ from kinfolk.core.batch import IGNORE
 from kinfolk.data.split import Indices
 from kinfolk.data.tagged import pieces_of
 from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.unknown import warn_of_unknown
 
 
 class TextRows:
@@ -22,7 +23,9 @@ class TextRows:
     ) -> None:
         self.name, self.tokenizer, self.classes, self.blank = "rows", tokenizer, tuple(classes), blank
         self.n_texts = len(texts[0])
-        ids = iter(tokenizer.encode_batch([text for row in texts for text in row]))
+        coded = tokenizer.encode_batch([text for row in texts for text in row])
+        warn_of_unknown(tokenizer, coded, "the rows")
+        ids = iter(coded)
         self._ids = [tuple(next(ids) for _ in row) for row in texts]
         self.n_tokens = sum(len(x) + 1 for row in self._ids for x in row)
         self.n_bytes = 0
@@ -85,25 +88,3 @@ def _parts(ids: NDArray[np.int64], firsts: Indices, room: int) -> list[tuple[NDA
         found.append((part, firsts[start:stop] - firsts[start]))
         start = stop
     return found
-
-
-class Sorted:
-    """Another split with its longest examples first; `order` says which those are."""
-
-    def __init__(self, split: Any) -> None:
-        self.split, self.kind, self.name, self.tokenizer = split, split.kind, split.name, split.tokenizer
-        self.asks, self.classes, self.n_tokens, self.n_bytes = split.asks, split.classes, split.n_tokens, split.n_bytes
-        lengths = split.lengths(np.arange(len(split)))
-        total = sum(lengths) if isinstance(lengths, tuple) else lengths
-        self.order = np.argsort(-np.asarray(total), kind="stable")
-
-    def __len__(self) -> int:
-        return len(self.split)
-
-    def lengths(self, indices: Indices) -> Any:
-        """Return the lengths of examples."""
-        return self.split.lengths(self.order[indices])
-
-    def examples(self, indices: Indices) -> Any:
-        """Return examples."""
-        return self.split.examples(self.order[indices])

@@ -14,9 +14,13 @@ from torch import Tensor
 
 from kinfolk.core import durable
 from kinfolk.core.batch import Batch
-from kinfolk.core.errors import DataError, SpecError, suggest
+from kinfolk.core.errors import DataError, SpecError, TrainingError, suggest
 from kinfolk.data import Tokenizer
+from kinfolk.data.asking import settings_of
+from kinfolk.data.unknown import warn_of_unknown
+from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
+from kinfolk.finetune.source import Source, open_source
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.supervised import Labels
@@ -36,6 +40,7 @@ class Embedder:
 
     answer: from a batch to states and what the head says. pool: how states become one vector; "" is the head's own way.
     unit: divide vectors by their length. length: the most tokens of a text, marks included. marks: before and after it.
+    column: where the run's own data had its texts.
     """
 
     tokenizer: Tokenizer
@@ -44,12 +49,14 @@ class Embedder:
     unit: bool
     length: int
     marks: tuple[list[int], list[int]]
+    column: str = "text"
 
     def vectors(self, texts: list[str], batch_size: int = 32) -> tuple[Vector, int]:
         """Return the vectors of texts, and how many of them were cut."""
         before, after = self.marks
         room = self.length - len(before) - len(after)
         coded = self.tokenizer.encode_batch(texts)
+        warn_of_unknown(self.tokenizer, coded, "the texts")
         rows = [[*before, *ids[:room].tolist(), *after] for ids in coded]
         order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))
         found: list[Any] = [None] * len(rows)
@@ -67,6 +74,8 @@ class Embedder:
         batch = Batch(index=torch.arange(len(rows)), tokens=tokens, keep=keep, segments=torch.zeros_like(tokens))
         hidden, said = self.answer(batch)
         vectors = readout(hidden, keep, self.pool) if self.pool else said
+        if not bool(vectors.isfinite().all()):
+            raise TrainingError("a vector is not finite, so the model cannot be used")
         return (torch.nn.functional.normalize(vectors, dim=-1) if self.unit else vectors).float().numpy()
 
 
@@ -82,8 +91,20 @@ def open_embedder(
 
     unit: None is the head's own way, too. length: the most tokens of a text; None is what the run was made for.
     """
+    known: dict[str, Any] = {"pool": pool, "unit": unit, "length": length, "answer": answer}
+    if not (run / folder.SPEC).is_file():
+        return _of_source(open_source(run), known)
     recipe, learner = load_learner(run)
-    return embedder_of(run, recipe, learner.model, pool=pool, unit=unit, length=length, answer=answer)
+    return embedder_of(run, recipe, learner.model, **known)
+
+
+def _of_source(source: Source, known: dict[str, Any]) -> Embedder:
+    """Return what gives the vectors of a folder that was not imported before, as fine-tuning reads it."""
+    if source.tokenizer is None:
+        raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")
+    model = build(source.recipe)
+    model.load_state_dict(dict(source.weights))
+    return embedder_of(source.path, source.recipe, model, tokenizer=source.tokenizer, **known)
 
 
 def embedder_of(
@@ -95,6 +116,7 @@ def embedder_of(
     unit: bool | None = None,
     length: int | None = None,
     answer: Callable[[Batch], tuple[Tensor, Tensor]] | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Embedder:
     """Return what gives the vectors of a run that is open already, as `open_embedder` does."""
     head = recipe.model.head
@@ -103,10 +125,11 @@ def embedder_of(
     if pool and pool not in POOLS:
         raise SpecError(f"pool: unknown {pool!r}{suggest(pool, POOLS)}")
     own = isinstance(head, VectorHead)
-    limit = length or folder.read(run).get("imported", {}).get("length") or model.limit or recipe.model.max_len
+    about = folder.read(run) if (run / folder.RUN).is_file() else {}
+    limit = length or about.get("imported", {}).get("length") or model.limit or recipe.model.max_len
     if model.limit is not None and limit > model.limit:
         raise SpecError(f"length: {limit} is more than the {model.limit} positions of the model")
-    tokenizer = Tokenizer.load(run / folder.TOKENIZER)
+    tokenizer = tokenizer or Tokenizer.load(run / folder.TOKENIZER)
     return Embedder(
         tokenizer=tokenizer,
         answer=answer or _torch(model),
@@ -114,16 +137,14 @@ def embedder_of(
         unit=bool(unit) if unit is not None else own and isinstance(head, VectorHead) and head.length == "unit",
         length=limit,
         marks=_marks(tokenizer, recipe.objective),
+        column=settings_of(str(about.get("data", {}).get("name", ""))).get("text", "text"),
     )
 
 
 def _marks(tokenizer: Tokenizer, objective: Any) -> tuple[list[int], list[int]]:
     """Return what stands before and after a text: what the tokenizer says, or what the model learnt to read."""
-    plain = tokenizer.inner.encode("a", add_special_tokens=False).ids
-    whole = tokenizer.inner.encode("a", add_special_tokens=True).ids
-    if len(whole) > len(plain):
-        at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
-        return whole[:at], whole[at + len(plain) :]
+    if tokenizer.around is not None:
+        return tokenizer.around
     if isinstance(objective, Labels):
         return [tokenizer.cls] if objective.opening == "cls" else [], [tokenizer.eos]
     return [tokenizer.bos], [tokenizer.eos]
@@ -155,7 +176,8 @@ def embed(
     for row in rows:
         if isinstance(row, DataError):
             raise row
-        text_of(row, column)
+        # a line without text is a row like the others, so that vectors stay in line with their file
+        text_of(row, column, empty=True)
         held.append(row)
         if len(held) == chunk:
             yield held, *embedder.vectors([r.values[column] for r in held], batch_size)

@@ -31,14 +31,14 @@ class Words:
     places: tuple[tuple[int, int], ...] | None = None
 
 
-def text_of(row: Row, column: str) -> str:
-    """Return a text of a row, or refuse it."""
+def text_of(row: Row, column: str, *, empty: bool = False) -> str:
+    """Return a text of a row, or refuse it; `empty`: one without any characters is a text too."""
     if column not in row.values:
         raise row.refuse(f"no {column!r}{suggest(column, row.values)}")
     value = row.values[column]
     if not isinstance(value, str):
         raise row.refuse(f"{column!r} is {'null' if value is None else type(value).__name__}, not text")
-    if not value.strip():
+    if not empty and not value.strip():
         raise row.refuse("empty text")
     try:
         value.encode()

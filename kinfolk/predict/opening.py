@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
 from kinfolk.data.answering import WINDOW, Reading
@@ -123,7 +123,10 @@ def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
     def answer(batch: Batch) -> tuple[Tensor, Tensor]:
         with torch.inference_mode():
             output, _ = learner.run(batch.map(lambda x: x.to(device)))
-            return output.hidden.cpu(), output.logits.cpu()
+            logits = output.logits.cpu()
+            if bool(logits.isnan().any()):
+                raise TrainingError("what the model says is not a number (NaN), so it cannot be used")
+            return output.hidden.cpu(), logits
 
     return answer
 

@@ -13,7 +13,7 @@ from kinfolk.core.errors import DataError, SpecError, suggest
 from kinfolk.data import Batches
 from kinfolk.data.answering import AnswerSplit
 from kinfolk.data.questions import Question
-from kinfolk.predict.asking import Sorted, TextRows, WordRows
+from kinfolk.predict.asking import TextRows, WordRows
 from kinfolk.predict.examples import Columns, Words, identity, text_of, texts_of, words_of
 from kinfolk.predict.opening import Opened
 from kinfolk.predict.pictures import ids, values_of
@@ -121,11 +121,10 @@ def _chunks(rows: Iterator[tuple[Row, Any]], size: int) -> Iterator[list[tuple[R
 
 def _answers(run: Opened, split: Any, how: How, length: int | None) -> Iterator[tuple[list[int], Tensor, Any]]:
     """Yield which examples of a split a batch holds, what the head says of them, and the batch."""
-    ordered = Sorted(split)
-    batches = Batches(ordered, batch_size=how.batch_size, length=length, shuffle=False, cut=run.cut)
+    batches = Batches(split, batch_size=how.batch_size, length=length, shuffle=False, by_length=0, cut=run.cut)
     for step in range(batches.steps_per_epoch):
         batch = batches.at(step)
-        which = ordered.order[batch.index.numpy()].tolist()
+        which = batch.index.tolist()
         prepared = run.prepare(batch)
         yield which, run.answer(prepared)[1], prepared
 

@@ -13,7 +13,7 @@ from kinfolk.data.conll import DOCUMENT, ENDINGS, REMARK, parsed
 from kinfolk.data.lines import RowError, decode, lines
 from kinfolk.data.parquet import open_parquet
 from kinfolk.data.questions import read_questions
-from kinfolk.data.sources import BROKEN_GZIP, open_bytes
+from kinfolk.data.sources import BROKEN_GZIP, open_bytes, refuse_binary
 
 STDIN = "-"
 LONGEST = 16 << 20
@@ -57,6 +57,8 @@ def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[Row
         yield from _parquet(path) if form == "parquet" else _questions(path)
         return
     with ExitStack() as stack:
+        if form == "txt" and path != STDIN:
+            refuse_binary(path)
         file: Any = sys.stdin.buffer if path == STDIN else stack.enter_context(open_bytes(path))
         name = "standard input" if path == STDIN else path
         if not form:
@@ -165,7 +167,7 @@ def _conll(name: str, found: Iterator[Line], header: bool) -> Iterator[Row | Dat
     for number, line in found:
         if isinstance(line, DataError):
             yield line
-        elif not line.strip("\ufeff \t"):
+        elif not line.strip("\ufeff").strip():
             if words:
                 yield Row(name, first, {"tokens": words})
             words = []

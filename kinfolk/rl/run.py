@@ -1,29 +1,28 @@
 """From a recipe and a world to a run of the one loop, and from its folder to its continuation."""
 
-import os
+import sys
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from kinfolk.core import plugins
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
 from kinfolk.core.rng import Rng, derive
-from kinfolk.family import registry
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.models.folder import load_weights
+from kinfolk.models.room import check_size
 from kinfolk.objectives.policy import Policy
-from kinfolk.rl.environment import World, open_world
+from kinfolk.rl.environment import OWN, World, open_world
 from kinfolk.rl.learner import PolicyLearner
 from kinfolk.rl.rollouts import Episodes, Rollouts
-from kinfolk.train import folder, loop, parallel
+from kinfolk.train import folder, loop, parallel, settling
 from kinfolk.train.checkpoint import weights_file
-from kinfolk.train.job import Job, Result, RunOptions
+from kinfolk.train.job import Job, Result, RunOptions, pinned
 from kinfolk.train.parallel import Team
+from kinfolk.train.run import finished
 
 ENV = "env"
 """Under this key, run.toml names the environment where it names the data of other runs."""
@@ -38,20 +37,20 @@ class ActingJob(Job):
         batch = self.batches.at(step - 1)
         prepared = self.learner.prepare(batch, Rng(derive(self.seed, "objective")))
         made = batch.log_probs.numel() if self.batches.fresh(step - 1) else 0
-        return prepared.map(lambda x: x.to(team.device)), made
+        return pinned(prepared, team.device), made
 
 
 def train(recipe: Recipe, world: World, out: str | Path, *, seed: int = 0, options: RunOptions | None = None) -> Result:
     """Let a recipe (see `as_policy`) learn to act, into a new run folder."""
-    out, options = Path(out), options or RunOptions()
+    out, options = Path(out), settling.with_threads(recipe, options or RunOptions())
     job = make_job(recipe, world, seed)
     run: dict[str, Any] = {
         "seed": seed,
         "fingerprint": world.name,
-        "plugins": [path for path in os.environ.get(plugins.VARIABLE, "").split(os.pathsep) if path],
+        "plugins": plugins.loaded(),
         "data": {ENV: world.name},
         "options": to_plain(options),
-        # chosen beforehand: measuring reads batches, and these are not there to be read twice
+        # policies are small, and what they do next hangs on small differences
         "choice": {"precision": "fp32", "compile": "off"},
     }
     folder.create(out, dumps(recipe), run | folder.origin())
@@ -61,10 +60,10 @@ def train(recipe: Recipe, world: World, out: str | Path, *, seed: int = 0, optio
 def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
     """Go on with a run that was stopped; a finished one returns its result."""
     out = Path(out)
-    run, done = folder.read(out), folder.result(out)
+    done = finished(out)
     if done is not None:
-        return Result(**done)
-    recipe = _recipe(out)
+        return done
+    run, recipe = _opened(out)
     options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
     if not options.threads:
         # sums depend on how many threads share them
@@ -75,19 +74,25 @@ def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
 def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     """Return the recipe, the learner with the best weights of a run so far, and where it acts."""
     out = Path(out)
-    run, recipe = folder.read(out), _recipe(out)
+    run, recipe = _opened(out)
     assert isinstance(recipe.objective, Policy)
+    weights = weights_file(out)
+    check_size(recipe.model, weights)
     learner = PolicyLearner(build(recipe, run["seed"]), recipe.objective)
-    load_weights(learner.model, weights_file(out))
+    load_weights(learner.model, weights)
     return recipe, learner, open_world(run["data"][ENV])
 
 
-def _recipe(out: Path) -> Recipe:
-    """Read the recipe of a run, with the plugins it was begun with."""
-    for plugin in folder.read(out).get("plugins", ()):
-        plugins.load_plugin(plugin)
-    registry.load()
-    return load(Recipe, out / folder.SPEC)
+def _opened(out: Path) -> tuple[dict[str, Any], Recipe]:
+    """Return run.toml and the recipe of a run."""
+    run = folder.opened(out)
+    module, named, _ = str(run["data"][ENV]).partition(":")
+    if named and module not in OWN and module not in sys.modules:
+        raise SpecError(
+            f"{out}: its environment is in Python module {module!r}, and opening a run imports nothing that it names; "
+            f"if you trust the module, import it in a file of your own and name that: --plugin FILE.py"
+        )
+    return run, load(Recipe, out / folder.SPEC)
 
 
 def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:
@@ -114,9 +119,11 @@ def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:
 
 
 def _carry_out(job: Job, out: Path, options: RunOptions) -> Result:
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    with parallel.join(options.strategy, options.device) as team, folder.locked(out):
+    with (
+        settling.threads(options.threads),
+        parallel.join(options.strategy, options.device) as team,
+        folder.locked(out),
+    ):
         if team.world > 1:
             raise SpecError("--env: an actor learns in one process; leave --processes at 1")
         return loop.run(job, out, team, options)

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from kinfolk.compare import run as comparing
 from kinfolk.compare.budget import amount
 from kinfolk.compare.comparison import Comparison
 from kinfolk.compare.outcome import write_json
 from kinfolk.compare.settings import Settings
+from kinfolk.core.console import Console
 from kinfolk.core.errors import DataError, TrainingError
 from kinfolk.core.plain import loads
 from kinfolk.data import open_data

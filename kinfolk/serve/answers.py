@@ -38,6 +38,7 @@ class Answer:
     asked: Asked
     number: str
     created: int
+    _openings: dict[int, Choice] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def whole(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """Return the answer once all texts are there."""
@@ -66,6 +67,13 @@ class Answer:
         asked = self.asked
         if not asked.echo:
             return Choice()
+        # decoded once, not for every token that is streamed
+        if i not in self._openings:
+            self._openings[i] = self._opening(i)
+        return self._openings[i]
+
+    def _opening(self, i: int) -> Choice:
+        asked = self.asked
         each = len(asked.rows) // len(asked.prompts)
         ids, scores = asked.prompts[i // each], asked.rows[i - i % each].read
         offsets, text = [], Text(asked.served.decode)

@@ -2,27 +2,30 @@
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import itertools
 import struct
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from kinfolk.serve import protocol
+from kinfolk.serve import origin, protocol
 from kinfolk.serve.answers import Answer, Choice
 from kinfolk.serve.batching import Running
 from kinfolk.serve.engine import BusyError, ClosingError, Done, Engine, Event, Failed, Piece, Request
-from kinfolk.serve.exchange import Exchange, GoneError, Receive, Scope, Send, deadline
+from kinfolk.serve.exchange import Exchange, GoneError, Receive, Scope, Send, deadline, parsed
 from kinfolk.serve.limits import Limits
 from kinfolk.serve.metrics import Metrics
 from kinfolk.serve.openapi import document
 from kinfolk.serve.protocol import Asked, RefusalError
 from kinfolk.serve.served import Served
 
-OPEN = {"/", "/health"}
-"""What needs no token: the page has to be there before it can be told one."""
+OPEN = {"/", "/health", "/live.js", "/page.js"}
+"""What needs no token: the page has to be there before it can be told one. Nothing of it names a run then."""
+LATE = 5.0
+"""Seconds after its deadline at which a request ends even if the engine does not say so."""
 STATUSES = {"timeout": (504, "timeout"), "refused": (400, "invalid_request"), "broken": (500, "internal_error")}
 
 Handler = Callable[[Exchange, Mapping[str, str]], Awaitable[None]]
@@ -31,8 +34,14 @@ Handler = Callable[[Exchange, Mapping[str, str]], Awaitable[None]]
 class App:
     """An ASGI application over some runs."""
 
-    def __init__(self, served: Mapping[str, Served], limits: Limits | None = None, token: str = "") -> None:
-        self.served, self.limits, self.token = dict(served), limits or Limits(), token
+    def __init__(
+        self,
+        served: Mapping[str, Served],
+        limits: Limits | None = None,
+        token: str = "",
+        hosts: Collection[str] | None = (),
+    ) -> None:
+        self.served, self.limits, self.token, self.hosts = dict(served), limits or Limits(), token, hosts
         running = {name: Running(one.worker(self.limits.context)) for name, one in served.items() if one.writes}
         self.engine = Engine(running, self.limits)
         self.metrics = Metrics(self.engine)
@@ -40,6 +49,8 @@ class App:
         self._numbers = itertools.count(1)
         self.routes: dict[str, dict[str, Handler]] = {
             "/": {"GET": self._page},
+            "/live.js": {"GET": lambda exchange, _: self._script(exchange, "/live.js")},
+            "/page.js": {"GET": lambda exchange, _: self._script(exchange, "/page.js")},
             "/health": {"GET": self._health},
             "/metrics": {"GET": self._metrics},
             "/openapi.json": {"GET": self._openapi},
@@ -80,9 +91,10 @@ class App:
                 await handler(exchange, headers)
             except RefusalError as error:
                 await exchange.answer(error.status, error.body, error.headers)
-            except GoneError:
+            except (GoneError, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
-            except Exception as error:
+            # a panic of a tokenizer is no Exception
+            except BaseException as error:
                 traceback.print_exception(error)
                 if not exchange.status:
                     await exchange.answer(500, RefusalError(500, "internal_error", "the server failed").body)
@@ -93,12 +105,9 @@ class App:
 
     def _find(self, scope: Scope, headers: Mapping[str, str]) -> Handler:
         path, method = scope["path"], scope["method"]
-        if self.token and path not in OPEN:
-            given = headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
-                raise RefusalError(
-                    401, "invalid_token", "a bearer token is needed here", {"www-authenticate": "Bearer"}
-                )
+        origin.check(headers, self.hosts)
+        if path not in OPEN and not self._knows_token(headers):
+            raise RefusalError(401, "invalid_token", "a bearer token is needed here", {"www-authenticate": "Bearer"})
         found = self.routes.get(path)
         if found is None and path.startswith("/v1/models/"):
             found = {"GET": lambda exchange, _: self._model(exchange, path.removeprefix("/v1/models/"))}
@@ -109,15 +118,28 @@ class App:
             raise RefusalError(405, "method_not_allowed", f"this address takes {allowed}", {"allow": allowed})
         return found[method]
 
+    def _knows_token(self, headers: Mapping[str, str]) -> bool:
+        given = headers.get("authorization", "").encode("latin-1")
+        return not self.token or hmac.compare_digest(given, f"Bearer {self.token}".encode())
+
     async def _page(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         from kinfolk.serve.page import HEADERS, page
 
-        await exchange.send(200, page(self.served).encode(), "text/html; charset=utf-8", HEADERS)
+        html = await asyncio.to_thread(page, {} if self.token else self.served)
+        await exchange.send(200, html.encode(), "text/html; charset=utf-8", HEADERS)
 
-    async def _health(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+    async def _script(self, exchange: Exchange, path: str) -> None:
+        from kinfolk.serve.page import HEADERS, script
+
+        await exchange.send(200, script(path), "text/javascript; charset=utf-8", HEADERS)
+
+    async def _health(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         if self.engine.closing:
             raise RefusalError(503, "closing", "the server is about to stop")
-        await exchange.answer(200, {"status": "ok", "models": list(self.served)})
+        if trouble := self.engine.trouble:
+            raise RefusalError(503, "engine_down", trouble)
+        names = {"models": list(self.served)} if self._knows_token(headers) else {}
+        await exchange.answer(200, {"status": "ok", **names})
 
     async def _metrics(self, exchange: Exchange, _: Mapping[str, str]) -> None:
         await exchange.send(200, self.metrics.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
@@ -132,11 +154,11 @@ class App:
         await exchange.answer(200, _told(protocol.find(self.served, name)))
 
     async def _completions(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = self._asked(await exchange.body(headers), "completions")
+        body, served = await self._asked(await exchange.body(headers), "completions")
         asked = await asyncio.to_thread(protocol.understand, body, served, self.limits)
         answer = Answer(asked, f"cmpl-{next(self._numbers)}", int(time.time()))
-        waiting = Waiting(self.engine)
-        request = Request(served.name, waiting.tell, asked.rows, asked.texts, deadline=deadline(self.limits))
+        waiting = Waiting(self.engine, deadline(self.limits))
+        request = Request(served.name, waiting.tell, asked.rows, asked.texts, deadline=waiting.deadline)
         waiting.submit(request)
         try:
             if asked.stream:
@@ -150,7 +172,7 @@ class App:
             self.engine.cancel(request)
 
     async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = self._asked(await exchange.body(headers), "embeddings")
+        body, served = await self._asked(await exchange.body(headers), "embeddings")
         most = served.limit(self.limits.context)
         rows = await asyncio.to_thread(protocol.sequences, served, body["input"], most)
         texts = [
@@ -168,16 +190,16 @@ class App:
         await exchange.answer(200, _listed(served, data, sum(map(len, rows))))
 
     async def _classify(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = self._asked(await exchange.body(headers), "classify")
+        body, served = await self._asked(await exchange.body(headers), "classify")
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         said = await self._call(exchange, served, lambda: served.classify(texts))
-        n = sum(len(served.tokenizer.encode(t)) for one in texts for t in ([one] if isinstance(one, str) else one))
+        n = await asyncio.to_thread(_n_tokens, served, texts)
         await exchange.answer(200, _listed(served, [{"index": i, **one} for i, one in enumerate(said)], n))
 
     async def _inspect(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         from kinfolk.serve.page import seen
 
-        body, served = self._asked(await exchange.body(headers), "inspect")
+        body, served = await self._asked(await exchange.body(headers), "inspect")
         found = await self._call(exchange, served, lambda: seen(served, body["text"], body.get("target")))
         await exchange.answer(200, found)
 
@@ -187,17 +209,22 @@ class App:
         await exchange.answer(200, {name: tokenizer.inner.id_to_token(i) for name, i in names.items()})
 
     async def _tokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = self._asked(await exchange.body(headers), "tokenize")
+        body, served = await self._asked(await exchange.body(headers), "tokenize")
         ids = await asyncio.to_thread(protocol.tokens, served, body["prompt"])
         found = {"tokens": ids, "count": len(ids), "max_model_len": served.limit(self.limits.context)}
         await exchange.answer(200, found)
 
     async def _detokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = self._asked(await exchange.body(headers), "detokenize")
-        await exchange.answer(200, {"prompt": served.decode([int(i) for i in body["tokens"]])})
+        body, served = await self._asked(await exchange.body(headers), "detokenize")
+        text = await asyncio.to_thread(served.decode, [int(i) for i in body["tokens"]])
+        await exchange.answer(200, {"prompt": text})
 
-    def _asked(self, body: Any, form: str) -> tuple[dict[str, Any], Served]:
+    async def _asked(self, raw: bytes, form: str) -> tuple[dict[str, Any], Served]:
         """Return a request that is as it should be, and the run that it is for; the first, if it does not say."""
+        return await asyncio.to_thread(self._checked, raw, form)
+
+    def _checked(self, raw: bytes, form: str) -> tuple[dict[str, Any], Served]:
+        body = parsed(raw)
         name = body.get("model") if isinstance(body, dict) else None
         served = protocol.find(self.served, name if isinstance(name, str) else next(iter(self.served)))
         if isinstance(name, str):
@@ -205,8 +232,8 @@ class App:
         return protocol.checked(body, getattr(self.forms, form)), served
 
     async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
-        waiting = Waiting(self.engine)
-        request = Request(served.name, waiting.tell, call=call, deadline=deadline(self.limits))
+        waiting = Waiting(self.engine, deadline(self.limits))
+        request = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
         waiting.submit(request)
         try:
             found = await exchange.while_there(waiting.news())
@@ -219,8 +246,8 @@ class App:
 class Waiting:
     """What somebody waits for, from the engine's thread to the loop of this one."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self._loop = engine, asyncio.get_running_loop()
+    def __init__(self, engine: Engine, deadline: float) -> None:
+        self.engine, self.deadline, self._loop = engine, deadline, asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def submit(self, request: Request) -> None:
@@ -235,12 +262,16 @@ class Waiting:
     def tell(self, event: Event) -> None:
         """Pass an event on; called by the engine."""
         # a loop that has ended needs no news
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     async def news(self) -> Event:
         """Wait for the next event; what went wrong is raised."""
-        event = await self._events.get()
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic()) + LATE):
+                event = await self._events.get()
+        except TimeoutError:
+            raise RefusalError(504, "timeout", "the engine did not answer in time") from None
         if isinstance(event, Failed):
             status, code = STATUSES[event.kind]
             raise RefusalError(status, code, event.message)
@@ -256,13 +287,15 @@ async def _collect(asked: Asked, waiting: Waiting) -> list[Choice]:
     return choices
 
 
-async def _stream(answer: Answer, first: Event, waiting: Waiting) -> AsyncIterator[Any]:
-    left, begun, n_new, event = len(answer.asked.rows), set[int](), 0, first
+async def _stream(answer: Answer, event: Event, waiting: Waiting) -> AsyncIterator[Any]:
+    left, begun, n_new = len(answer.asked.rows), set[int](), 0
     while True:
         assert isinstance(event, Piece)
         n_new += len(event.tokens)
         left -= event.finish is not None
-        yield answer.piece(event, event.row not in begun)
+        # the first piece of a row may hold a prompt that is echoed with all its probabilities
+        first = event.row not in begun
+        yield await asyncio.to_thread(answer.piece, event, True) if first else answer.piece(event, False)
         begun.add(event.row)
         if not left:
             break
@@ -275,8 +308,13 @@ async def _stream(answer: Answer, first: Event, waiting: Waiting) -> AsyncIterat
         yield answer.ending(n_new)
 
 
+def _n_tokens(served: Served, texts: list[Any]) -> int:
+    return sum(len(served.tokenizer.encode(t)) for one in texts for t in ([one] if isinstance(one, str) else one))
+
+
 def _told(served: Served) -> dict[str, Any]:
-    return {"id": served.name, "object": "model", "created": served.created, "owned_by": served.recipe.name}
+    named = {"id": served.name, "object": "model", "created": served.created, "owned_by": served.recipe.name}
+    return named | {"topology": served.spec.topology}
 
 
 def _listed(served: Served, data: list[Any], n: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kinfolk.core.errors import ShapeError
 from kinfolk.decoding.choose import choose
+from kinfolk.decoding.constraints import constrain
 from kinfolk.decoding.options import Decoding
 from kinfolk.serve.text import Text
 from kinfolk.serve.workers import Worker
@@ -50,13 +51,13 @@ class Row:
     @property
     def plain(self) -> bool:
         """Whether it takes the likeliest token as the model says it."""
-        own = self.presence or self.frequency or self.how.repetition_penalty != 1.0
+        own = self.presence or self.frequency or self.how.repetition_penalty != 1.0 or self.how.constrains
         return self.how.greedy and not own
 
     @property
     def finish(self) -> str | None:
         """Why nothing more is written: "stop", "length", or None while it goes on."""
-        if self.written and self.written[-1] in self.how.stop:
+        if self.written and self.written[-1] in self.how.stops:
             return "stop"
         return "length" if len(self.written) >= self.max_new else None
 
@@ -99,7 +100,8 @@ class Running:
         """Choose the next token of every row; return the tokens in the order of `rows`."""
         assert self._logits_BV is not None
         likeliest = self._logits_BV.argmax(-1).tolist()
-        made = [_next(*one) for one in zip(self.rows, self._logits_BV, likeliest, strict=True)]
+        rows = zip(self.rows, self._logits_BV, likeliest, strict=True)
+        made = [_next(*one, self.worker.pairs) for one in rows]
         for row, one in zip(self.rows, made, strict=True):
             row.written.append(one.token)
         return made
@@ -130,8 +132,8 @@ class Running:
         self.rows += rows
 
 
-def _next(row: Row, logits_V: Tensor, likeliest: int) -> Scored:
-    token = likeliest if row.plain else _chosen(row, logits_V)
+def _next(row: Row, logits_V: Tensor, likeliest: int, pairs: bool) -> Scored:
+    token = likeliest if row.plain else _chosen(row, logits_V, pairs)
     return Scored(token) if row.n_top < 0 else _scored(logits_V.log_softmax(-1)[None], [token], row.n_top)[0]
 
 
@@ -145,11 +147,13 @@ def _read(row: Row, scores: Iterator[Tensor]) -> list[Scored]:
     return found
 
 
-def _chosen(row: Row, logits_V: Tensor) -> int:
+def _chosen(row: Row, logits_V: Tensor, pairs: bool) -> int:
     """Choose a token as a request wants it; rows draw by their own numbers."""
     seen = [*row.prompt, *row.written] if row.how.repetition_penalty != 1.0 else [0]
     seen_1L = torch.tensor([seen], device=logits_V.device)
-    return int(choose(_weighed(row, logits_V)[None], seen_1L, len(row.written), row.how, (row.choice,)))
+    step, rows = len(row.written), [[*([row.how.ids.start_id] if pairs else row.prompt), *row.written]]
+    allowed_1V = constrain(_weighed(row, logits_V)[None], step, row.max_new, rows, row.how)
+    return int(choose(allowed_1V, seen_1L, step, row.how, (row.choice,)))
 
 
 def _weighed(row: Row, logits_V: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 Between two steps of the running batches rows come and go: those whose client left or whose time is up go, those that
 wait come as there is room. Nothing here knows of HTTP.
+
+Whatever is raised, a panic of a tokenizer (which is no `Exception`) included, ends the requests it belongs to and not
+the thread; what breaks the loop itself ends all requests, and the loop starts again with empty batches.
 """
 
 import collections
@@ -9,6 +12,7 @@ import dataclasses
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -100,23 +104,34 @@ class Engine:
         self._calls: collections.deque[Request] = collections.deque()
         self._owners: dict[Row, tuple[Request, int]] = {}
         self._coming: dict[str, tuple[list[Row], Iterator[None]]] = {}
+        # wherever a failure finds them, even between two queues; who waits for one holds it
+        self._accepted: weakref.WeakSet[Request] = weakref.WeakSet()
         self._taken = 0
         self._closing = self._stopped = False
-        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._beat = time.monotonic()
+        self.restarts = 0
+        self._thread = self._new_thread()
 
     def start(self) -> None:
         """Begin to work."""
         self._thread.start()
+
+    def _new_thread(self) -> threading.Thread:
+        return threading.Thread(target=self._work, name="engine", daemon=True)
 
     def submit(self, request: Request) -> None:
         """Take a request on, or raise `BusyError` or `ClosingError`."""
         with self._news:
             if self._closing:
                 raise ClosingError
+            if not self._thread.is_alive() and self._thread.ident is not None:
+                self._thread = self._new_thread()
+                self._thread.start()
             # one that is larger than the queue is taken on by an engine that has nothing else to do
             if self._taken and self._taken + request.size > self.limits.rows + self.limits.queue:
                 raise BusyError
             self._taken += request.size
+            self._accepted.add(request)
             if request.call is not None:
                 self._calls.append(request)
             else:
@@ -162,18 +177,40 @@ class Engine:
         """Whether nothing more is taken on."""
         return self._closing
 
+    @property
+    def trouble(self) -> str:
+        """Why requests would not be answered now; "" if they would be."""
+        if not self._thread.is_alive():
+            return "the engine's thread has ended; the next request starts another"
+        quiet = time.monotonic() - self._beat
+        if (self.n_waiting or self.n_running) and quiet > self.limits.seconds:
+            return f"the engine has been busy with one step for {quiet:.0f} seconds"
+        return ""
+
     def _work(self) -> None:
-        try:
-            self._go_on()
-        except Exception as error:
-            # nobody is to wait for an engine that has died
-            self._closing = True
-            waiting = [request for request, _ in (*self._owners.values(), *self._waiting)]
-            for request in {*waiting, *self._calls}:
-                request.tell(_explained(error))
+        while True:
+            try:
+                self._go_on()
+                return
+            except BaseException as error:
+                self._begin_again(error)
+
+    def _begin_again(self, error: BaseException) -> None:
+        """End all requests, and forget everything that may be damaged."""
+        self.restarts += 1
+        with self._news:
+            requests = list(self._accepted)
+            for held in (self._owners, self._waiting, self._calls, self._coming):
+                held.clear()
+            self._taken = 0
+        for batch in self.running.values():
+            batch.clear()
+        for request in requests:
+            self._fail_one(request, error)
 
     def _go_on(self) -> None:
         while True:
+            self._beat = time.monotonic()
             with self._news:
                 while not (self._waiting or self._calls or self.n_running or self._closing):
                     self._news.wait()
@@ -196,8 +233,8 @@ class Engine:
             assert request.call is not None
             try:
                 request.tell(Done(request.call()))
-            except Exception as error:
-                request.tell(_explained(error))
+            except BaseException as error:
+                self._fail_one(request, error)
         self._release(1)
 
     def _admit(self) -> None:
@@ -249,7 +286,7 @@ class Engine:
             return
         except StopIteration:
             del self._coming[name]
-        except Exception as error:
+        except BaseException as error:
             del self._coming[name]
             self._fail(rows, error)
             return
@@ -272,7 +309,7 @@ class Engine:
             made = batch.step()
             ended = [row for row, one in zip(rows, made, strict=True) if row in self._owners and self._tell(row, one)]
             batch.go_on([row for row in rows if row in self._owners and row not in ended])
-        except Exception as error:
+        except BaseException as error:
             batch.clear()
             self._fail([row for row in rows if row in self._owners], error)
             return
@@ -300,13 +337,15 @@ class Engine:
             request.tell(Failed("timeout", f"not finished in {self.limits.seconds:g} seconds"))
         return request.cancelled
 
-    def _fail(self, rows: Sequence[Row], error: Exception) -> None:
+    def _fail(self, rows: Sequence[Row], error: BaseException) -> None:
         for row in rows:
-            request, _ = self._owners[row]
-            if not request.cancelled:
-                request.cancelled = True
-                request.tell(_explained(error))
+            self._fail_one(self._owners[row][0], error)
             self._let_go(row)
+
+    def _fail_one(self, request: Request, error: BaseException) -> None:
+        if not request.cancelled:
+            request.cancelled = True
+            request.tell(_explained(error))
 
     def _let_go(self, row: Row) -> None:
         del self._owners[row]
@@ -317,7 +356,7 @@ class Engine:
             self._taken -= n
 
 
-def _explained(error: Exception) -> Failed:
+def _explained(error: BaseException) -> Failed:
     if isinstance(error, KinfolkError):
         return Failed("refused", str(error))
     traceback.print_exception(error)

@@ -21,7 +21,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.decoding.decode import BOS, batch_of
+from kinfolk.decoding.decode import batch_of
 from kinfolk.decoding.options import Decoding
 from kinfolk.serve.batching import Row, Running, write
 from kinfolk.serve.served import Served
@@ -103,7 +103,7 @@ class KinfolkLM(TemplateLM):
             temperature=1.0 if greedy else temperature,
             top_p=float(options.get("top_p", 1.0)),
             top_k=int(options.get("top_k", 0)),
-            stop=(self.eot_token_id,),
+            ids=self.served.generation,
         )
         return Row(prompt=ids, max_new=most, how=how), stops
 
@@ -122,8 +122,8 @@ class KinfolkLM(TemplateLM):
     def _scores(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
         model, device = self.served.model, self.served.device
         if self.pairs:
-            source = batch_of([context[-self.max_length :] + self.served.closing for _, context, _ in pairs], device)
-            rows = [[BOS, *continuation] for _, _, continuation in pairs]
+            source = batch_of([self.served.source(context[-self.max_length :]) for _, context, _ in pairs], device)
+            rows = [[self.served.generation.start_id, *continuation] for _, _, continuation in pairs]
             target = batch_of([row[:-1] for row in rows], device)
             batch = target.replace(source=source.tokens, source_keep=source.keep)
         else:

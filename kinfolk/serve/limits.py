@@ -27,7 +27,7 @@ class Limits:
     prefill: int = 2048
     piece: int = 256
     new: int = 4096
-    body: int = 4 << 20
+    body: int = 1 << 20
     seconds: float = 300.0
     body_seconds: float = 20.0
     stall_seconds: float = 30.0

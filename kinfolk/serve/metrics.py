@@ -49,6 +49,8 @@ class Metrics:
     def _of_engine(self) -> Iterator[str]:
         yield from _head("kinfolk_waiting", "gauge", "Texts and calls that wait.")
         yield f"kinfolk_waiting {self.engine.n_waiting}"
+        yield from _head("kinfolk_engine_restarts_total", "counter", "Times the engine began again after a failure.")
+        yield f"kinfolk_engine_restarts_total {self.engine.restarts}"
         yield from _head("kinfolk_running", "gauge", "Texts being written.")
         for name, batch in self.engine.running.items():
             yield f'kinfolk_running{{model="{_label(name)}"}} {len(batch.rows)}'

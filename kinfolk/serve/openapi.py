@@ -14,7 +14,7 @@ REAL: Schema = {"type": "number"}
 def document(forms: Forms, guarded: bool) -> dict[str, Any]:
     """Describe a server; `guarded` if it wants a token."""
     usage = record(prompt_tokens=WHOLE, completion_tokens=WHOLE, total_tokens=WHOLE)
-    model = record(["id", "object"], id=TEXT, object=TEXT, created=WHOLE, owned_by=TEXT)
+    model = record(["id", "object"], id=TEXT, object=TEXT, created=WHOLE, owned_by=TEXT, topology=TEXT)
     models = record(["object", "data"], object=TEXT, data=array(model))
     embedding = record(["index", "embedding"], object=TEXT, index=WHOLE, embedding={"anyOf": [array(REAL), TEXT]})
     label = record(

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from kinfolk.compare.report.html import Html, embed, join, tag
-from kinfolk.inspect.page import Findings, asset, describe, document
+from kinfolk.compare.report.html import embed, join, tag
+from kinfolk.compare.report.html import page as whole
+from kinfolk.inspect.page import Findings, asset, describe, styles
 from kinfolk.inspect.sight import MOST, look
 from kinfolk.serve.served import Served
 
@@ -13,11 +14,18 @@ WEIGHTS = 1 << 22
 """Numbers of all maps that one answer holds: 16 MB."""
 HEADERS = {
     # what a text may hold is shown as text, and nothing is loaded from or sent to anywhere else
-    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; "
     "img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
 }
+SCRIPTS = {"/live.js": "kinfolk.serve", "/page.js": "kinfolk.inspect"}
+"""The scripts of the page, by address, and the package that has each; nothing inline runs."""
+
+
+def script(path: str) -> bytes:
+    """Return a script by its address."""
+    return asset(SCRIPTS[path], path.removeprefix("/")).encode()
 
 
 def seen(served: Served, text: str, target: str | None = None) -> dict[str, Any]:
@@ -41,7 +49,7 @@ def _most(served: Served) -> int:
 
 
 def page(served: Mapping[str, Served]) -> str:
-    """Return the page of a server of these runs."""
+    """Return the page of a server of these runs; without any, it asks the server for them once it has a token."""
     kinds = {name: one.spec.topology for name, one in served.items()}
     options = [tag("option", name, value=name) for name in kinds]
     form = tag(
@@ -62,5 +70,5 @@ def page(served: Mapping[str, Served]) -> str:
         tag("noscript", "The pictures need scripts to be allowed."),
         tag("style", asset(__package__, "live.css")),
     )
-    live = tag("script", asset(__package__, "live.js"), defer=True)
-    return document("Kinfolk", join(body, embed(kinds, "runs")), Html(live))
+    scripts = [tag("script", src=path.removeprefix("/")) for path in SCRIPTS]
+    return whole("Kinfolk", styles(), join(body, embed(kinds, "runs")), *scripts)

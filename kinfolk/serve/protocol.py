@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.core.errors import KinfolkError, suggest
+from kinfolk.core.errors import KinfolkError, brief, suggest
 from kinfolk.decoding.options import Decoding
 from kinfolk.serve.batching import Row
 from kinfolk.serve.limits import Limits
@@ -145,7 +145,7 @@ def checked(body: Any, schema: Schema) -> dict[str, Any]:
 def find(served: Mapping[str, Served], name: str) -> Served:
     """Return the run of this name, or refuse."""
     if name not in served:
-        raise RefusalError(404, "model_not_found", f"model: unknown {name!r}{suggest(name, list(served))}")
+        raise RefusalError(404, "model_not_found", f"model: unknown {brief(name)}{suggest(name, list(served))}")
     return served[name]
 
 
@@ -226,6 +226,6 @@ def _decoding(asked: Mapping[str, Any], served: Served) -> Decoding:
         top_p=1.0 if greedy else top_p,
         top_k=int(asked.get("top_k", 0)),
         repetition_penalty=float(asked.get("repetition_penalty", 1.0)),
-        stop=(served.tokenizer.eos,),
+        ids=served.generation,
         seed=int(asked["seed"]) if "seed" in asked else secrets.randbits(63),
     )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.core.errors import suggest
+from kinfolk.core.errors import brief, suggest
 
 Schema = Mapping[str, Any]
 
@@ -17,9 +17,10 @@ _TYPES: dict[str, Any] = {
     "null": lambda x: x is None,
     "array": lambda x: isinstance(x, list),
     "object": lambda x: isinstance(x, dict),
-    "number": lambda x: isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x),
+    # an int may be too large for a float, so only floats are asked whether they are finite
+    "number": lambda x: (isinstance(x, int) and not isinstance(x, bool)) or (isinstance(x, float) and math.isfinite(x)),
     # 2.0 is an integer in JSON
-    "integer": lambda x: isinstance(x, int | float) and not isinstance(x, bool) and x == int(x),
+    "integer": lambda x: (isinstance(x, int) and not isinstance(x, bool)) or (isinstance(x, float) and x.is_integer()),
 }
 _BOUNDS: dict[str, tuple[str, Any]] = {
     "minimum": ("at least", lambda x, n: x >= n),
@@ -46,9 +47,19 @@ def complaint(value: Any, schema: Schema, where: str = "") -> str | None:
         if name in schema and _bounded(name, value) and not holds(value, schema[name]):
             return f"{where}: should be {words} {schema[name]}, got {_shown(value)}"
     if isinstance(value, list) and "items" in schema:
+        if _are_ids(value, schema["items"]):
+            return None
         each = (complaint(one, schema["items"], f"{where}[{i}]") for i, one in enumerate(value))
         return next((text for text in each if text is not None), None)
     return _of_object(value, schema, where) if isinstance(value, dict) else None
+
+
+def _are_ids(values: list[Any], schema: Schema) -> bool:
+    """Tell whether all values are integers within plain bounds: thousands of ids need no walk through a schema each."""
+    if schema.keys() != {"type", "minimum", "maximum"} or schema["type"] != "integer":
+        return False
+    low, high = schema["minimum"], schema["maximum"]
+    return all(type(value) is int and low <= value <= high for value in values)
 
 
 def _of_object(value: Mapping[str, Any], schema: Schema, where: str) -> str | None:
@@ -63,7 +74,7 @@ def _of_object(value: Mapping[str, Any], schema: Schema, where: str) -> str | No
         elif isinstance(others, Mapping):
             text = complaint(one, others, inner)
         else:
-            text = None if others else f"unknown field {name!r}{suggest(name, list(known))}"
+            text = None if others else f"unknown field {brief(name)}{suggest(name, list(known))}"
         if text is not None:
             return text
     return None
@@ -82,7 +93,7 @@ def _bounded(name: str, value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else brief(value[:40] if isinstance(value, list) else value)
     return repr(text if len(text) <= 40 else f"{text[:37]}…")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kinfolk.core.errors import SpecError
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
@@ -119,14 +120,22 @@ class Served:
         return min(context, own or context)
 
     @property
-    def closing(self) -> list[int]:
-        """What a source ends with, where sources of pairs and of corrupted texts end."""
+    def generation(self) -> GenerationIds:
+        """What it begins, ends and pads with."""
+        found: GenerationIds = (self.engine if self.learner is None else self.learner.model).generation
+        return found
+
+    def source(self, ids: list[int]) -> list[int]:
+        """Return a source with the special tokens around it; the prompt of a decoder has none."""
+        if self.spec.topology != "encoder-decoder":
+            return ids
         ends = isinstance(self.recipe.objective, Corruption) or self.kind == "pairs"
-        return [self.tokenizer.eos] if ends and self.spec.topology == "encoder-decoder" else []
+        before, behind = self.tokenizer.source_frame or ([], [self.tokenizer.eos] if ends else [])
+        return [*before, *ids, *behind]
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a prompt; an empty one is the beginning of a text."""
-        return (self.spelling.encode(text) + self.closing) or [self.tokenizer.bos]
+        return self.source(self.spelling.encode(text)) or [self.generation.start_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids; what is no token of the tokenizer's has none."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.decoding.decode import BOS, batch_of
+from kinfolk.decoding.decode import batch_of
 from kinfolk.models.joining import join, least_room, leave
 from kinfolk.models.model import State, Transformer
 
@@ -80,8 +80,11 @@ class TorchWorker:
 
     def _batches(self, prompts: list[list[int]], piece: int) -> list[Batch]:
         if not self.pairs:
+            # a prompt that is read in both directions is read whole
+            piece = piece if self.model.spec.prompt == "causal" else max(map(len, prompts))
             return [batch_of(rows, self._device) for rows in _pieces(prompts, piece)]
-        start, source = (batch_of(rows, self._device) for rows in ([[BOS]] * len(prompts), prompts))
+        starts = [[self.model.generation.start_id]] * len(prompts)
+        start, source = (batch_of(rows, self._device) for rows in (starts, prompts))
         return [start.replace(source=source.tokens, source_keep=source.keep)]
 
     def join(self, state: State, n: int, other: State, n_other: int) -> State:
@@ -114,7 +117,8 @@ class OnnxWorker:
         room = min(self.context, -(-need // CHUNK) * CHUNK)
         if self.pairs:
             state = self.engine.read(prompts, room)
-            found = self.engine.advance(state, np.full((len(prompts), 1), BOS), np.zeros(1))[:, 0]
+            starts = np.full((len(prompts), 1), self.engine.generation.start_id)
+            found = self.engine.advance(state, starts, np.zeros(1))[:, 0]
         else:
             rows, *more = _pieces(prompts, piece)
             state, found = self.engine.prompt(rows, room)

@@ -4,32 +4,33 @@ import copy
 import statistics
 import time
 
+from kinfolk.core.device import synchronize
 from kinfolk.train.job import Job
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import choose
-from kinfolk.train.repeatable import repeatable
+from kinfolk.train.precision import settle
+from kinfolk.train.repeatable import products, repeatable
 from kinfolk.train.step import Stepper
 
 
 def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None = None) -> float:
     """Return the median seconds of a step of this job; the job itself is left as it was.
 
-    The steps are those of a copy, on the job's own batches, with the precision the run would choose.
+    The steps are those of a copy, on the job's own batches, in the precision of the run.
     """
     team, training = team or Team(), job.training
     learner = copy.deepcopy(job.learner).to(team.device)
-    # compiling would take longer than everything else here, and a budget may rather be overstated
-    choice = choose(learner, job.read(1, team)[0], training, team.device, steady=False)
+    choice = settle(training, team.device)
     optimiser = training.build_optimiser(learner)
     forward, autocast = choice.wrap(learner), choice.autocast(team.device)
     memories = Memories(learner, training.accumulate)
     stepper = Stepper(forward, optimiser, training, job.seed, team, autocast, choice.scale(), memories)
     took = []
-    with repeatable():
+    with repeatable(), products(choice.precision):
         for step in range(1, warm_up + steps + 1):
             start = time.perf_counter()
             batch, tokens = job.read(step, team)
             stepper.update(batch, step, training.steps, tokens=tokens)
+            synchronize(team.device)
             took.append(time.perf_counter() - start)
     return statistics.median(took[warm_up:])

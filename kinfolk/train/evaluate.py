@@ -3,13 +3,15 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.device import send, wide, widest
+from kinfolk.core.errors import TrainingError
 from kinfolk.core.rng import Rng, derive
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
@@ -74,7 +76,7 @@ def evaluate(
     count = min(n_batches or batches.steps_per_epoch, batches.steps_per_epoch)
     memories = Memories(learner)
     names: list[str] = []
-    sums = torch.zeros(0, 2, dtype=torch.float64)
+    sums = torch.zeros(0, 2, dtype=widest(team.device), device=team.device)
     with scoring(learner), autocast():
         for i in range(count):
             # whatever an objective draws at random is the same at every validation and in every run
@@ -84,14 +86,20 @@ def evaluate(
             weight = float(len(batch) > 0)
             batch = batch if weight else batches.at(i).rows(slice(0, 1))
             batch = learner.prepare(batch, Rng(derive(0, "valid")))
-            batch = batch.map(lambda x: x.to(team.device))
+            batch = batch.map(lambda x: send(x, team.device))
             measures = learner.measure(batch, *memories.before(0, batch))
             memories.settle()
             names = names or list(measures)
-            found = torch.tensor([[float(t), float(c)] for t, c in measures.values()], dtype=torch.float64)
+            found = torch.stack([torch.stack((wide(t), wide(c))) for t, c in measures.values()])
             sums = weight * found + (sums if len(sums) else 0)
-    sums = team.sum(sums.to(team.device)).cpu()
-    return {name: Score(*row) for name, row in zip(names, sums.tolist(), strict=True)}
+    return {name: Score(*row) for name, row in zip(names, team.sum(sums).tolist(), strict=True)}
+
+
+def require_finite(scores: Mapping[str, float], where: str) -> None:
+    """Raise if a result is not a number: that is no result."""
+    for name, value in scores.items():
+        if not math.isfinite(value):
+            raise TrainingError(f"{where}: {name} is {value}, so the model or the data cannot be used")
 
 
 def bits_per_byte(scores: dict[str, Score], split: object) -> float | None:

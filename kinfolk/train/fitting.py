@@ -28,11 +28,13 @@ def labelling_of(data: Data) -> Labelling | None:
         lengths = split.lengths(np.arange(min(len(split), 1 if known else _LOOKED_AT)))
         both = lengths if isinstance(lengths, tuple) else (lengths,)
         ends, sides = int(getattr(split, "ends", True)), len(both)
-        longest = max(longest, *((known or int(side.max())) + ends for side in both))
+        here = max((known or int(side.max())) + ends for side in both)
+        # what is made up was asked for in its length; of files `n_cut` counts what is lost, and it is said
+        longest = max(longest, min(here, LONGEST) if hasattr(split, "described") else here)
     split = cast(Any, data.split("train"))
     asked = getattr(split, "asks", "") or _kind(split)
     apart, row = getattr(split, "apart", False), getattr(split, "row", 0)
-    return Labelling(len(split.classes), min(longest, LONGEST), sides, apart, asked, row, data.tokenizer.between)
+    return Labelling(len(split.classes), longest, sides, apart, asked, row, data.tokenizer.between)
 
 
 def _kind(split: Any) -> str:

@@ -1,26 +1,31 @@
 """The run folder: everything a run needs to be continued, and everything it found.
 
 spec.toml        the recipe, fully resolved
-run.toml         seed, data, versions, commit, command, and what was chosen by measuring
+run.toml         seed, data, versions, commit, command, threads and precision
 tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors and result.json at the end
 start.safetensors   the weights it began with, where they were given
 knowledge.tsv    what it knows about names, where it was told
+manifest.json    the hashes of these: what was damaged or edited is refused
 """
 
 import contextlib
+import hashlib
 import json
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from kinfolk.core import contained, manifest, plugins
 from kinfolk.core.errors import CheckpointError, TrainingError
+from kinfolk.family import registry
 from kinfolk.train import durable
 from kinfolk.train.parallel import versions
 
@@ -29,6 +34,10 @@ START, KNOWLEDGE = "start.safetensors", "knowledge.tsv"
 
 _IDENTITY = ("seed", "data", "fingerprint")
 """What, besides the spec, makes two runs the same run."""
+
+
+class DamagedResult(UserWarning):
+    """The result of a run cannot be used; the run goes on from its checkpoints."""
 
 
 def create(
@@ -55,6 +64,7 @@ def create(
             shutil.copyfile(start, aside / START)
         if knowledge is not None:
             shutil.copyfile(knowledge, aside / KNOWLEDGE)
+        manifest.create(aside)
 
 
 def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:
@@ -77,22 +87,67 @@ def read(out: Path) -> dict[str, Any]:
         return tomllib.loads((out / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{out}: not a run folder: it has no {RUN}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{out / RUN}: cannot be read: {error}") from None
+
+
+def opened(out: Path, *files: str) -> dict[str, Any]:
+    """Return run.toml of a run whose files are as they were written, and whose plugins the user has allowed.
+
+    Nothing of the run is executed. files: what is read besides spec.toml, run.toml and the tokenizer.
+    """
+    contained.check(out)
+    run = read(out)
+    manifest.check(out, (SPEC, RUN, TOKENIZER, KNOWLEDGE, *files))
+    plugins.require(run.get("plugins", ()), out)
+    registry.load()
+    return run
+
+
+def accept(out: Path) -> list[str]:
+    """Record that the files and plugins of a run were changed on purpose, and return which files were."""
+    contained.check(out)
+    run, loaded = read(out), {Path(plugin["path"]).name: plugin for plugin in plugins.loaded()}
+    noted = [p if isinstance(p, dict) else {"path": p} for p in run.get("plugins", ())]
+    current = [loaded.get(Path(plugin["path"]).name, plugin) for plugin in noted]
+    if current != noted:
+        durable.write(out / RUN, tomli_w.dumps(run | {"plugins": current}))
+    return manifest.accept(out)
 
 
 def update(out: Path, **changes: Any) -> None:
     """Add to run.toml."""
-    durable.write(out / RUN, tomli_w.dumps(read(out) | changes))
+    replace(out, RUN, tomli_w.dumps(read(out) | changes))
+
+
+def replace(out: Path, name: str, text: str) -> None:
+    """Write a text file of a run and its hash."""
+    with manifest.replacing(out, name, hashlib.sha256(text.encode()).hexdigest()):
+        durable.write(out / name, text)
+
+
+def add(out: Path, name: str, write: Callable[[Path], object]) -> None:
+    """Add a file to a run, and its hash to the manifest."""
+    write(out / name)
+    with manifest.replacing(out, name, durable.digest(out / name)):
+        pass
 
 
 def result(out: Path) -> dict[str, Any] | None:
-    """Read result.json; None before the end."""
+    """Read result.json; None before the end, and with a warning where it is damaged."""
     try:
         found: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
+        problem = "" if isinstance(found, dict) else "not a JSON object"
     except FileNotFoundError:
         return None
-    return found
+    except (OSError, ValueError, RecursionError) as error:
+        problem = str(error)
+    if not problem and not manifest.unchanged(out / RESULT):
+        problem = "its content does not match its hash"
+    if not problem:
+        return found
+    warnings.warn(f"{out / RESULT}: damaged ({problem})", DamagedResult, stacklevel=2)
+    return None
 
 
 @contextlib.contextmanager
@@ -104,6 +159,7 @@ def locked(out: Path) -> Iterator[None]:
         # a system without these locks: the user must take care
         yield
         return
+    contained.check(out)
     with (out / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

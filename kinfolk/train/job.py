@@ -2,9 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
+
+import torch
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt
 from kinfolk.core.rng import Rng, derive
 from kinfolk.core.spec import Spec
 from kinfolk.optim import Training
@@ -18,20 +21,21 @@ FINISHED, EARLY, CLOCK, INTERRUPTED = "finished", "early", "clock", "interrupted
 class RunOptions(Spec):
     """How a run is carried out; none of it belongs to the recipe.
 
-    strategy, device: "ddp" or "fsdp" when there are several processes; "auto", "cpu" or "cuda".
-    threads: of this process; 0 leaves them alone.
+    strategy: "ddp" or "fsdp" when there are several processes.
+    device: "auto" (the accelerator, if there is one), "cpu", "cuda", "mps" or "xpu".
+    threads: of this process; 0: as many as the work of a step can use, see `kinfolk.train.settling`.
     max_seconds: of training steps, after which the run ends with a validation and a checkpoint; 0: no limit.
     quiet, tensorboard: show no progress; write TensorBoard's files when it is installed.
     written: of pairs, let the model write so many targets at each validation, and score them; 0: none.
     """
 
-    strategy: str = "ddp"
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     device: str = "auto"
-    threads: int = 0
-    max_seconds: float = 0.0
+    threads: NonNegativeInt = 0
+    max_seconds: NonNegativeFloat = 0.0
     quiet: bool = False
     tensorboard: bool = True
-    written: int = 0
+    written: NonNegativeInt = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,12 @@ class Job:
         """Return this process's rows of the batch of a step, prepared, and how many tokens were read for them."""
         batch = self.batches.at(step - 1, team.rank, team.world)
         prepared: Batch = self.learner.prepare(batch, Rng(derive(self.seed, "objective")))
-        return prepared.map(lambda x: x.to(team.device)), tokens_of(batch)
+        return pinned(prepared, team.device), tokens_of(batch)
+
+
+def pinned(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch of the host in memory from which a device copies while the host goes on."""
+    return batch if device.type in ("cpu", "meta", "mps") else batch.map(lambda x: x.pin_memory())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -73,7 +73,7 @@ def judged(learner: Learner, split: Any, n_batches: int = 0, **reading: Any) -> 
     tally = tally_of(learner.objective, getattr(split, "classes", ()), split)
     if tally is None:
         return {}
-    batches = Batches(split, shuffle=False, **reading)
+    batches = Batches(split, shuffle=False, by_length=n_batches, **reading)
     evaluate(Watched(learner, tally), batches, n_batches)
     return tally.values()
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kinfolk.train import checkpoint, durable, folder, guard, precision, progress, state
+from kinfolk.core import manifest
+from kinfolk.train import checkpoint, durable, folder, guard, progress, state
 from kinfolk.train.ahead import Ahead
 from kinfolk.train.evaluate import bits_per_byte
 from kinfolk.train.interrupt import Interrupt
@@ -22,9 +23,10 @@ from kinfolk.train.memory import Memories
 from kinfolk.train.metrics import Metrics
 from kinfolk.train.parallel import Team
 from kinfolk.train.peak import gemm_flops
-from kinfolk.train.repeatable import repeatable
+from kinfolk.train.repeatable import products, repeatable
 from kinfolk.train.scoring import score
-from kinfolk.train.step import Outcome, Stepper
+from kinfolk.train.settling import choice_of
+from kinfolk.train.step import Behind, Outcome, Stepper
 
 
 def run(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
@@ -32,12 +34,13 @@ def run(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
     with repeatable(), Interrupt() as interrupt, contextlib.ExitStack() as stack:
         session = Session(job, out, team, options)
         stack.callback(session.close)
+        stack.enter_context(products(session.choice.precision))
         while session.status() is None:
-            outcome = session.update(lambda: interrupt.asked)
+            stop = session.update(lambda: interrupt.asked)
             improved = session.validation_is_due() and session.validate()
-            if improved or outcome.stop or session.save_is_due():
+            if improved or stop or session.save_is_due():
                 session.save()
-            if outcome.stop:
+            if stop:
                 break
         return session.end(session.status() or INTERRUPTED)
 
@@ -49,7 +52,7 @@ class Session:
         self.job, self.out, self.team, self.options = job, out, team, options
         self.training, self.total = job.training, job.training.steps
         self.checkpoints = checkpoint.Checkpoints(out / "checkpoints", self.training.keep_last)
-        self.choice = _choice(job, out, team)
+        self.choice = choice_of(job, out, team)
         forward = self.choice.wrap(team.wrap(job.learner))
         optimiser = self.training.build_optimiser(job.learner)
         self.autocast = self.choice.autocast(team.device)
@@ -61,6 +64,8 @@ class Session:
         self.saved_step = self.counters.step
         self.peak = gemm_flops(team.device, self.choice.precision) if job.flops_per_token else 0.0
         self.metrics: Metrics | None = None
+        self.behind: Behind | None = None
+        self.clock = 0.0
         if team.main:
             path = out / "metrics.jsonl"
             self.metrics = Metrics.resume(path, self.counters.step, tensorboard=options.tensorboard)
@@ -78,24 +83,37 @@ class Session:
             return CLOCK
         return None
 
-    def update(self, stop: Callable[[], bool]) -> Outcome:
-        """Make one step and write its row."""
-        counters, team = self.counters, self.team
+    def update(self, stop: Callable[[], bool]) -> bool:
+        """Make one step and write its row, or that of the step before; return whether to end the run."""
+        counters = self.counters
         step = counters.step + 1
-        start = time.perf_counter()
+        self.clock = time.perf_counter() if self.behind is None else self.clock
         batch, tokens, waited = self.ahead.at(step)
-        outcome = self.stepper.update(batch, step, self.total, tokens=tokens, stop=stop)
+        pending = self.stepper.start(batch, step, self.total, tokens=tokens, stop=stop)
+        counters.step, behind = step, self.behind
+        self.behind = Behind(pending, step, batch, waited)
+        # on an accelerator, what the step before has left is read while this one is computed
+        return self.settle() if not self.stepper.late else behind is not None and self._settle(behind)
+
+    def settle(self) -> bool:
+        """Read the outcome of the last step, if that has not been done; return whether to end the run."""
+        behind, self.behind = self.behind, None
+        return behind is not None and self._settle(behind)
+
+    def _settle(self, behind: "Behind") -> bool:
+        """Count a step and write its row."""
+        outcome, counters = behind.pending.outcome(), self.counters
         if not outcome.finite:
-            guard.stop(outcome, batch, step, self.out, team.rank)
-        took = time.perf_counter() - start
+            guard.stop(outcome, behind.batch, behind.step, self.out, self.team.rank)
+        took, self.clock = time.perf_counter() - self.clock, time.perf_counter()
         if self.options.max_seconds:
             # the clock ends a run on all processes or on none
-            took = team.agree(took)
-        counters.step, counters.loss = step, outcome.loss
+            took = self.team.agree(took)
+        counters.loss = outcome.loss
         counters.tokens += outcome.tokens
         counters.seconds += took
-        self._write_step(outcome, took, waited)
-        return outcome
+        self._write_step(behind.step, outcome, took, behind.waited)
+        return outcome.stop
 
     def validation_is_due(self) -> bool:
         """Tell whether this step ends with a validation."""
@@ -106,6 +124,7 @@ class Session:
 
     def validate(self) -> bool:
         """Score the validation data and write the row; return whether it is the best so far."""
+        self.settle()
         scores, counters = score(self.job, self.team, self.autocast), self.counters
         counters.bits_per_byte = bits_per_byte(scores, self.job.split)
         improved = counters.judge({name: found.mean for name, found in scores.items()}, self.training.metric)
@@ -128,6 +147,7 @@ class Session:
 
     def save(self) -> None:
         """Write a checkpoint of this step, point `best` at the best one, and remove old ones."""
+        self.settle()
         files, scalars = state.collect(self.job.learner, self.stepper.optimiser, self.team)
         files["memory"] = self.stepper.memories.tensors(self.team)
         self.saved_step = self.counters.step
@@ -147,12 +167,13 @@ class Session:
 
     def end(self, status: str) -> Result:
         """Leave the folder as a finished run, unless it was interrupted, and return the result."""
+        self.settle()
         if self.saved_step != self.counters.step:
             self.save()
         result = self.result(status)
         if self.team.main and status != INTERRUPTED:
             self._leave_weights()
-            durable.write(self.out / folder.RESULT, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
+            folder.replace(self.out, folder.RESULT, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
         self.team.wait()
         return result
 
@@ -204,10 +225,10 @@ class Session:
             self.checkpoints.mark_best(counters.best_step)
         return counters
 
-    def _write_step(self, outcome: Outcome, took: float, waited: float) -> None:
+    def _write_step(self, step: int, outcome: Outcome, took: float, waited: float) -> None:
         speed = outcome.tokens / took
         row = {
-            "step": self.counters.step,
+            "step": step,
             "loss": outcome.loss,
             "lr": outcome.lr,
             "tokens": self.counters.tokens,
@@ -226,27 +247,20 @@ class Session:
             self.metrics.write(row)
 
     def _mfu(self, speed: float) -> float | None:
-        return speed * self.job.flops_per_token / (self.peak * self.team.world) if self.peak else None
+        """Return the share of the device's peak that a speed is.
+
+        The peak is measured on a machine that may be busy then and idle later: where a step does more operations a
+        second than the measured product, that is the peak.
+        """
+        if not self.peak:
+            return None
+        rate = speed * self.job.flops_per_token / self.team.world
+        self.peak = max(self.peak, rate)
+        return rate / self.peak
 
     def _leave_weights(self) -> None:
         """Put the best weights, or the last where nothing was validated, where `kf.load` looks for them."""
         saved = self.checkpoints.best() or self.checkpoints.newest()
         if saved is not None:
-            durable.copy(saved.path / folder.WEIGHTS, self.out / folder.WEIGHTS)
-
-
-def _choice(job: Job, out: Path, team: Team) -> precision.Choice:
-    """Return the precision chosen when the run began, or choose it now and write it down."""
-    names = [(p, c) for p in ("fp32", "bf16", "fp16") for c in ("off", "on")]
-    found = precision.Choice()
-    if team.main:
-        noted = folder.read(out).get("choice")
-        if noted is None:
-            batch, other = job.read(1, team)[0], job.read(2, team)[0]
-            steady = batch.tokens.shape == other.tokens.shape and batch.keep is None
-            learner = job.learner.to(team.device)
-            found = precision.choose(learner, batch, job.training, team.device, steady=steady)
-            folder.update(out, choice=dataclasses.asdict(found))
-        else:
-            found = precision.Choice(**noted)
-    return precision.Choice(*names[int(team.agree(names.index((found.precision, found.compile))))], found.measured)
+            with manifest.replacing(self.out, folder.WEIGHTS, saved.state["files"][folder.WEIGHTS]):
+                durable.copy(saved.path / folder.WEIGHTS, self.out / folder.WEIGHTS)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.device import host
 from kinfolk.core.errors import CheckpointError
 from kinfolk.train.parallel import Team
 
@@ -48,7 +49,7 @@ class Memories:
         """Return what the learner gets besides a batch: the memory of its rows, or nothing where all begin anew."""
         if not self._each or batch.continues is None:
             return ()
-        self._each[micro].forget(~batch.continues)
+        self._each[micro].forget(~host(batch.continues))
         return (self._each[micro],)
 
     def settle(self) -> None:

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +19,10 @@ from kinfolk.train import durable
 
 CLOCKS = ("seconds", "tokens_per_second", "mfu", "waiting")
 """Fields that depend on how fast the machine was; two equal runs agree on everything else."""
+
+
+class DamagedMetrics(UserWarning):
+    """Lines of metrics.jsonl cannot be read."""
 
 
 class Metrics:
@@ -33,7 +38,7 @@ class Metrics:
     def resume(cls, path: Path, step: int, *, tensorboard: bool = True) -> "Metrics":
         """Open the file of a run that goes on after `step`."""
         if path.exists():
-            rows = [row for row in read(path) if row["step"] <= step]
+            rows = [row for row in _usable(path) if row["step"] <= step]
             durable.write(path, "".join(_line(row) for row in rows))
         return cls(path, step, tensorboard=tensorboard)
 
@@ -70,6 +75,23 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         except json.JSONDecodeError:
             if number < len(lines):
                 raise DataError(f"{path}:{number}: not a JSON object: {line[:60]!r}") from None
+
+
+def _usable(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows that can be read; a damaged file costs its damaged lines, not the run."""
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lost = 0
+    for line in lines[:-1]:
+        try:
+            row = json.loads(line)
+            if isinstance(row["step"], int):
+                yield row
+                continue
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        lost += 1
+    if lost:
+        warnings.warn(f"{path}: {lost} damaged lines are left out", DamagedMetrics, stacklevel=3)
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from kinfolk.core import machine
+from kinfolk.core.child import PARENT, end_with_parent, safe_path
+from kinfolk.core.device import CPU, choose_device, widest
 from kinfolk.core.errors import SpecError, TrainingError, suggest
+from kinfolk.models.stack import StackModule
 
 STRATEGIES = ("ddp", "fsdp")
-CPU = torch.device("cpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Team:
         """Return the main process's number on all."""
         if self.world == 1:
             return number
-        box = torch.tensor([number], device=self.device, dtype=torch.float64)
+        box = torch.tensor([number], device=self.device, dtype=widest(self.device))
         dist.broadcast(box, 0)
         return float(box)
 
@@ -109,28 +113,25 @@ class Team:
 
 
 def _shard(learner: nn.Module) -> nn.Module:
-    """Shard every block, then the rest, with FSDP2."""
+    """Shard the blocks of stacks one by one, and the rest as one, with FSDP2.
+
+    Weights of the rest are whole during a step. That includes what blocks share and borrow, and everything that is
+    read without calling its owner: the hooks that gather weights run when a module is called.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
+    # the last layer of a recurrent block returns a view, and nothing is written into the output of a block
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(next(learner.parameters()).device.type, (dist.get_world_size(),))
-    for block in list(_blocks(learner)):
-        fully_shard(block, mesh=mesh)
+    for stack in [module for module in learner.modules() if isinstance(module, StackModule)]:
+        for block in stack.units:
+            fully_shard(block, mesh=mesh)
     fully_shard(learner, mesh=mesh)
     if hasattr(learner, "measure"):
         # scoring is not `forward`, and needs the weights together just the same
         register_fsdp_forward_method(learner, "measure")
     return learner
-
-
-def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of modules: the layers of a stack.
-
-    What its layers share and borrow is never called, so nothing would put it together: it stays with the rest.
-    """
-    for name, child in module.named_children():
-        if name != "shared":
-            yield from child if isinstance(child, nn.ModuleList) else _blocks(child)
 
 
 @contextlib.contextmanager
@@ -144,34 +145,22 @@ def join(strategy: str = "ddp", device: str = "auto") -> Iterator[Team]:
         rank = dist.get_rank() if dist.is_initialized() else 0
         yield Team(rank, dist.get_world_size() if dist.is_initialized() else 1, where, strategy)
         return
-    if where.type == "cuda":
-        torch.cuda.set_device(where)
+    if where.type != "cpu":
+        torch.accelerator.set_device_index(where.index or 0)
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
+    end_with_parent()
     limit = datetime.timedelta(minutes=30)
     store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
     # torch elastic keeps one store over restarts; the addresses of processes that died must not be found in it
     store = PrefixStore(f"attempt-{restarts()}", store)
-    backend = "nccl" if where.type == "cuda" else "gloo"
+    backend = dist.get_default_backend_for_device(where)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=limit)
     try:
         yield Team(rank, world, where, strategy)
     finally:
         dist.destroy_process_group()
-
-
-def choose_device(name: str, local: int = 0) -> torch.device:
-    """Return the device of a name; "auto" is this process's GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise SpecError(f"device: {error}") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device: 'cuda' is not available here (known: cpu)")
-    return torch.device("cuda", local) if device.type == "cuda" and device.index is None else device
 
 
 def inside() -> bool:
@@ -195,9 +184,10 @@ def launch(arguments: list[str], processes: int, max_restarts: int = 0) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # each process would otherwise start as many threads as there are cores
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, machine.cores() // processes)))
     # PyTorch advises, from C++, against looking for unused parameters; see `Team.wrap` for why it is done
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ[PARENT] = str(os.getpid())
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -210,7 +200,7 @@ def launch(arguments: list[str], processes: int, max_restarts: int = 0) -> int:
         shutdown_timeout=300,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "kinfolk.cli.main", *arguments)
+        elastic_launch(config, sys.executable)(*safe_path(), "-m", "kinfolk.cli.main", *arguments)
     except SignalException:
         return 130
     except ChildFailedError as error:

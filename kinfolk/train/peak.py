@@ -5,42 +5,45 @@ from collections.abc import Callable
 
 import torch
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from kinfolk.core.device import synchronize
+from kinfolk.train.repeatable import products
+
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+SIZES = {"cpu": 1024}
+"""Side of the matrices by device: large enough to fill it."""
+LARGE = 8192
+"""Side on accelerators, where a product of 1,024 is over before the device is busy."""
 
 
-def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 1024, seconds: float = 0.2) -> float:
+def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 0, seconds: float = 0.2) -> float:
     """Return the most floating-point operations per second that a square product reaches.
 
     The best of many short runs, because everything that disturbs a measurement makes it slower.
     """
-    torch.manual_seed(0)
-    a = torch.randn(size, size, device=device).to(_DTYPES[precision])
+    size = size or SIZES.get(device.type, LARGE)
+    a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(_DTYPES[precision])
     b, out = a.clone(), torch.empty_like(a)
-    return 2 * size**3 / best_time(lambda: torch.mm(a, b, out=out), device, seconds=seconds)
+    with products(precision):
+        return 2 * size**3 / best_time(lambda: torch.mm(a, b, out=out), device, seconds=seconds)
 
 
-def best_time(work: Callable[[], object], device: torch.device, *, seconds: float = 0.2, most: int = 1000) -> float:
-    """Return the shortest time of a piece of work, tried for about `seconds` and at most so many times.
+def best_time(work: Callable[[], object], device: torch.device, *, seconds: float = 0.2) -> float:
+    """Return the shortest time of a piece of work, tried for about `seconds`.
 
-    Unless it is tried only once, the first time warms up and does not count.
+    The first time warms up and counts only when it took longer than that.
     """
-    best, spent, tried = _timed(work, device), 0.0, 1
-    if most > 1:
-        best = float("inf")
-    while tried < most and (tried < 3 or spent < seconds):
+    best, spent = _timed(work, device), 0.0
+    if best > seconds:
+        return best
+    while spent < seconds:
         took = _timed(work, device)
-        best, spent, tried = min(best, took), spent + took, tried + 1
+        best, spent = min(best, took), spent + took
     return best
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
-    _finish(device)
+    synchronize(device)
     start = time.perf_counter()
     work()
-    _finish(device)
+    synchronize(device)
     return time.perf_counter() - start
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,43 +1,46 @@
-"""Which number format, and whether to compile: chosen by measuring this model's step on this device.
+"""Which number format, and whether to compile: what was asked for, or what this device is built for.
 
-Nothing is assumed. A CPU without bf16 instructions multiplies bf16 matrices hundreds of times slower than
-fp32 ones, and compiling takes half a minute that a short run never earns back. So a candidate is first tried on
-something small, then on a few steps of the model itself, and takes the place of fp32 only by being faster.
-The choice is written to run.toml, so that a resumed run repeats it instead of measuring again.
+Nothing is measured: the same command on the same machine computes the same bits, however busy the machine is. The
+choice is written to run.toml, so that a resumed run repeats it on whatever machine it goes on.
 """
 
 import contextlib
 import dataclasses
 import functools
 import logging
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
 from kinfolk.optim import Training
-from kinfolk.train.peak import best_time, gemm_flops
 from kinfolk.train.step import Autocast, LossScale
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-GAIN = 1.1
-"""How much faster a candidate must be: less is within the noise of a short measurement."""
-COMPILE_AFTER = 1800.0
-"""Seconds a run must be expected to take before a minute of compiling is worth trying."""
+
+ANSWER = "KINFOLK_BF16"
+"""An environment variable that answers in the place of the machine whether bf16 is "fast" or "slow" here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A number format ("fp32", "bf16", "fp16") and whether the learner is compiled ("on", "off")."""
+    """A number format ("fp32", "tf32", "bf16", "fp16") and whether the learner is compiled ("on", "off")."""
 
     precision: str = "fp32"
     compile: str = "off"
-    measured: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def noted(cls, run: Mapping[str, Any]) -> "Choice | None":
+        """Return the choice that a run.toml records."""
+        found = run.get("choice")
+        return None if found is None else cls(found["precision"], found["compile"])
 
     def autocast(self, device: torch.device) -> Autocast:
         """Return what a forward pass runs inside: weights stay fp32, as do norms, softmax and loss."""
-        if self.precision == "fp32":
+        if self.precision not in _DTYPES:
             return contextlib.nullcontext
         return functools.partial(torch.autocast, device.type, dtype=_DTYPES[self.precision])
 
@@ -56,90 +59,39 @@ class Choice:
         return compiled
 
 
-def choose(
-    learner: nn.Module, batch: Batch, training: Training, device: torch.device, *, steady: bool = True
-) -> Choice:
-    """Measure what the spec leaves open ("auto") on one micro-batch; the learner's weights do not change.
+def settle(training: Training, device: torch.device) -> Choice:
+    """Return what the spec asks for, and where it leaves something open ("auto"), what suits the device.
 
-    steady: whether all batches have the shape of this one. If not, "auto" does not compile: it would do so for each.
+    "auto" never compiles: whether that pays depends on the length of the run and on how busy the machine is.
     """
-    micro = batch.rows(slice(0, max(1, len(batch) // training.accumulate)))
-    measured: dict[str, float] = {}
-    with _undisturbed(learner):
-        time_of = functools.partial(_step_time, learner, micro, device)
-        precision = training.precision
-        if precision == "auto":
-            precision = _choose_precision(time_of, device, measured)
-        compiling = training.compile
-        if compiling == "auto" and not steady:
-            compiling = "off"
-        elif compiling == "auto":
-            compiling = _choose_compile(time_of, precision, training, measured)
-    return Choice(precision, compiling, {name: round(value, 6) for name, value in measured.items()})
+    precision: str = fast_format(device) if training.precision == "auto" else training.precision
+    if precision == "fp16" and device.type == "cpu":
+        raise SpecError(
+            "training.precision: 'fp16' is for accelerators: a CPU has no fp16 arithmetic, and a step takes minutes; "
+            "use bf16 or fp32"
+        )
+    if precision == "tf32" and device.type != "cuda":
+        raise SpecError(
+            f"training.precision: 'tf32' is a format of CUDA devices, and this one is {device.type}; use fp32"
+        )
+    return Choice(precision, "off" if training.compile == "auto" else training.compile)
 
 
-def _choose_precision(time_of: Any, device: torch.device, measured: dict[str, float]) -> str:
-    candidate = half_precision(device)
-    if candidate is None:
-        return "fp32"
-    measured["fp32"] = time_of(Choice("fp32"))
-    measured[candidate] = time_of(Choice(candidate))
-    return candidate if measured["fp32"] > GAIN * measured[candidate] else "fp32"
+def fast_format(device: torch.device) -> str:
+    """Return the number format that a device has matrix units for; fp32 where it has none.
 
-
-def half_precision(device: torch.device) -> str | None:
-    """Return the half-width format worth trying on a model: the one whose small matrix products are faster.
-
-    bf16 comes first because it needs no loss scale; fp16 is for GPUs older than bf16.
+    A CPU needs AMX: AVX-512 instructions for bf16 gain nothing on small models (gpt2 tiny 1.0 times, small 1.5 times),
+    where fp32 gives the results of every other CPU up to rounding. fp16 is for GPUs older than bf16.
     """
-    formats = ("bf16", "fp16") if device.type == "cuda" else ("bf16",)
-    plain = gemm_flops(device, "fp32", size=256, seconds=0.02)
-    for candidate in formats:
-        try:
-            speed = gemm_flops(device, candidate, size=256, seconds=0.02)
-        except RuntimeError:
-            # a device that does not know the format at all
-            continue
-        if speed > GAIN * plain:
-            return candidate
-    return None
-
-
-def _choose_compile(time_of: Any, precision: str, training: Training, measured: dict[str, float]) -> str:
-    # one step tells whether the run is long enough; it is the first, so it rather overstates
-    plain = measured.get(precision) or time_of(Choice(precision), most=1)
-    if plain * training.accumulate * training.steps < COMPILE_AFTER:
-        return "off"
-    measured[precision] = plain = measured.get(precision) or time_of(Choice(precision))
-    try:
-        measured["compiled"] = time_of(Choice(precision, "on"))
-    except Exception:
-        # no compiler on this machine, or an operator it cannot translate: eager mode always works
-        return "off"
-    return "on" if plain > GAIN * measured["compiled"] else "off"
-
-
-def _step_time(learner: nn.Module, batch: Batch, device: torch.device, choice: Choice, most: int = 5) -> float:
-    module, autocast = choice.wrap(learner), choice.autocast(device)
-
-    def work() -> None:
-        with autocast():
-            loss = module(batch)
-        torch.autograd.backward(loss.total / loss.count.clamp(min=1) + loss.side)
-        learner.zero_grad(set_to_none=True)
-
-    return best_time(work, device, seconds=0.3, most=most)
-
-
-@contextlib.contextmanager
-def _undisturbed(learner: nn.Module) -> Any:
-    """Leave buffers, gradients and the random state as they were."""
-    buffers: list[tuple[Tensor, Tensor]] = [(b, b.clone()) for b in learner.buffers()]
-    state = torch.get_rng_state()
-    try:
-        yield
-    finally:
-        learner.zero_grad(set_to_none=True)
-        torch.set_rng_state(state)
-        for buffer, old in buffers:
-            buffer.copy_(old)
+    answer = os.environ.get(ANSWER)
+    if answer:
+        if answer not in ("fast", "slow"):
+            raise SpecError(f"{ANSWER}: expected fast or slow, got {answer!r}")
+        return "bf16" if answer == "fast" else "fp32"
+    if device.type == "cpu":
+        # the second question is what an environment that emulates an older CPU answers differently
+        amx = torch.cpu._is_amx_tile_supported() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+        return "bf16" if amx else "fp32"
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if device.type == "xpu" else "fp32"

@@ -78,9 +78,10 @@ class Live(_Spoken):
 
     def start(self, step: int, total: int) -> None:
         super().start(step, total)
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as Bar
+
+        from kinfolk.core.console import Console
 
         columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.description}"))
         self.bar = Bar(*columns, console=Console(stderr=True), refresh_per_second=4, transient=False)

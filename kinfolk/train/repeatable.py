@@ -22,3 +22,16 @@ def repeatable() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(old[0], warn_only=old[1])
         settings.fill_uninitialized_memory = fill
+
+
+@contextlib.contextmanager
+def products(precision: str) -> Iterator[None]:
+    """Multiply fp32 matrices with the 10-bit mantissa of TF32 where that is the precision, and in full elsewhere."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.backends.cudnn.allow_tf32 = cudnn

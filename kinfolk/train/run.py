@@ -2,35 +2,42 @@
 
 import contextlib
 import dataclasses
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import cattrs
 import torch
+from cattrs.errors import BaseValidationError
 
-from kinfolk.core import plugins
+from kinfolk.core import manifest, memory, plugins
 from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
+from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches, Data, Tokenizer, open_data
+from kinfolk.data.location import located
+from kinfolk.data.order import VERSION as ORDER
 from kinfolk.data.pieces import pieces_of
-from kinfolk.family import registry
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Transformer
+from kinfolk.models.room import check_size
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
-from kinfolk.train import folder, knowing, loop, parallel
+from kinfolk.optim.noise import NoNoise
+from kinfolk.train import folder, knowing, loop, parallel, settling
 from kinfolk.train.average import averaged
 from kinfolk.train.checkpoint import Checkpoints, weights_file
-from kinfolk.train.evaluate import Score
+from kinfolk.train.evaluate import Score, scoring
 from kinfolk.train.fitting import n_cut
-from kinfolk.train.job import Job, Result, RunOptions
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, Job, Result, RunOptions
 from kinfolk.train.parallel import Team
+from kinfolk.train.precision import settle
 from kinfolk.train.scoring import check_metric
 
 Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
@@ -62,9 +69,12 @@ def train(
     start: a safetensors file with the weights to begin with; without it they are drawn from the seed.
     judging: makes the further scores of each validation that `options.written` asks for.
     """
-    out, options = Path(out), options or RunOptions()
+    recipe = recipe.settled()
+    out, options = Path(out), settling.with_threads(recipe, options or RunOptions())
     run = describe(data, seed, options, source)
-    with parallel.join(options.strategy, options.device) as team:
+    with parallel.join(options.strategy, options.device) as team, settling.threads(options.threads):
+        # what cannot run here is refused before there is a folder
+        choice = settle(recipe.training, team.device)
         job = _judged(make_job(recipe, data, seed, team), data, options, judging)
         if start is not None:
             load_weights(job.learner.model, start)
@@ -73,27 +83,30 @@ def train(
             try_out(job, team)
             say_cut(job, data)
             begun = None if start is None else Path(start)
-            about = run | folder.origin()
+            about = run | {"choice": dataclasses.asdict(choice)} | folder.origin()
             folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowing.file_of(recipe))
         team.wait()
         return _carry_out(job, out, team, options)
 
 
 def resume(
-    out: str | Path, *, data: Data | None = None, options: RunOptions | None = None, judging: Judging | None = None
+    out: str | Path,
+    *,
+    data: Data | None = None,
+    options: RunOptions | None = None,
+    judging: Judging | None = None,
+    precision: str = "",
 ) -> Result:
     """Go on with a run that was stopped, as it was begun; a finished one returns its result.
 
     data: the run's data if it is open already. options: others than the run was begun with. judging: as in `train`.
+    precision: another than it was begun with, which run.toml then records.
     """
     out = Path(out)
-    run = folder.read(out)
-    done = folder.result(out)
+    done = finished(out)
     if done is not None:
-        return Result(**done)
-    for plugin in run.get("plugins", ()):
-        plugins.load_plugin(plugin)
-    registry.load()
+        return done
+    run = folder.opened(out, folder.START)
     recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
     options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
     begun = run["versions"]["torch"]
@@ -106,12 +119,31 @@ def resume(
     data = data or reopen(out)
     if data.fingerprint != run["fingerprint"]:
         raise DataError(f"{data.name}: is not the data {out} was begun with (fingerprints differ)")
-    with parallel.join(options.strategy, options.device) as team:
-        job = make_job(recipe, data, run["seed"], team)
+    with parallel.join(options.strategy, options.device) as team, settling.threads(options.threads):
+        if team.main:
+            settling.keep_choice(out, recipe.training, precision, team.device)
+        team.wait()
+        job = make_job(recipe, data, run["seed"], team, order=_order_of(run, out))
         if (out / folder.START).exists():
             load_weights(job.learner.model, out / folder.START)
             job.learner.begin()
         return _carry_out(_judged(job, data, options, judging), out, team, options)
+
+
+def finished(out: Path) -> Result | None:
+    """Return the result of a run that has ended; one that is damaged is made again from the checkpoints."""
+    done = folder.result(out)
+    if done is not None:
+        with contextlib.suppress(BaseValidationError):
+            result = cattrs.structure(done, Result)
+            if result.status in (FINISHED, EARLY, CLOCK):
+                return result
+    if (out / folder.RESULT).exists() and not Checkpoints(out / "checkpoints").steps():
+        raise CheckpointError(
+            f"{out / folder.RESULT}: damaged, and no checkpoint is left to make it again from; "
+            "the weights of the run can still be used (kin eval, kin generate …)"
+        )
+    return None
 
 
 def reopen(out: str | Path) -> Data:
@@ -130,16 +162,16 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
     average: instead, the mean of the weights of so many of the newest checkpoints.
     """
     out = Path(out)
-    run = folder.read(out)
-    for plugin in run.get("plugins", ()):
-        plugins.load_plugin(plugin)
-    registry.load()
+    run = folder.opened(out)
     recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
+    weights = weights_file(out)
+    check_size(recipe.model, weights)
     model = build(recipe, run["seed"])
-    load_weights(model, weights_file(out))
+    load_weights(model, weights)
     if average:
         model.load_state_dict(averaged(out, average))
     tokenizer = Tokenizer.load(out / folder.TOKENIZER)
+    model.generation = generation_of(run, tokenizer, out)
     vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
     if recipe.objective.counts:
         vocabulary = counted(vocabulary, reopen(out))
@@ -147,6 +179,14 @@ def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
     if learner.partner is not None:
         load_partner(learner, out)
     return recipe, learner
+
+
+def generation_of(run: Mapping[str, Any], tokenizer: Tokenizer, out: Path) -> GenerationIds:
+    """Return the special tokens that a run generates with: those of the import, or of its tokenizer."""
+    stated = run.get("generation")
+    if not isinstance(stated, dict):
+        return tokenizer.generation
+    return GenerationIds.from_plain(stated, f"{out / folder.RUN}: generation")
 
 
 def load_partner(learner: Learner, out: Path) -> None:
@@ -166,11 +206,12 @@ def load_partner(learner: Learner, out: Path) -> None:
 
 def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the part of run.toml that says what is run."""
-    where = {"name": data.name} if source is None else {k: v for k, v in source.items() if v is not None}
+    where = located({"name": data.name} if source is None else source)
     return {
         "seed": seed,
         "fingerprint": data.fingerprint,
-        "plugins": [path for path in os.environ.get(plugins.VARIABLE, "").split(os.pathsep) if path],
+        "order": ORDER,
+        "plugins": plugins.loaded(),
         "data": where,
         "kind": data.kind,
         "options": to_plain(options),
@@ -187,8 +228,19 @@ def _labels(split: Any) -> dict[str, Any]:
     }
 
 
-def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) -> Job:
-    """Build what the loop works on."""
+def _order_of(run: Mapping[str, Any], out: Path) -> int:
+    """Return the version of the order of batches that a run was begun with."""
+    order: int = run.get("order", 1)
+    if not 1 <= order <= ORDER:
+        raise CheckpointError(
+            f"{out / folder.RUN}: order: version {order} of the order of batches is unknown; this Kinfolk has 1 to "
+            f"{ORDER}, so the run can only go on where it was begun"
+        )
+    return order
+
+
+def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, order: int = ORDER) -> Job:
+    """Build what the loop works on; `order` is the version of the order of batches."""
     training, tokenizer, team = recipe.training, data.tokenizer, team or Team()
     extra = recipe.objective.extra_ids
     if recipe.model.vocab_size < tokenizer.vocab_size + extra:
@@ -202,7 +254,14 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
             f"training.batch_size: {training.batch_size} rows cannot be shared by {team.world} processes "
             f"with {training.accumulate} micro-batches each; take a multiple of {team.world * training.accumulate}"
         )
+    if team.world > 1 and team.strategy == "fsdp" and not isinstance(training.noise, NoNoise):
+        raise SpecError(
+            f"training.noise: {training.noise.kind!r} needs whole weights in every pass, and --strategy fsdp shards "
+            "them; use --strategy ddp"
+        )
     model = build(recipe, seed)
+    model.generation = tokenizer.generation
+    _check_memory(recipe, data, team)
     vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
     vocabulary = counted(vocabulary, data) if recipe.objective.counts else vocabulary
     learner = Learner(model, recipe.objective, vocabulary, seed)
@@ -211,30 +270,58 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None) ->
     training.groups.freeze(learner)
     learner.disturbance = training.noise.build()
     valid, reading = data.split("valid"), reading_of(training)
+    # version 1 left grouped batches sorted by length
+    sorting = {"grouping": "sorted"} if order == 1 and training.grouping == "auto" else {}
     job = Job(
         name=recipe.name,
         learner=learner,
         training=training,
-        batches=Batches(split=data.split("train"), seed=seed, **reading),
-        valid=Batches(split=valid, shuffle=False, **reading),
+        batches=Batches(split=data.split("train"), seed=seed, **reading | sorting),
+        valid=Batches(split=valid, shuffle=False, by_length=training.eval_batches, **reading),
         split=valid,
         seed=seed,
     )
     return job.replace(flops_per_token=flops_per_token(job, recipe))
 
 
+def _check_memory(recipe: Recipe, data: Data, team: Team) -> None:
+    """Raise if one batch alone is larger than the memory there is."""
+    training = recipe.training
+    # a row of text is as long as they come; of others, at least a token and the next one
+    tokens = training.batch_size // team.world * (training.length if data.kind == "text" else 2)
+    needed = 32 * tokens + 4 * tokens * recipe.model.d_model // training.accumulate
+    memory.require(needed, f"training.batch_size: a batch of {training.batch_size:,} rows")
+
+
 def reading_of(training: Training) -> dict[str, Any]:
     """Return how a training reads its data: arguments of `Batches`."""
-    return {name: getattr(training, name) for name in ("batch_size", "length", "order", "cut")}
+    return {name: getattr(training, name) for name in ("batch_size", "length", "order", "cut", "grouping")}
 
 
 def try_out(job: Job, team: Team) -> None:
-    """Run one row forward, so that what cannot work is refused before there is a folder, not in the first step."""
-    batch, _ = job.read(1, Team())
+    """Run one long row forward, so that what cannot work is refused before there is a folder, not in some step."""
+    assert isinstance(job.batches, Batches)
+    batch, _ = job.read(1 + job.batches.widest(), Team())
     with torch.no_grad():
         job.learner(batch.rows(slice(0, 1)))
         if job.training.metric:
             check_metric(job, job.learner.measure(batch.rows(slice(0, 1))), team.world)
+    _try_validation(job)
+
+
+def _try_validation(job: Job) -> None:
+    """Prepare the first and the last validation batch and score a row of each: a short part has unusual batches."""
+    assert job.valid is not None
+    last = min(job.training.eval_batches or job.valid.steps_per_epoch, job.valid.steps_per_epoch) - 1
+    with scoring(job.learner):
+        for step in sorted({0, last}):
+            batch = job.learner.prepare(job.valid.at(step), Rng(derive(0, "valid")))
+            scores = job.learner.measure(batch if last == 0 else batch.rows(slice(0, 1)))
+            if last == 0 and not all(bool(count) for _, count in scores.values()):
+                raise DataError(
+                    f"the valid part is so short that objective {job.learner.objective.kind!r} has nothing to score; "
+                    "validate on a longer text"
+                )
 
 
 def say_cut(job: Job, data: Data) -> None:
@@ -251,7 +338,7 @@ def say_cut(job: Job, data: Data) -> None:
 def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
     """Return the ids that objectives need."""
     t = tokenizer
-    ids = t.pad, t.bos, t.eos, t.sep, t.cls, t.mask
+    ids = t.pad, t.bos, t.eos, t.sep, t.cls, t.mask, t.start
     return Vocabulary(t.vocab_size, *ids, specials=t.special_ids, between=t.between, pieces=pieces_of(t))
 
 
@@ -289,10 +376,10 @@ def _judged(job: Job, data: Data, options: RunOptions, judging: Judging | None) 
 
 
 def _carry_out(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
-    if options.threads:
-        torch.set_num_threads(options.threads)
     try:
         with folder.locked(out) if team.main else contextlib.nullcontext():
+            if team.main and not (out / manifest.NAME).exists():
+                manifest.create(out)
             return loop.run(job, out, team, options)
     except RuntimeError as error:
         if team.world == 1 or not _is_lost_process(error):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
+from kinfolk.core.device import send, wide
 from kinfolk.core.rng import derive
 from kinfolk.optim import Training
 from kinfolk.optim.groups import in_order, waits
@@ -102,6 +103,43 @@ class Outcome:
         return math.isfinite(self.loss) and (self.skipped or math.isfinite(self.grad_norm))
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pending:
+    """A step whose numbers may still be on the device: sums of loss, targets, tokens and wishes to stop, norm, losses.
+
+    `reference` is what gradients were divided by; `known` the outcome, once it has been read.
+    """
+
+    numbers: Tensor
+    reference: float
+    lr: float
+    known: Outcome | None = None
+
+    def outcome(self) -> Outcome:
+        """Read the numbers: the one synchronisation of a step."""
+        if self.known is not None:
+            return self.known
+        loss, count, read, stops, norm, *totals = self.numbers.tolist()
+        count = max(count, 1.0)
+        norm = norm * (self.reference / count)
+        return Outcome(loss / count, count, int(read), norm, self.lr, stops > 0, False, tuple(totals))
+
+    def coefficient(self, clip: float) -> Tensor:
+        """Return the factor of gradients, clipping included, without reading a number."""
+        factor = self.reference / self.numbers[1].clamp(min=1.0)
+        return factor * (clip / (self.numbers[4] * factor)).clamp(max=1.0) if clip else factor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Behind:
+    """A step that was made and whose outcome is still to be read."""
+
+    pending: Pending
+    step: int
+    batch: Batch
+    waited: float
+
+
 @dataclasses.dataclass
 class Stepper:
     """Everything an update needs. `forward` is the learner as the strategy wrapped it, `memories` are those of it."""
@@ -118,12 +156,18 @@ class Stepper:
     def update(
         self, batch: Batch, step: int, total: int, *, tokens: int = 0, stop: Callable[[], bool] = lambda: False
     ) -> Outcome:
+        """Make update number `step` of `total` (the first is 1) and wait for its outcome; see `start`."""
+        return self.start(batch, step, total, tokens=tokens, stop=stop).outcome()
+
+    def start(
+        self, batch: Batch, step: int, total: int, *, tokens: int = 0, stop: Callable[[], bool] = lambda: False
+    ) -> "Pending":
         """Make update number `step` of `total` (the first is 1) with this process's rows of a prepared batch.
 
-        `tokens` is how many were read for it, for the counters.
-
-        `stop` tells this process's wish to end after this step; the outcome carries it to all. When the loss
-        or the gradient is not finite the weights are left as they were.
+        `tokens` is how many were read for it, for the counters. `stop` tells this process's wish to end after this
+        step; the outcome carries it to all. On an accelerator the update is only queued: its numbers stay there until
+        the outcome is asked for. When the loss or the gradient is not finite the weights are left as they were, on an
+        accelerator those of the last checkpoint: a run ends there before it writes another.
         """
         for module in self.forward.modules():
             if isinstance(module, Paced):
@@ -135,21 +179,39 @@ class Stepper:
         sums, totals = self._backward(batch, step)
         for parameter in waiting:
             parameter.grad = None
-        sums = torch.cat((sums, sums.new_tensor([float(tokens), float(stop())])))
-        loss, count, read, stops = self.team.sum(sums).tolist()
-        count = max(count, 1.0)
+        own = send(torch.tensor([float(tokens), float(stop())], dtype=sums.dtype), sums.device)
+        sums = self.team.sum(torch.cat((sums, own)))
         grads = [p.grad for p in self._parameters if p.grad is not None]
-        factor = self.team.world * self._reference / count
-        norm = float(self.team.full(torch.nn.utils.get_total_norm(grads))) * factor
+        norm = self.team.full(torch.nn.utils.get_total_norm(grads))
         lr = self.training.optimiser.lr * self.training.schedule.scale(step, total)
-        skipped = self._skip(norm)
-        if math.isfinite(loss) and math.isfinite(norm):
-            clip = self.training.clip
-            torch._foreach_mul_(grads, factor * (clip / norm if clip and norm > clip else 1.0))
-            for group in self.optimiser.param_groups:
-                group["lr"] = lr * group.get("lr_scale", 1.0)
-            self.optimiser.step()
-        return Outcome(loss / count, count, int(read), norm, lr, stops > 0, skipped, totals)
+        numbers = torch.cat((sums, norm.to(sums)[None], totals))
+        pending = Pending(numbers, self.team.world * self._reference, lr)
+        if self.late:
+            self._apply(grads, pending.coefficient(self.training.clip), lr)
+            return pending
+        outcome = pending.outcome()
+        outcome = dataclasses.replace(outcome, skipped=self._skip(outcome.grad_norm))
+        if math.isfinite(outcome.loss) and math.isfinite(outcome.grad_norm):
+            clip, size, factor = self.training.clip, outcome.grad_norm, pending.reference / outcome.count
+            self._apply(grads, factor * (clip / size if clip and size > clip else 1.0), lr)
+        return dataclasses.replace(pending, known=outcome)
+
+    @property
+    def late(self) -> bool:
+        """Whether outcomes are better read while the next step is computed; a loss scale needs each at once."""
+        return self.team.device.type != "cpu" and self.scale is None
+
+    def _apply(self, grads: list[Tensor], factor: float | Tensor, lr: float) -> None:
+        """Multiply gradients and update the weights."""
+        if isinstance(factor, Tensor):
+            # a shard is multiplied like the whole
+            grads = [getattr(g, "_local_tensor", g) for g in grads]
+            torch._foreach_mul_(grads, factor.to(grads[0].dtype))
+        else:
+            torch._foreach_mul_(grads, factor)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        self.optimiser.step()
 
     def _waiting(self, step: int, total: int) -> list[nn.Parameter]:
         """Return the parameters whose turn is still to come; a single process does no work for them."""
@@ -170,19 +232,21 @@ class Stepper:
     def _turns(self) -> bool:
         return any(group.get("turns") for group in self.optimiser.param_groups)
 
-    def _backward(self, batch: Batch, step: int) -> tuple[Tensor, tuple[float, ...]]:
+    def _backward(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         """Add up the gradients of the micro-batches; return the sums of loss and targets, and each loss."""
         sums = []
         for micro, (part, last) in enumerate(_parts(batch, self.training.accumulate)):
+            part = part.map(lambda x: send(x, self.team.device))
             # dropout is a function of (seed, step, process, micro-batch), so a checkpoint stores no random state
             torch.manual_seed(derive(self.seed, "step", step, self.team.rank, micro))
             with self.team.holding(self.forward, last=last):
                 with self.autocast():
                     loss: Loss = self.forward(part, *self.memories.before(micro, part))
                 torch.autograd.backward(self._weigh(loss))
-            sums.append(torch.stack((loss.total.detach().double(), loss.count.detach().double())))
+            sums.append(torch.stack((wide(loss.total.detach()), wide(loss.count.detach()))))
         self.memories.settle()
-        return torch.stack(sums).sum(0), tuple(float(x[0]) for x in sums)
+        each = torch.stack(sums)
+        return each.sum(0), each[:, 0]
 
     def _weigh(self, loss: Loss) -> Tensor:
         # dividing by a constant keeps float16 in range; `update` replaces it by the number of targets

@@ -13,6 +13,7 @@ import pytest
 
 from kinfolk.cli.main import main
 from kinfolk.core.plain import dumps
+from kinfolk.train import folder
 from kinfolk.train.loop import Session
 from tests.train.toy import rows, same_run
 
@@ -117,7 +118,10 @@ def test_the_same_folder_twice_is_refused(tmp_path: Path, capsys: pytest.Capture
         (["train", "gpt2", "--data", "cpoy"], "did you mean 'copy'"),
         (["train", "absent.toml", "--data", "copy"], "absent.toml"),
         (["train", "gpt2", "--data", "copy", "--set", "training.stepz=3"], "did you mean 'steps'"),
-        (["train", "gpt2", "--data", "copy", "--set", "training.precision=fp23"], "unknown choice 'fp23'"),
+        (
+            ["train", "gpt2", "--data", "copy", "--set", "training.precision=fp23"],
+            "unknown 'fp23'; did you mean 'fp32'",
+        ),
         (["train", "gpt2", "--data", "copy", "--strategy", "dpp"], "did you mean 'ddp'"),
         (["train", "gpt2", "--data", "copy", "--device", "abacus"], "device"),
         (["train", "gpt2", "--stpes", "3"], "did you mean '--steps'"),
@@ -133,7 +137,8 @@ def test_a_wrong_word_is_one_clear_line(
     assert main(words) == 2
     shown = capsys.readouterr().err
     assert message in shown
-    assert len(shown.strip().splitlines()) == 1
+    # behind what was asked for, if it came to that
+    assert [line.startswith("kin ") for line in shown.splitlines()][-2:] in ([True], [False, True])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -142,6 +147,33 @@ def test_help_has_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     assert f"examples:\n  kin {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["train", "finetune", "compare"])
+def test_the_first_line_comes_before_anything_large_is_imported(verb: str, tmp_path: Path) -> None:
+    """A tensor library takes seconds to import, on a busy machine many: what runs is said before."""
+    words = {
+        "train": ["train", "gpt2", "--data", "copy", "--out", "there"],
+        "finetune": ["finetune", "source", "--train", "a.csv", "--out", "there"],
+        "compare": ["compare", "gpt2", "bert", "--data", "copy", "--out", "there"],
+    }
+    # a module that is None in this table cannot be imported
+    code = "import sys; sys.modules['torch'] = None; from kinfolk.cli.main import main; main(sys.argv[1:])"
+    told = subprocess.run([sys.executable, "-c", code, *words[verb]], cwd=tmp_path, capture_output=True, text=True)
+    first = told.stderr.splitlines()[0]
+    assert all(word in first for word in (*words[verb][1:2], "there"))
+    assert "torch" in told.stderr.splitlines()[1]
+
+
+def test_the_first_lines_say_what_is_computed_with_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    words = [word for word in options(out, 2) if word != "--quiet"]
+    assert main(["train", "gpt2", *words, "--precision", "bf16", "--threads", "1"]) == 0
+    said = capsys.readouterr().err.splitlines()[1]
+    run = folder.read(out)
+    assert (run["choice"]["precision"], run["options"]["threads"]) == ("bf16", 1)
+    for word in (" parameters", "2 steps", "bf16", "1 thread", "cpu", "tokens to learn from", str(out)):
+        assert word in said
 
 
 def wait_for_steps(out: Path, count: int) -> None:
@@ -253,3 +285,19 @@ Path({str(tmp_path / "loaded")!r}).touch()
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "loaded").exists()
     assert [row["step"] for row in rows(out) if "loss" in row] == list(range(1, 9))
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_it_is_echoed(tmp_path, capsys):
+    changes = [word for size in TINY for word in ("--set", size)]
+    text = tmp_path / "my.txt"
+    text.write_text("words and more words. " * 300)
+    where = ["--data", str(text), "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    changes += ["--set", "training.length=32"]
+    assert main(["train", "gpt2", *where, *changes, "--steps", "1", "--quiet", "--no-tensorboard"]) == 0
+    capsys.readouterr()
+    for more in (["--prompt", "x" * 60, "--max-new", "20"], ["--prompt", "x" * 100, "--max-new", "1"]):
+        assert main(["generate", str(tmp_path / "run"), *more]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "more than the 64 positions of the model" in said.err
+    assert main(["generate", str(tmp_path / "run"), "--prompt", "x" * 40, "--max-new", "20"]) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kinfolk.compare.layout import Layout, available_cores, available_memory, choose
+from kinfolk.compare.layout import Layout, choose, memories
 
 GB = 1e9
 
@@ -19,19 +19,28 @@ GB = 1e9
     ],
 )
 def test_choice(trials: int, cores: int, memory: float, step_flops: float, expected: Layout) -> None:
-    assert choose(trials=trials, step_flops=step_flops, trial_bytes=GB, cores=cores, memory=memory) == expected
+    assert (
+        choose(trials=trials, step_flops=step_flops, trial_bytes=GB, cores=cores, memory=memory, free=memory)
+        == expected
+    )
 
 
 def test_the_user_decides() -> None:
-    known = {"trials": 15, "step_flops": 1e12, "trial_bytes": GB, "cores": 8, "memory": 64 * GB}
+    known = {"trials": 15, "step_flops": 1e12, "trial_bytes": GB, "cores": 8, "memory": 64 * GB, "free": 64 * GB}
     assert choose(**known, jobs=3) == Layout(3, 2)  # type: ignore[arg-type]
     assert choose(**known, threads=4) == Layout(2, 4)  # type: ignore[arg-type]
     assert choose(**known, jobs=5, threads=7) == Layout(5, 7)  # type: ignore[arg-type]
 
 
+def test_what_is_free_at_the_moment_changes_no_result() -> None:
+    """Sums depend on the number of threads; how many trials run side by side changes only how long they take."""
+    found = [choose(trials=15, step_flops=1e12, trial_bytes=GB, cores=8, memory=64 * GB, free=f * GB) for f in (64, 3)]
+    assert found == [Layout(8, 1), Layout(2, 1)]
+
+
 def test_the_machine_has_something() -> None:
-    assert available_cores() >= 1
-    assert available_memory() > 1e6
+    total, free = memories()
+    assert total >= free > 1e6
 
 
 def test_in_words() -> None:

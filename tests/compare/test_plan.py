@@ -21,6 +21,7 @@ from kinfolk.family.making import make
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.models.model import build_model
+from kinfolk.train.precision import ANSWER
 from kinfolk.train.step import tokens_of
 
 
@@ -29,7 +30,11 @@ def planned(folder: Path, **asked: Any) -> plan.Plan:
     return plan.make(Settings(**(known | asked)))
 
 
-def test_everybody_gets_the_batches_of_the_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("answer", "precision"), [("slow", "fp32"), ("fast", "bf16")])
+def test_everybody_gets_the_batches_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, precision: str
+) -> None:
+    monkeypatch.setenv(ANSWER, answer)
     table = tmp_path / "t.toml"
     table.write_text("""
         [contestants.first]
@@ -41,12 +46,27 @@ def test_everybody_gets_the_batches_of_the_first(tmp_path: Path) -> None:
         relative = "bert"
         "training.batch_size" = 64
         "training.length" = 99
-        "training.precision" = "bf16"
+        "training.precision" = "fp16"
         """)
     made = planned(tmp_path / "out", contestants=(str(table),))
     trainings = [entrant.recipe.training for entrant in made.entrants]
     same = {(t.batch_size, t.length, t.eval_batches, t.precision, t.compile) for t in trainings}
-    assert same == {(8, 24, 3, "fp32", "off")}
+    assert same == {(8, 24, 3, precision, "off")}
+
+
+def test_a_folder_keeps_the_precision_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another answer, of another machine or another release, must not train finished trials again."""
+    keys = {}
+    for answer in ("fast", "slow"):
+        monkeypatch.setenv(ANSWER, answer)
+        made = planned(tmp_path)
+        keys[answer] = [made.trial(entrant, 0).key for entrant in made.entrants]
+    assert keys["fast"] == keys["slow"]
+    # unless the user asks for another
+    asked = planned(tmp_path, assignments=("training.precision=fp32",))
+    assert {entrant.recipe.training.precision for entrant in asked.entrants} == {"fp32"}
+    with pytest.raises(SpecError, match=r"training.precision: 'fp16' is for accelerators"):
+        planned(tmp_path, assignments=("training.precision=fp16",))
 
 
 def test_tokens_become_steps(tmp_path: Path) -> None:

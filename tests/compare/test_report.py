@@ -93,9 +93,9 @@ def test_numbers_for_the_charts(tmp_path: Path) -> None:
 
 def test_verdicts(tmp_path: Path) -> None:
     made = comparison(tmp_path)
-    assert "the difference to every other one is more than luck" in render(made)
+    assert "the difference to every other one is more than chance" in render(made)
     one_seed = {name: trials[:1] for name, trials in made.outcomes.items()}
-    assert "with one seed that may be luck" in render(_with(made, one_seed))
+    assert "with one seed that may be chance" in render(_with(made, one_seed))
     assert "No trial finished" in render(_with(made, {NASTY: made.outcomes[NASTY]}))
 
 

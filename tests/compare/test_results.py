@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kinfolk.compare.facts import ended
 from kinfolk.compare.outcome import CRASHED, Outcome
 from kinfolk.compare.results import Group, early, group, rows, to_csv
-from kinfolk.compare.table import cells, memory, notes, show
+from kinfolk.compare.screen import summary
+from kinfolk.compare.table import CUT, cells, memory, notes, show
 from tests.compare.made_up import NASTY, comparison, outcome
 
 COST = (1000, 2e3)
@@ -73,6 +75,23 @@ def test_a_lost_seed_is_said_and_the_rest_is_ranked() -> None:
     assert (row.rank, row.final, row.seeds, row.failed, row.note) == (1, 1.0, 1, 1, "seed 1 crashed: x")
 
 
+def test_a_trial_that_the_clock_cut_short_is_marked() -> None:
+    whole = outcome("gpt", 0, {"next-token": [3.0, 2.0]})
+    short = outcome("gpt2", 1, {"next-token": [3.0, 2.5]}, planned_steps=5)
+    crashed = Outcome(name="gpt2", seed=2, status=CRASHED, reason="exit code 1", steps=1, planned_steps=5)
+    assert [o.cut_short for o in (whole, short, crashed)] == [False, True, False]
+    first, second = rows({"gpt": [whole], "gpt2": [short, crashed]}, {"gpt": (1, 1.0), "gpt2": (1, 1.0)})
+    assert (first.cut_short, second.cut_short) == (0, 1)
+    assert "cut short by the clock: seed 1 at step 2 of 5" in second.note
+    assert [CUT in cells(row)["final"] for row in (first, second)] == [False, True]
+    assert any(line.startswith(CUT) for line in notes([first, second]))
+    assert not any(line.startswith(CUT) for line in notes([first]))
+    assert "2 of 5 steps" in summary(short)
+    assert "cut short" in summary(short)
+    assert "cut short" not in summary(whole)
+    assert ended([whole, short, crashed], 3) == "2 of 3 have finished, 1 crashed, 1 cut short by the clock"
+
+
 def test_seeds_that_fail_alike_are_said_once() -> None:
     trials = [Outcome(name="a", seed=s, status=CRASHED, reason="why") for s in range(3)]
     (row,) = rows({"a": trials}, {"a": COST})
@@ -117,12 +136,15 @@ def test_on_screen(tmp_path: Path) -> None:
 
 def test_marks_are_explained_only_where_they_are_used() -> None:
     alone = rows({"a": [outcome("a", 0, {"m": [1.0]})], "b": [outcome("b", 0, {"m": [2.0]})]}, {"a": COST, "b": COST})
-    assert notes(alone) == ["1 seed: no test, and a difference may be luck"]
+    assert notes(alone) == ["1 seed: no test, and a difference may be chance"]
     near = {
         "a": [outcome("a", s, {"m": [1.0 + s]}) for s in (0, 1)],
         "b": [outcome("b", s, {"m": [1.1 + s]}) for s in (0, 1)],
     }
-    assert notes(rows(near, {"a": COST, "b": COST})) == ["≈ not told apart from the first of its group"]
+    near["b"][1] = outcome("b", 1, {"m": [1.9]})
+    mark, limits = notes(rows(near, {"a": COST, "b": COST}))
+    assert mark == "≈ not told apart from the first of its group"
+    assert limits.startswith("m: noise 0.1 between trials of one contestant; these seeds show differences from ")
 
 
 def test_cells() -> None:

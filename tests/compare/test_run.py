@@ -32,7 +32,7 @@ class Machine:
         self.rounds: list[list[Job]] = []
         self.how: Pretend = ended
 
-    def __call__(self, jobs: Sequence[Job], slots: int, screen: object, held: Sequence[int]) -> None:
+    def __call__(self, jobs: Sequence[Job], slots: int, screen: object, held: Sequence[int], *_: object) -> None:
         self.rounds.append(list(jobs))
         for job in jobs:
             outcome = self.how(job)
@@ -62,7 +62,7 @@ def test_seed_0_of_everybody_comes_first(machine: Machine, tmp_path: Path) -> No
     result = compare(tmp_path)
     assert machine.labels == [["gpt0", "gpt20", "bert0", "gpt1", "gpt21", "bert1"]]
     assert [len(trials) for trials in result.outcomes.values()] == [2, 2, 2]
-    assert "all 6 have ended" in result.facts["trials"]
+    assert "all 6 have finished" in result.facts["trials"]
     assert (tmp_path / "report.html").exists()
 
 
@@ -78,6 +78,7 @@ def test_a_divergence_is_kept_and_a_crash_is_tried_again(machine: Machine, tmp_p
     machine.how = lambda job: ended(job, {"gpt": CRASHED, "gpt2": DIVERGED}.get(job.name, DONE))
     first = compare(tmp_path)
     assert {row.name: row.failed for row in first.rows} == {"bert": 0, "gpt": 2, "gpt2": 2}
+    assert first.facts["trials"] == "2 of 6 have finished, 2 crashed, 2 diverged"
     machine.how = ended
     second = compare(tmp_path)
     assert machine.labels[1] == ["gpt0", "gpt1"]
@@ -88,7 +89,7 @@ def test_an_interruption_leaves_a_report_of_what_there_is(machine: Machine, tmp_
     machine.how = lambda job: None if job.seed else ended(job)
     with pytest.raises(KeyboardInterrupt):
         compare(tmp_path)
-    assert "3 of 6 have ended" in (tmp_path / "report.html").read_text()
+    assert "3 of 6 have finished" in (tmp_path / "report.html").read_text()
     machine.how = ended
     compare(tmp_path)
     assert machine.labels[1] == ["gpt1", "gpt21", "bert1"]

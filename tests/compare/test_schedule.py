@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kinfolk.compare import schedule
+from kinfolk.compare import devices, schedule
 from kinfolk.compare.outcome import CRASHED, DONE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.compare.process import explain, last_lines
 from kinfolk.compare.schedule import Job, lock, run_all
@@ -57,6 +57,42 @@ def job(folder: Path, code: str, name: str = "x", **fields: object) -> Job:
 def screen() -> Iterator[Screen]:
     with Screen(3, console=Console(quiet=True)) as screen:
         yield screen
+
+
+def test_every_accelerator_has_one_trial_at_a_time(tmp_path: Path, screen: Screen) -> None:
+    """Both children wait until the other has noted its device; the third takes the first that is free again."""
+    note = "import os, pathlib, sys, time; here = pathlib.Path(sys.argv[1]).parent; "
+    note += "(here / pathlib.Path(sys.argv[1]).name / 'device').write_text(os.environ['CUDA_VISIBLE_DEVICES']); "
+    meet = note + "end = time.time() + 60\nwhile len(list(here.glob('*/device'))) < 2 and time.time() < end: "
+    meet += "time.sleep(0.02)"
+    jobs = [job(tmp_path, code, name) for name, code in zip("abc", (meet, meet, note), strict=True)]
+    run_all(jobs, 2, screen, (), [{"CUDA_VISIBLE_DEVICES": name} for name in ("4", "6")])
+    seen = {name: (tmp_path / name / "device").read_text() for name in "abc"}
+    assert {seen["a"], seen["b"]} == {"4", "6"}
+    assert seen["c"] in ("4", "6")
+
+
+def test_devices_are_named_as_this_process_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    assert devices.environments() == [] or torch.accelerator.is_available()
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    for kind, variable in devices.VARIABLES.items():
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, kind=kind: torch.device(kind))
+        monkeypatch.delenv(variable, raising=False)
+        assert devices.environments() == [{variable: "0"}, {variable: "1"}]
+        monkeypatch.setenv(variable, "5, 7")
+        assert devices.environments() == [{variable: "5"}, {variable: "7"}]
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("mps"))
+    assert devices.environments() == [{}]
+
+
+def test_memory_is_that_of_the_device_where_there_is_one() -> None:
+    host = Outcome(name="x", seed=0, status=DONE, start_bytes=10, peak_bytes=70)
+    assert (host.most_bytes, host.growth_bytes) == (70, 60)
+    device = host.replace(device_bytes=500)
+    assert (device.most_bytes, device.growth_bytes) == (500, 500)
 
 
 def test_a_crash_and_a_kill_are_outcomes_beside_the_finished(tmp_path: Path, screen: Screen) -> None:

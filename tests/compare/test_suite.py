@@ -32,7 +32,7 @@ class Machine:
         self.jobs: list[Job] = []
         self.fails: set[tuple[str, str]] = set()
 
-    def __call__(self, jobs: Sequence[Job], slots: int, screen: object, held: Sequence[int]) -> None:
+    def __call__(self, jobs: Sequence[Job], slots: int, screen: object, held: Sequence[int], *_: object) -> None:
         for job in jobs:
             self.jobs.append(job)
             self._outcome(job).write(job.folder)

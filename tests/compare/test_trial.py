@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kinfolk.compare import trial
 from kinfolk.compare.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point
@@ -145,6 +146,37 @@ def test_a_measurement_tells_seconds_and_steps(order: Trial) -> None:
     assert outcome.seconds > 0
     failed = trial.measure(dataclasses.replace(order, fingerprint="other"))
     assert failed.status == CRASHED
+
+
+def test_a_measurement_runs_where_trials_train(order: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kinfolk.train import calibrate, parallel
+
+    where = []
+    monkeypatch.setattr(parallel, "choose_device", lambda *_: torch.device("meta"))
+    monkeypatch.setattr(calibrate, "calibrate", lambda job, team, **_: where.append(team.device.type) or 1.0)
+    trial.measure(dataclasses.replace(order, calibrate=True))
+    assert where == ["meta", "meta"]
+
+
+# what of a trial is no part of its key, and why
+ELSEWHERE = {"data": "where the data lies; its fingerprint is a part", "nice": "how polite the process is"}
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Trial)])
+def test_everything_that_can_change_a_result_is_part_of_the_key(order: Trial, field: str) -> None:
+    """A trial with the key of another is not run: its result would be taken for that of the other."""
+    value = getattr(order, field)
+    others = {str: "other", int: 77, float: 7.5, bool: not value, dict: {"other": 1}}
+    changed = dataclasses.replace(order, **{field: others[type(value)]})
+    assert (changed.key == order.key) == (field in ELSEWHERE)
+
+
+def test_the_key_knows_a_source_by_its_weights(order: Trial) -> None:
+    begun = dataclasses.replace(order, begins={"source": "a", "digest": "1", "tactic": "plain"})
+    moved = dataclasses.replace(begun, begins=begun.begins | {"source": "b"})
+    other = dataclasses.replace(begun, begins=begun.begins | {"digest": "2"})
+    assert begun.key == moved.key != order.key
+    assert other.key != begun.key
 
 
 def test_progress_of_nothing_and_of_half_a_line(tmp_path: Path) -> None:

@@ -133,8 +133,8 @@ def test_an_imported_folder_is_compressed_on_given_data(run, place, tmp_path):
     with pytest.raises(DataError, match="--data"):
         open_model(tmp_path / "hf")
     source = {"name": str(place / "text.txt"), "cache": str(place / "cache")}
-    opened = open_model(tmp_path / "hf", source)
     (tmp_path / "work").mkdir()
+    opened = open_model(tmp_path / "hf", source, tmp_path / "work")
     mine = Workshop(opened, tmp_path / "work", lambda line: None, n_batches=1, n_valid=1)
     found = compress(mine, tmp_path / "out", parse("ff=0.5,int8=weights"))
     assert found[-1].bytes < found[0].bytes

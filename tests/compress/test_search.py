@@ -102,7 +102,7 @@ def test_a_search_tries_measures_and_lets_the_best_learn(run, tmp_path, monkeypa
     mine = dataclasses.replace(shop(run, tmp_path / "work"), tell=said.append)
     got = searching.search(mine, parse_goal("1.5x smaller"), 0.5, recover=2, tries=12)
     names = [one.measured.step for one in got.tried]
-    assert names[:3] == ["layers=0.5", "ff=0.5", "int8=weights"]
+    assert names[:3] == ["int8=weights", "layers=0.5", "ff=0.5"]
     assert set(names[3:7]) == {"layers=0.5,ff=0.5", "layers=0.5,int8=weights", "ff=0.5,int8=weights"} | {
         "layers=0.5,ff=0.5,int8=weights"
     }
@@ -111,6 +111,37 @@ def test_a_search_tries_measures_and_lets_the_best_learn(run, tmp_path, monkeypa
     assert len(said) == 9
     assert got.chosen is not None
     assert got.chosen.model().n_params == got.chosen.measured.params
+
+
+@pytest.mark.parametrize(("tries", "recover"), [(1, 0), (1, 2), (2, 0), (3, 2), (6, 0)])
+def test_no_more_tries_than_asked_for_and_combinations_among_them(run, tmp_path, monkeypatch, tries, recover):  # noqa: F811
+    mine = shop(run, tmp_path / "work")
+    taken = []
+
+    def take(shop, steps):
+        taken.append(steps)
+        return mine.first, [WHOLE]
+
+    monkeypatch.setattr(searching, "run_steps", take)
+    got = searching.search(mine, parse_goal("2x smaller"), 0.03, recover=recover, tries=tries)
+    assert len(taken) == len(got.tried) == tries
+    assert taken[0] == (Step("int8", ""),)
+    assert any(len({step.name for step in steps} - {"recover"}) > 1 for steps in taken) == (tries > 3)
+    assert any(step.name == "recover" for steps in taken for step in steps) == bool(recover and tries > 1)
+
+
+def test_what_rounds_to_met_is_met():
+    # 2.00 times and +2.9 %, +3.0 %, as tables print them
+    for size, loss in ((200.4, 2.058), (200.0, 2.0608)):
+        one = tried("a", 1.0, size, loss)
+        assert found(one, goal="2x smaller", allowed=0.03).chosen is one
+        assert (
+            found(one, goal="2x smaller", allowed=0.03).sentence().startswith("a=0.5: 1.00 times as fast, 2.00 times")
+        )
+    for size, loss in ((202.0, 2.0), (200.0, 2.063)):
+        assert found(tried("a", 1.0, size, loss), goal="2x smaller", allowed=0.03).chosen is None
+    with pytest.raises(SpecError, match="--tries"):
+        searching.search(None, parse_goal("2x smaller"), 0.03, tries=0)
 
 
 def test_the_command_leaves_the_best_and_the_front(run, tmp_path, capsys, monkeypatch):  # noqa: F811

@@ -51,7 +51,7 @@ def test_the_pattern_of_two_dimensions_counts_the_same_way():
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ({"columns": 0}, "has no pixel"),
+        ({"columns": 0}, "columns: 0 is not allowed; at least 1"),
         ({"columns": 4, "block_height": 2}, "0 x 0 is raster order"),
         ({"columns": 12, "block_height": 2, "block_width": 5}, "use one of 1, 2, 3, 4, 6, 12"),
     ],

@@ -213,3 +213,40 @@ def test_show_is_short():
     assert show((0.0001, None, "x")) == "(0.0001, none, x)"
     assert show((0, 1, 2, 3)) == "(0 … 3)"
     assert show((0, 0, 0, 1)) == "(3 × 0, 1)"
+
+
+@pytest.mark.parametrize(
+    ("path", "changed"),
+    [
+        ("wheels[0,2].spokes", [0, 2]),
+        ("wheels[0, -1].spokes", [0, 4]),
+        ("wheels[1:3].spokes", [1, 2]),
+        ("wheels[:2].spokes", [0, 1]),
+        ("wheels[-2:].spokes", [3, 4]),
+        ("wheels[::2].spokes", [0, 2, 4]),
+        ("wheels[:].spokes", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_several_elements_by_number_or_slice(path, changed):
+    bike = Bike(wheels=(Spoked(),) * 5)
+    after = assign(bike, [f"{path}=7"])
+    assert [i for i, wheel in enumerate(after.wheels) if wheel.spokes == 7] == changed
+    assert get(after, path) == (7,) * len(changed)
+
+
+def test_what_a_difference_is_called_can_be_set():
+    """`diff` writes `[1:3]`, and a path of that form is read."""
+    before = Bike(wheels=(Spoked(),) * 5)
+    after = assign(before, ["wheels[1:3].spokes=9"])
+    (found,) = diff(before, after)
+    assert assign(before, [f"{found.path}={found.b}"]) == after
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("wheels[0,9].spokes", r"wheels\[9\]: out of range"), ("wheels[5:].spokes", "is empty, there are 5")]
+    + [(f"wheels{bad}.spokes", "not a path") for bad in ("[]", "[1,]", "[a:b]", "[::0]", "[1;2]")],
+)
+def test_several_that_are_not_there_are_refused(path, said):
+    with pytest.raises(SpecError, match=said):
+        assign(Bike(wheels=(Spoked(),) * 5), [f"{path}=7"])

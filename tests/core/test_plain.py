@@ -3,8 +3,8 @@
 import pytest
 
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import dumps, field_types, from_plain, load, loads, to_plain
-from kinfolk.core.spec import Spec
+from kinfolk.core.plain import dumps, from_plain, load, loads, to_plain
+from kinfolk.core.spec import Spec, field_types
 
 
 class Fruit(Spec):

@@ -247,7 +247,10 @@ def decoded(split: Split, row: torch.Tensor, keep: torch.Tensor) -> str:
     return split.tokenizer.decode(row[keep].numpy())
 
 
-@pytest.mark.parametrize("options", [{"grouped": True}, {"grouped": False}, {"batch_size": 7}, {"shuffle": False}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"grouping": "none"}, {"grouping": "sorted"}, {"batch_size": 7}, {"batch_size": 2000}, {"shuffle": False}],
+)
 def test_an_epoch_holds_every_pair_once(pairs: Data, options: dict[str, int]) -> None:
     split = pairs.split("train")
     batches = Batches(split, **{"batch_size": 16} | options)  # type: ignore[arg-type]
@@ -283,14 +286,6 @@ def test_pairs_are_framed_and_padded_on_the_right(pairs: Data) -> None:
         assert (tokens[~keep] == tokenizer.pad).all()
         assert (keep.int().diff(dim=1) <= 0).all()
         assert keep.any(dim=0).all()
-
-
-def test_grouping_saves_padding(pairs: Data) -> None:
-    grouped, mixed = (Batches(pairs.split("train"), batch_size=16, grouped=g) for g in (True, False))
-    steps = grouped.steps_per_epoch
-    assert grouped.padding(steps) < 0.6 * mixed.padding(steps)
-    longest = [int(grouped.at(step).tokens.shape[1]) for step in range(steps)]
-    assert max(longest[:2]) == max(longest)
 
 
 def test_another_epoch_is_another_order(pairs: Data) -> None:

@@ -96,7 +96,6 @@ def test_tokens_know_their_characters(tokenizer):
 
 def test_long_texts_are_placed_in_parts(monkeypatch):
     tokenizer = tokenizers()[2]
-    monkeypatch.setattr("kinfolk.data.aligned.PART", 40)
     monkeypatch.setattr("kinfolk.data.tokenizer.PART", 40)
     (found,) = aligned(tokenizer, [CONTEXT])
     start = CONTEXT.index("built")

@@ -1,6 +1,7 @@
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Split, Whitespace
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.learn import make_tokenizer, needs_sample
@@ -218,3 +220,32 @@ def test_what_a_gpt_lacks_is_its_end_of_text():
     assert (found.pad, found.bos, found.eos) == (2, 2, 2)
     assert len({found.unk, found.sep, found.cls, found.mask}) == 4
     assert min(found.unk, found.sep, found.cls, found.mask) > 2
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "metaspace", "prepended", "unsplit", "phrases"])
+def test_a_long_text_has_the_ids_of_the_whole(kind):
+    """It is encoded in parts, and no id may show where they begin: runs of spaces, newlines, phrases, no spaces."""
+    draw = random.Random(0)
+    words = ["the", "of", "runner", "\n\n", "  ", "New York", "a\n b", "日本語", "x", "\t"]
+    text = " ".join(draw.choice(words) for _ in range(40_000)) + "z" * 70_000 + "\n" * 70_000 + " the end"
+    if kind == "bert":
+        inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token="[UNK]"))
+        inner.normalizer, inner.pre_tokenizer = tokenizers.normalizers.BertNormalizer(), BertPreTokenizer()
+        trainer = tokenizers.trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]"], show_progress=False)
+    else:
+        inner = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+        trainer = tokenizers.trainers.BpeTrainer(vocab_size=90, special_tokens=["<unk>"], show_progress=False)
+        splitters = {"gpt2": ByteLevel(add_prefix_space=False), "metaspace": Metaspace(), "phrases": Whitespace()}
+        splitters["prepended"] = Split(" ", "merged_with_next")
+        if kind in splitters:
+            inner.pre_tokenizer = splitters[kind]
+    inner.train_from_iterator([" ".join(words)] * 5, trainer)
+    if kind in ("prepended", "unsplit"):
+        inner.normalizer = tokenizers.normalizers.Prepend("x")
+    if kind == "phrases":
+        inner.add_tokens([tokenizers.AddedToken("New York", normalized=False), "the of", "runner the"])
+    found = Tokenizer(inner)
+    assert found.encode(text) == inner.encode(text, add_special_tokens=False).ids
+    parts = list(found.parts(text))
+    assert "".join(parts) == text
+    assert (len(parts) > 1) == (kind in ("gpt2", "bert", "metaspace", "phrases"))

@@ -5,7 +5,7 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.decoding.beam import length_penalty
+from kinfolk.decoding.beam import beam_search, length_penalty
 from kinfolk.decoding.choose import choose, distribution, penalise
 from kinfolk.decoding.options import Decoding
 
@@ -119,8 +119,8 @@ def test_beams_over_unequal_prompts_equal_beams_alone_and_uncached():
 
 
 def test_the_length_penalty_is_wus():
-    assert length_penalty(1, 0.6) == 1.0
-    assert length_penalty(7, 0.5) == pytest.approx(2**0.5)
+    assert length_penalty(1, Decoding(length_penalty=0.6)) == 1.0
+    assert length_penalty(7, Decoding(length_penalty=0.5)) == pytest.approx(2**0.5)
 
 
 def test_forms_in_are_forms_out():
@@ -149,3 +149,33 @@ def test_what_cannot_be_is_refused():
         kf.generate(m, [5], top_p=0.0)
     with pytest.raises(SpecError, match="an encoder does not generate"):
         kf.generate(model("bert"), [5])
+
+
+class OnDevice(torch.Tensor):
+    """Numbers of the host that say they are on another device."""
+
+    device = torch.device("meta")
+
+
+def test_beams_are_read_on_the_device_of_the_model():
+    class Steps:
+        rows = ((7,), (8,))
+
+        def _logits(self, n):
+            return torch.randn(n, 11, generator=torch.Generator().manual_seed(n)).as_subclass(OnDevice)
+
+        def first(self):
+            return self._logits(2)
+
+        def next(self, tokens_B):
+            devices.append(tokens_B.device)
+            return self._logits(len(tokens_B))
+
+        def select(self, rows_B):
+            devices.append(rows_B.device)
+
+    devices = []
+    out = beam_search(Steps(), 4, Decoding(beams=3))
+    assert [len(row) for row in out] == [5, 5]
+    assert len(devices) == 7
+    assert set(devices) == {OnDevice.device}

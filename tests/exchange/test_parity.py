@@ -371,7 +371,9 @@ def test_blocks_of_a_big_bird_are_those_of_the_relative(tmp_path):
     original = their_model("BigBirdForMaskedLM", BERT | {"block_size": 4, "num_random_blocks": 1})
     original.save_pretrained(tmp_path)
     look = kf.from_hf(tmp_path).spec.encoder.blocks[0].parts[0]
-    relative = kf.relative("bigbird", d_model=24, n_layers=1, n_heads=3, d_ff=40, max_len=24, block=4, n_random=1)
+    relative = kf.relative(
+        "bigbird", size="base", d_model=24, n_layers=1, n_heads=3, d_ff=40, max_len=24, block=4, n_random=1
+    )
     assert look.pattern == relative.model.encoder.blocks[0].parts[0].pattern
     kf.to_hf(kf.from_hf(tmp_path), tmp_path / "again")
     assert kf.from_hf(tmp_path / "again").spec == kf.from_hf(tmp_path).spec

@@ -1,9 +1,11 @@
 """Reformer against the class that writes it, whose hashes are the same where a seed is given."""
 
+import json
 import warnings
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import kinfolk as kf
 from kinfolk.exchange.folder import open_folder
@@ -68,3 +70,23 @@ def test_what_a_reformer_cannot_express_is_refused(changes, words, tmp_path):
     their_model("ReformerModel", REFORMER | changes).save_pretrained(tmp_path)
     with pytest.raises(kf.KinfolkError, match=words):
         kf.from_hf(tmp_path)
+
+
+def test_a_folder_of_2020_is_read(tmp_path):
+    """Keys that no class reads any more, and buffers of masks beside the weights."""
+    original = their_model("ReformerModelWithLMHead", REFORMER)
+    torch.nn.init.zeros_(original.lm_head.bias)
+    original.save_pretrained(tmp_path)
+    wanted = kf.from_hf(tmp_path).state_dict()
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"num_chunks_before": 1, "num_chunks_after": 0, "intermediate_size": 3072, "type_vocab_size": 2}
+    config |= {"attention_probs_dropout_prob": 0.1, "seed": 7, "sinusoidal_pos_embds": False, "output_past": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in ("self_mask_value_float16", "self_mask_value_float32", "mask_value_float16", "mask_value_float32"):
+        tensors[f"reformer.encoder.layers.0.attention.self_attention.{name}"] = torch.tensor(-1e4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    found = open_folder(tmp_path)
+    assert not found.left_out
+    for name, x in found.model.state_dict().items():
+        assert torch.equal(x, wanted[name])

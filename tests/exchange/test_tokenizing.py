@@ -32,6 +32,17 @@ def test_words_in_a_list_are_berts_tokenizer(tmp_path):
     assert read_tokenizer(tmp_path, "bert").encode("Hello").tokens == ["[CLS]", "[UNK]", "[SEP]"]
 
 
+def test_only_newlines_end_a_token_of_a_list(tmp_path):
+    """bert-base-chinese has U+2028 as token 344: every id behind it was one too high."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2028", "\x85", "\x0b", "\x1c", "last"]
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(words).encode())
+    assert read_tokenizer(tmp_path, "bert").token_to_id("last") == len(words) - 1
+    (tmp_path / "vocab.txt").unlink()
+    (tmp_path / "vocab.json").write_text(json.dumps({"<unk>": 0, "a": 1, "\x85": 2, "a\x85": 3}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na \x85\n", encoding="utf-8")
+    assert read_tokenizer(tmp_path, "openai-gpt").get_vocab_size() == 4
+
+
 def test_a_list_without_the_specials_is_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(DataError, match=r"vocab\.txt: has no \[UNK\]"):
@@ -91,8 +102,8 @@ def test_pieces_that_cannot_be_read_are_refused(tmp_path):
         (tmp_path / "spiece.model").write_bytes(damaged)
         with pytest.raises(DataError, match=r"spiece\.model"):
             read_tokenizer(tmp_path, "t5")
-    piece_file(tmp_path, model_type=2)
-    with pytest.raises(DataError, match="unigram"):
+    piece_file(tmp_path, model_type=4)
+    with pytest.raises(DataError, match=r"of type char; allowed: unigram, BPE"):
         read_tokenizer(tmp_path, "t5")
 
 

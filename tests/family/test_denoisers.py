@@ -22,7 +22,7 @@ NUMBERS = {"d_model": D, "n_layers": LAYERS, "n_heads": H, "d_ff": FF, "vocab_si
 
 def built(name, **numbers):
     """Return a learner away from its beginning, where norms are the identity."""
-    recipe = kf.relative(name, **(NUMBERS | numbers))
+    recipe = kf.relative(name, size="base", **(NUMBERS | numbers))
     model, g = kf.build(recipe, seed=1).double().eval(), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
@@ -208,7 +208,7 @@ def spread(weight):
 
 
 def test_undivided_scores_begin_as_large_as_divided_ones():
-    model = kf.build(kf.relative("t5", **(NUMBERS | {"d_model": 240, "n_heads": 3})))
+    model = kf.build(kf.relative("t5", size="base", **(NUMBERS | {"d_model": 240, "n_heads": 3})))
     q, k, _ = model.encoder.blocks[0].parts[0].qkv.weight.chunk(3)
     assert spread(k) == pytest.approx(240**-0.5, rel=0.05)
     assert spread(q) == pytest.approx(240**-0.5 * 80**-0.5, rel=0.05)
@@ -223,7 +223,7 @@ PAPER = {"t5": 220e6, "t5-v1-1": 248e6, "bart": 140e6}
 
 @pytest.mark.parametrize("name", PAPER)
 def test_base_has_the_parameters_of_the_paper(name):
-    assert cost(kf.relative(name).model, 16).params == pytest.approx(PAPER[name], rel=0.015)
+    assert cost(kf.relative(name, size="base").model, 16).params == pytest.approx(PAPER[name], rel=0.015)
 
 
 def test_a_recipe_grows_by_what_its_objective_adds():
@@ -241,18 +241,18 @@ def test_pairs_are_learnt_as_pairs():
         recipe = kf.relative(name, size="tiny")
         assert recipe.learning_from("pairs").objective.kind == "sequence-to-sequence"
         assert recipe.learning_from("text") == recipe
-    assert kf.relative("gpt2").learning_from("pairs") == kf.relative("gpt2")
+    assert kf.relative("gpt2", size="base").learning_from("pairs") == kf.relative("gpt2", size="base")
 
 
 def test_another_objective_of_the_table_by_name():
-    assert kf.relative("t5", corruption="deshuffling").objective.noise[0].kind == "shuffle"
-    assert kf.relative("t5", corruption="deshuffling").model == kf.relative("t5").model
+    assert kf.relative("t5", size="base", corruption="deshuffling").objective.noise[0].kind == "shuffle"
+    assert kf.relative("t5", size="base", corruption="deshuffling").model == kf.relative("t5", size="base").model
     with pytest.raises(SpecError, match="did you mean 'deshuffling'"):
-        kf.relative("t5", corruption="deshufling")
+        kf.relative("t5", size="base", corruption="deshufling")
 
 
 def test_sides_share_the_table_and_nothing_else():
-    model = kf.build(kf.relative("bart", **NUMBERS))
+    model = kf.build(kf.relative("bart", size="base", **NUMBERS))
     source, target = model.embedding.source, model.embedding.target
     assert source.table is target.table
     assert source.position.table is not target.position.table

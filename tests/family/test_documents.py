@@ -10,7 +10,7 @@ TOY = {"d_model": 16, "n_heads": 2, "d_ff": 32, "vocab_size": 40, "max_len": 64}
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 5])
 def test_one_feed_forward_in_the_middle_has_experts(n_layers):
-    blocks = kf.relative("t-dmca", n_layers=n_layers, n_experts=4, **TOY).model.decoder.blocks
+    blocks = kf.relative("t-dmca", size="base", n_layers=n_layers, n_experts=4, **TOY).model.decoder.blocks
     at = [n for n, block in enumerate(blocks) if any(isinstance(part, Experts) for part in block.parts)]
     assert at == [n_layers // 2]
 
@@ -29,7 +29,7 @@ def test_the_target_is_predicted_from_the_joined_source():
     from kinfolk.objectives.learner import Learner
     from kinfolk.objectives.objective import Vocabulary
 
-    recipe = kf.relative("transformer-d", n_layers=1, **TOY)
+    recipe = kf.relative("transformer-d", size="base", n_layers=1, **TOY)
     learner = Learner(kf.build(recipe), recipe.objective, Vocabulary(size=40))
     source, tokens = torch.randint(7, 40, (2, 6)), torch.randint(7, 40, (2, 5))
     batch = Batch(index=torch.arange(2), tokens=tokens, source=source)

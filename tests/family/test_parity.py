@@ -88,7 +88,7 @@ def copy_layer(block, theirs, biases):
 @pytest.mark.parametrize("memory", [4, 7, 20])
 def test_transformer_xl_is_xlnet_in_one_direction(memory):
     numbers = {"d_model": D, "n_layers": 2, "n_heads": H, "d_ff": F, "vocab_size": V, "max_len": 64, "dropout": 0.0}
-    ours = kf.build(kf.relative("transformer-xl", segment=5, memory=memory, **numbers)).double().eval()
+    ours = kf.build(kf.relative("transformer-xl", size="base", segment=5, memory=memory, **numbers)).double().eval()
     randomise(ours)
     # theirs has no bias behind the closing map
     for block in ours.decoder.blocks:
@@ -220,7 +220,7 @@ def test_big_bird_is_the_pattern_of_its_plan(gathered, monkeypatch):
 def test_big_birds_own_plan_is_that_of_the_paper():
     """Ours counts as many blocks as theirs at most, and the same window and global blocks."""
     recipe = kf.relative(
-        "bigbird", d_model=D, n_layers=1, n_heads=H, d_ff=F, vocab_size=V, max_len=80, block=4, n_random=3
+        "bigbird", size="base", d_model=D, n_layers=1, n_heads=H, d_ff=F, vocab_size=V, max_len=80, block=4, n_random=3
     )
     pattern = recipe.model.encoder.blocks[0].parts[0].pattern
     seen = pattern.allows(torch.arange(80)[:, None], torch.arange(80)[None]).unflatten(0, (20, 4)).unflatten(2, (20, 4))
@@ -274,7 +274,9 @@ def test_longformer_with_equal_maps_is_a_window_and_global_tokens(n_global):
         is_global_attn=bool(n_global),
     )[0]
     torch.testing.assert_close(ours(x(n), Context(), None)[0], want, rtol=0, atol=1e-6)
-    recipe = kf.relative("longformer", d_model=D, n_layers=1, n_heads=H, d_ff=F, vocab_size=V, window=8, n_global=1)
+    recipe = kf.relative(
+        "longformer", size="base", d_model=D, n_layers=1, n_heads=H, d_ff=F, vocab_size=V, window=8, n_global=1
+    )
     if n_global == 1:
         assert recipe.model.encoder.blocks[0].parts[0].pattern == near | Global(n=1)
 

@@ -28,7 +28,7 @@ CONFIG = {
 
 
 def learner(name, **numbers):
-    recipe = kf.relative(name, **TOY | numbers)
+    recipe = kf.relative(name, size="base", **TOY | numbers)
     learn = Learner(kf.build(recipe).double(), recipe.objective, Vocabulary(V)).double()
     torch.manual_seed(0)
     for p in learn.parameters():
@@ -189,7 +189,7 @@ def test_electra_is_the_pair_of_masked_lm_and_pre_training(d_inner):
 
 
 def test_distilbert_has_the_shape_of_theirs():
-    ours = kf.relative("distilbert", **TOY).model
+    ours = kf.relative("distilbert", size="base", **TOY).model
     config = transformers.DistilBertConfig(
         vocab_size=V, dim=D, n_layers=2, n_heads=H, hidden_dim=F, max_position_embeddings=32
     )

@@ -22,12 +22,12 @@ MILLIONS = {
 
 @pytest.mark.parametrize(("name", "more"), MILLIONS)
 def test_rows_have_the_published_parameters(name, more):
-    found = cost(kf.relative(name, **BASE, **dict(more)).model, 512).params
+    found = cost(kf.relative(name, size="base", **BASE, **dict(more)).model, 512).params
     # the table rounds to a million; here attention and experts have biases, 0.7 million in 192 experts of full width
     assert found / 1e6 == pytest.approx(MILLIONS[name, more], abs=1.0, rel=2e-3)
 
 
 def test_experts_and_gates_cost_a_token_what_dense_layers_do():
-    plain = cost(kf.relative("vanilla-pre", **BASE).model, 512).flops_per_token
+    plain = cost(kf.relative("vanilla-pre", size="base", **BASE).model, 512).flops_per_token
     for name in ("glu", "moe", "switch"):
-        assert cost(kf.relative(name, **BASE).model, 512).flops_per_token == pytest.approx(plain, rel=0.02)
+        assert cost(kf.relative(name, size="base", **BASE).model, 512).flops_per_token == pytest.approx(plain, rel=0.02)

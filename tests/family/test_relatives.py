@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import kinfolk as kf
 from kinfolk.compare.measures import HIGHER
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
 from kinfolk.core.plain import dumps, loads
 from kinfolk.core.rng import Rng
@@ -24,6 +25,7 @@ from kinfolk.ops import attend as executor
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
+PAIRED = [name for name in NAMES if kf.about(name).topology == "encoder-decoder"]
 TOY = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64}
 V = TOY["vocab_size"]
 LENGTHS = [1, 2, 13]
@@ -67,6 +69,15 @@ def run(m, t, keep=None, source=None, **kwargs):
 def said(x, n):
     """Return what is said of the first n tokens; who judges them all together says it once."""
     return x[:, :n] if x.ndim == 3 else x
+
+
+def test_no_list_of_cases_has_lost_any():
+    """What relatives say of themselves decides which tests they have; the model must say the same."""
+    models = {name: recipe(name).model for name in NAMES}
+    assert [name for name, m in models.items() if m.decoder is not None] == CAUSAL
+    assert [name for name, m in models.items() if m.decoder is not None and m.encoder is not None] == PAIRED
+    assert {kf.about(name).input for name in NAMES} == set(READS)
+    assert min(map(len, (CAUSAL, PAIRED, [name for name in NAMES if name not in CAUSAL]))) > 10
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -131,11 +142,9 @@ def test_padding_and_what_stands_there_change_nothing(name):
         torch.testing.assert_close(said(run(m, padded, keep).logits, 9), alone, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAIRED)
 def test_source_padding_changes_nothing(name):
     m = model(name)
-    if m.spec.topology != "encoder-decoder":
-        pytest.skip("no source")
     t, source = tokens(2, 5), tokens(2, 6, seed=3)
     keep = torch.arange(10).expand(2, 10) < 6
     padded = torch.cat([source, torch.full((2, 4), 11)], 1)
@@ -152,11 +161,10 @@ def test_an_example_does_not_see_its_neighbours_in_the_batch(name):
         torch.testing.assert_close(run(m, t[i : i + 1]).logits[0], together[i], rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in PAIRED and kf.about(name).input == "tokens"])
 def test_packed_documents_equal_separate_runs(name):
+    """Neither pairs nor pictures are packed."""
     m = model(name)
-    if m.spec.topology == "encoder-decoder" or kf.about(name).input == "image":
-        pytest.skip("pairs and pictures are not packed")
     a, b = tokens(1, 5), tokens(1, 8, seed=1)
     where = torch.tensor([[0] * 5 + [1] * 8])
     positions = torch.tensor([[*range(5), *range(8)]])
@@ -399,4 +407,40 @@ PAPER = {"vanilla": 65e6, "vanilla-pre": 65e6, "gpt": 117e6, "gpt2": 124e6, "ber
 @pytest.mark.parametrize("name", PAPER)
 def test_base_has_the_parameters_of_the_paper(name):
     # the paper of the Transformer rounds generously: 37,000 shared pieces make 63.1 million
-    assert cost(kf.relative(name).model, 16).params == pytest.approx(PAPER[name], rel=0.03)
+    assert cost(kf.relative(name, size="base").model, 16).params == pytest.approx(PAPER[name], rel=0.03)
+
+
+def test_one_size_is_the_default_everywhere():
+    """In Python and on every command line."""
+    import inspect
+
+    from kinfolk.cli.main import parser_of, verbs
+    from kinfolk.compare import compare
+    from kinfolk.family.making import make
+    from kinfolk.family.sizes import DEFAULT_SIZE, SIZES
+    from kinfolk.rl.recipe import policy
+
+    functions = (make, compare, policy)
+    found = {f.__name__: inspect.signature(f).parameters["size"].default for f in functions}
+    for verb in verbs():
+        # `--size` of a benchmark is another thing: it has no names of sizes in its help
+        sized = [a for a in parser_of(verb)._actions if "--size" in a.option_strings and a.default in SIZES]
+        found |= {f"kin {verb}": action.default for action in sized}
+    assert len(found) > 5
+    assert set(found.values()) == {DEFAULT_SIZE}
+    assert kf.relative("gpt2") == kf.relative("gpt2", size=DEFAULT_SIZE)
+
+
+def test_a_number_that_is_nearly_right_is_named():
+    """In Python, for one relative on the command line, and for several."""
+    from kinfolk.compare.contestants import gather
+    from kinfolk.family.making import divided
+
+    ways = (
+        lambda: kf.relative("gpt2", n_layer=3),
+        lambda: divided(["n_layer=3"], {"n_layers": 2}, "gpt2"),
+        lambda: gather(["gpt2"], assignments=["n_layer=3"]),
+    )
+    for way in ways:
+        with pytest.raises(SpecError, match="did you mean 'n_layers'"):
+            way()

@@ -43,7 +43,7 @@ def away(recipe, seed=1):
 
 def vit(height=8, width=12, channels=3, **numbers):
     numbers = TOY | {"patch": 4, "n_classes": 5, "max_len": height * width * channels} | numbers
-    return kf.relative("vit", image_width=width, channels=channels, **numbers)
+    return kf.relative("vit", size="base", image_width=width, channels=channels, **numbers)
 
 
 def hugging_face(ours, height, width):
@@ -137,7 +137,9 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES)
 def test_the_sizes_of_the_paper_have_its_parameters(size):
     patch, d_model, n_layers, n_heads, d_ff, params = SIZES[size]
-    recipe = kf.relative("vit", patch=patch, d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff)
+    recipe = kf.relative(
+        "vit", size="base", patch=patch, d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff
+    )
     found = cost(recipe.model, recipe.model.max_len, scored=1 / recipe.model.max_len)
     assert found.params == params
     if size == "B/16":
@@ -202,7 +204,7 @@ def test_what_makes_pictures_is_no_judge():
 
 def maker(name="image-transformer", height=6, width=4, channels=3, **numbers):
     numbers = TOY | {"max_len": height * width * channels} | numbers
-    return kf.relative(name, image_width=width, channels=channels, **numbers)
+    return kf.relative(name, size="base", image_width=width, channels=channels, **numbers)
 
 
 def with_pattern(recipe, pattern):
@@ -268,28 +270,30 @@ def sees(recipe, q, k):
 
 
 def test_a_planted_pattern_is_made_again():
-    """Every pixel copies the one above it: after training, rows that are given go on to the bottom."""
-    torch.manual_seed(0)
+    """Every pixel copies the one above it: after training, rows that are given go on to the bottom.
+
+    How many steps that takes depends on rounding and so on the CPU (about 250 of 1,000); that it is learnt does not.
+    """
     recipe = maker("image-transformer-2d", 6, 4, 1, d_model=32, n_heads=4, block_height=2, block_width=2, above=2)
     learn = Learner(kf.build(recipe, seed=0), recipe.objective, Vocabulary(V))
     optimiser = torch.optim.AdamW(learn.parameters(), lr=5e-3)
-    g = torch.Generator().manual_seed(0)
-    for step in range(350):
-        tops = torch.randint(0, 2, (16, 1, 4), generator=g) * 100 + 57
-        batch = Batch(index=torch.arange(16) + 16 * step, tokens=tops.repeat(1, 6, 1).flatten(1))
-        loss = learn(learn.prepare(batch, Rng(0)))
+    tops = torch.cartesian_prod(*[torch.tensor([57, 157])] * 4)
+    batch = learn.prepare(Batch(index=torch.arange(16), tokens=tops.repeat(1, 6)), Rng(0))
+    order = recipe.objective.grid.order(24)
+
+    def copied(top):
+        """Tell whether a picture goes on as its first two rows, those of the first blocks, begin."""
+        picture = top.repeat(6)[order].tolist()
+        return kf.generate(learn.model.eval(), [1, *picture[:8]], max_new=16, greedy=True) == [1, *picture]
+
+    for step in range(1000):
+        loss = learn.train()(batch)
         optimiser.zero_grad()
         (loss.total / loss.count).backward()
         optimiser.step()
-    order = recipe.objective.grid.order(24)
-    for top in ([57, 157, 157, 57], [157, 57, 157, 157]):
-        picture = torch.tensor(top).repeat(6)
-        given = picture[order][:4].tolist()
-        out = kf.generate(learn.model, [1, *given], max_new=20, greedy=True)
-        made = torch.tensor(out[1:])[order.argsort()]
-        # the right half of the first row is free to be anything, and then goes on downwards
-        assert torch.equal(made.view(6, 4), made.view(6, 4)[:1].expand(6, 4))
-        assert made[:2].tolist() == top[:2]
+        if step % 50 == 49 and all(map(copied, tops[::3])):
+            return
+    pytest.fail(f"after 1000 steps: {loss.total / loss.count:.3f} nats, where 0.116 cannot be known")
 
 
 def test_bits_per_dimension_are_nats_over_values():

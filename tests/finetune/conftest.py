@@ -64,5 +64,5 @@ def make_run(out, name, words, **numbers):
     folder.create(out, dumps(recipe), run, words)
     model = build(recipe, 0)
     save_model(model, out / "aside")
-    (out / "aside" / "model.safetensors").rename(out / "model.safetensors")
+    folder.add(out, folder.WEIGHTS, lambda file: (out / "aside" / "model.safetensors").rename(file))
     return out

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 import kinfolk as kf
 from kinfolk.cli.main import main
@@ -12,6 +13,8 @@ from kinfolk.data import Tokenizer
 from kinfolk.finetune.run import prepare
 from kinfolk.finetune.source import open_source
 from kinfolk.finetune.task import Task, choose
+from kinfolk.train.parallel import Team
+from kinfolk.train.run import make_job
 from tests.finetune.conftest import BAD, FILL, GOOD, make_run, rows, write_csv
 
 SHORT = ("--steps", "2", "--batch-size", "4", "--quiet", "--no-tensorboard", "--json")
@@ -53,6 +56,28 @@ def test_tags_of_words(run, tmp_path, capsys):
     assert "entity-f1" in found["valid"]
 
 
+@pytest.mark.parametrize("name", ["bert", "longformer"])
+@pytest.mark.parametrize("task", ["classify", "pairs", "multi-label", "regress", "tag"])
+def test_a_pretrained_encoder_reads_what_its_tokenizer_writes(name, task, words, tmp_path):
+    """The opening and closing tokens it was pretrained with, whatever is asked, where its makers put them."""
+    marks = [("[CLS]", words.cls), ("[SEP]", words.sep), ("[END]", words.eos)]
+    words.inner.post_processor = TemplateProcessing("[CLS] $A [END]", "[CLS] $A [SEP] $B:1 [END]:1", marks)
+    source = open_source(make_run(tmp_path / "run", name, words))
+    texts = [row["text"] for row in rows(8)]
+    file = tmp_path / ("a.conll" if task == "tag" else "a.jsonl")
+    if task == "tag":
+        file.write_text("\n\n".join("\n".join(f"{w}\tO" for w in text.split()) for text in texts))
+    else:
+        labels = {"regress": [0.5, 1.5], "multi-label": [["x", "y"], ["z"]]}.get(task, ["no", "yes"])
+        write_rows(file, [{"text": t, "second": texts[0], "label": labels[i % 2]} for i, t in enumerate(texts)])
+    made = prepare(source, Task(task, second="second" if task == "pairs" else ""), (file, file))
+    batch, _ = make_job(made.recipe, made.data, 0).read(1, Team())
+    second = [texts[0]] if task == "pairs" else []
+    expected = {tuple(words.inner.encode(text, *second).ids) for text in texts}
+    read = [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, batch.keep, strict=True)]
+    assert set(read) == expected
+
+
 def test_answers_in_contexts(run, tmp_path, capsys):
     context, found = "the film was good and it seemed lovely", []
     for i, word in enumerate((*GOOD[:2], "film") * 4):
@@ -69,6 +94,7 @@ def test_answers_in_contexts(run, tmp_path, capsys):
     assert "answer-f1" in result["valid"]
 
 
+@pytest.mark.filterwarnings("ignore::kinfolk.data.unknown.UnknownTokens")
 def test_text_and_pairs_are_gone_on_with(words, tmp_path, capsys):
     gpt = make_run(tmp_path / "gpt", "gpt2", words)
     text = tmp_path / "a.txt"

@@ -237,6 +237,6 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="recurrent layers"):
         kf.build(kf.relative("vanilla", size="tiny", **NUMBERS).model.replace(bridge=Ends()))
     with pytest.raises(SpecError, match="general"):
-        kf.relative("luong", score="genral")
+        kf.relative("luong", size="base", score="genral")
     with pytest.raises(SpecError, match="lstm"):
-        kf.relative("seq2seq", cell="lsmt")
+        kf.relative("seq2seq", size="base", cell="lsmt")

@@ -116,6 +116,37 @@ def test_attention_dropout_is_off_in_evaluation_and_unbiased_in_training():
     assert (mean - still).abs().mean() < 0.1 * still.abs().mean()
 
 
+@pytest.mark.parametrize("kind", [Attention, CrossAttention])
+def test_dropout_drops_weights_of_attention_in_training_only(kind):
+    torch.manual_seed(0)
+    pattern = {"pattern": Causal()} if kind is Attention else {}
+    part, ctx = kind(n_heads=4, dropout=0.5, **pattern).build(DIMS).double(), Context(memory=Memory(x(7)))
+    assert not torch.equal(part(x(9), ctx, None)[0], part(x(9), ctx, None)[0])
+    still = part.eval()(x(9), ctx, None)[0]
+    assert torch.equal(still, part(x(9), ctx, None)[0])
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("pattern", [Full(), *PATTERNS[:2]], ids=repr)
+def test_padding_is_not_attended_to(pattern, side):
+    attention, full = layer(pattern), x(8)
+    alone, _ = attention(full, Context(), None)
+    order = (full, x(3)) if side == "right" else (x(3), full)
+    keep = torch.cat([torch.full((2, part.shape[1]), part is full) for part in order], 1)
+    padded = torch.cat(order, 1)
+    got, _ = attention(padded, Context(padding=Padding(keep, right=side == "right")), None)
+    torch.testing.assert_close(got[keep].view_as(alone), alone, rtol=1e-10, atol=1e-12)
+
+
+def test_padding_of_the_encoder_is_not_attended_to():
+    torch.manual_seed(0)
+    cross, memory = CrossAttention(n_heads=4).build(DIMS).double(), x(6)
+    alone, _ = cross(x(5), Context(memory=Memory(memory)), None)
+    longer, keep = torch.cat([memory, x(3)], 1), torch.arange(9).expand(2, 9) < 6
+    got, _ = cross(x(5), Context(memory=Memory(longer, keep)), None)
+    torch.testing.assert_close(got, alone, rtol=1e-10, atol=1e-12)
+
+
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="d_model 12 is not a multiple of n_heads 5"):
         Attention(n_heads=5).build(DIMS)

@@ -82,7 +82,7 @@ def test_a_memory_has_no_gradient_is_forgotten_by_rows_and_comes_back_from_tenso
 
 def test_an_lstm_model_reads_a_row_in_segments():
     toy = {"d_model": 8, "n_layers": 2, "vocab_size": 11, "max_len": 32, "dropout": 0.0}
-    model = kf.build(kf.relative("lstm", **toy), seed=1).double()
+    model = kf.build(kf.relative("lstm", size="base", **toy), seed=1).double()
     tokens = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
     want, memory, got = model(tokens).logits, model.new_memory(), []
     for part in tokens.split([4, 3, 2], dim=1):

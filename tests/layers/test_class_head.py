@@ -168,7 +168,7 @@ def test_what_is_refused():
         ClassHead(n_classes=2, d_hidden=-1)
     with pytest.raises(SpecError, match="features: unknown 'al'"):
         PairHead(n_classes=2, features="al")
-    with pytest.raises(SpecError, match="two layers need one between"):
+    with pytest.raises(SpecError, match="activation: unknown 'none'"):
         PairHead(n_classes=2, activation="none")
     with pytest.raises(ShapeError, match="3 sequences are no pairs"):
         built(PairHead(n_classes=2)).answer(states()[:3], None)

@@ -206,3 +206,17 @@ def test_the_longest_sequence_is_what_every_layer_can_take():
     assert model.limit is None
     model.encoder.blocks[0].parts[0] = layer()
     assert model.limit == 16
+
+
+def test_the_default_rank_does_not_grow_with_the_positions():
+    """Else the default cost would be quadratic: operations of a token are the same at any length."""
+    from kinfolk.core.cost import Shape
+
+    def looks(max_len):
+        recipe = kf.relative("linformer", size="tiny", max_len=max_len)
+        (look,) = {part for block in recipe.model.encoder.blocks for part in block.parts if part.kind == "linformer"}
+        return look, look.cost(recipe.model.dims, Shape(max_len, 0)).flops
+
+    assert looks(512)[0].rank == 128
+    # the slots are projected once for all positions, so a longer text costs each of them a little less
+    assert looks(16384)[1] <= looks(4096)[1] <= looks(1024)[1]

@@ -178,7 +178,7 @@ def test_any_convolution_stands_in_any_body():
 
 
 def test_layers_reach_further_with_depth_and_keep_looking_across():
-    model = kf.relative("lightweight-conv", n_layers=8).model
+    model = kf.relative("lightweight-conv", size="base", n_layers=8).model
     for stack, direction in ((model.encoder, "both"), (model.decoder, "past")):
         assert [block.parts[0].kernel for block in stack.blocks] == [3, 7, 15, 31, 31, 31, 31, 31]
         assert {block.parts[0].direction for block in stack.blocks} == {direction}

@@ -113,13 +113,18 @@ def test_other_attention_takes_it_too_but_lends_no_maps():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Disentangled(terms=("c2c",)), "terms: unknown 'c2c'"),
+        (lambda: Disentangled(terms=("c2c",)), r"terms\[0\]: unknown 'c2c'"),
         (lambda: Disentangled(maps="other"), "maps: unknown 'other'"),
         (lambda: Disentangled(buckets=1), "buckets: 1"),
         (lambda: Disentangled(buckets=20).build(dims(), (1, 1)), "farthest: 7 leaves nothing to 20 buckets"),
         (lambda: Disentangled().build(dims()), "not to an embedding"),
         (lambda: DisentangledAttention(n_heads=2, n_kv_heads=1), "n_kv_heads: 1"),
-        (lambda: DisentangledAttention(n_heads=2, position=kf.relative("bert").model.embedding.position), "'learned'"),
+        (
+            lambda: DisentangledAttention(
+                n_heads=2, position=kf.relative("bert", size="base").model.embedding.position
+            ),
+            "'learned'",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(make, words):

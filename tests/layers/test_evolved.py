@@ -168,7 +168,7 @@ def test_dropout_falls_inside_the_branches():
 
 @pytest.mark.parametrize(("n_heads", "doubled"), [(2, 4), (8, 16), (12, 16), (16, 16), (24, 24)])
 def test_the_first_attention_has_up_to_sixteen_heads(n_heads, doubled):
-    spec = kf.relative("evolved", d_model=48 * 8, n_heads=n_heads).model
+    spec = kf.relative("evolved", size="base", d_model=48 * 8, n_heads=n_heads).model
     assert spec.decoder.blocks[0].parts[0].parts[0].n_heads == doubled
 
 
@@ -182,16 +182,16 @@ def test_it_has_the_parameters_of_its_formula():
     decoder += 7 * 2 * d + 2 * d * d + d + dense + 5 * norm
     table = 32128 * d
     biases = 6 * 4 * d + 6 * 4 * 4 * d
-    found = cost(kf.relative("evolved", **BASE).model, 512).params
+    found = cost(kf.relative("evolved", size="base", **BASE).model, 512).params
     assert found == 6 * (encoder + decoder) + biases + table + 2 * norm
     # the modification table has 217 million, with a first attention twice as wide
-    kept = cost(kf.relative("evolved", **BASE, n_first_heads=24, d_first_head=64).model, 512).params
+    kept = cost(kf.relative("evolved", size="base", **BASE, n_first_heads=24, d_first_head=64).model, 512).params
     assert kept == found + 6 * (4 * d * d + 3 * d)
     assert kept / 1e6 == pytest.approx(217, abs=1.0)
 
 
 def test_the_paper_has_three_layers_and_four():
-    spec = kf.relative("evolved").model
+    spec = kf.relative("evolved", size="base").model
     assert (spec.encoder.n_layers, spec.decoder.n_layers) == (3, 4)
 
 

@@ -265,7 +265,7 @@ def test_balance_keeps_all_experts_at_work():
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="unknown 'al'; did you mean 'all'"):
         Top2(second="al")
-    with pytest.raises(SpecError, match="n_experts 0"):
+    with pytest.raises(SpecError, match="n_experts: 0 is not allowed; at least 1"):
         Experts(n_experts=0, d_ff=3)
     with pytest.raises(SpecError, match="takes 1 to 2 experts"):
         Experts(n_experts=2, d_ff=3, router=NoisyTopK(k=3)).build(dims())

@@ -83,8 +83,8 @@ def test_gates_at_equal_parameters():
     gated = Gated.at_equal_parameters(dense, "swish")
     assert gated.d_ff == 2048
     assert gated.cost(dims, None).params == dense.cost(dims, None).params == 2 * 768 * 3072
-    base = kf.relative("geglu").model
-    assert cost(base, 16).params < cost(kf.relative("vanilla-pre").model, 16).params
+    base = kf.relative("geglu", size="base").model
+    assert cost(base, 16).params < cost(kf.relative("vanilla-pre", size="base").model, 16).params
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
@@ -157,7 +157,7 @@ def test_rows_of_the_table_are_set_by_paths():
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="unknown 'swihs'; did you mean 'swish'"):
         Gated(d_ff=3, activation="swihs")
-    with pytest.raises(SpecError, match="at least one position"):
+    with pytest.raises(SpecError, match="size: 0 is not allowed; at least 1"):
         Chunked(part=Dense(d_ff=3), size=0)
     with pytest.raises(SpecError, match="'experts' compete"):
         Chunked(part=Experts(n_experts=2, d_ff=3))

@@ -185,5 +185,5 @@ def test_what_cannot_be_is_refused():
     embedding = Adaptive(cutoffs=CUT).build(DIMS)
     with pytest.raises(SpecError, match=r"must cut at \[7, 19\] as the embedding, not \[7, 20\]"):
         AdaptiveSoftmax(cutoffs=(7, 20), weights="tied").build(DIMS, embedding)
-    with pytest.raises(SpecError, match="at least one"):
+    with pytest.raises(SpecError, match="n_components: 0 is not allowed; at least 1"):
         MixtureHead(n_components=0)

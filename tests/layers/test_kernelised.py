@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps, Visible
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.kernelised import LinearAttention, Performer
@@ -243,7 +243,7 @@ def test_what_cannot_be_is_refused(spec):
     with pytest.raises(SpecError, match="cannot decode step by step"):
         spec(n_heads=2, direction="both").build(DIMS).new_state(1, 4)
     with pytest.raises(ShapeError, match="single pairs cannot be hidden"):
-        spec(n_heads=2).build(DIMS)(x(3).float(), Context(visible_BLM=torch.ones(2, 3, 3)), None)
+        spec(n_heads=2).build(DIMS)(x(3).float(), Context(visible=Visible(torch.ones(2, 3, 3))), None)
 
 
 def test_a_performer_says_what_it_does_not_know():
@@ -251,7 +251,7 @@ def test_a_performer_says_what_it_does_not_know():
         Performer(n_heads=2, kernel="softmx")
     with pytest.raises(SpecError, match="rows: unknown 'iid'"):
         Performer(n_heads=2, rows="iid")
-    with pytest.raises(SpecError, match="must not be negative"):
+    with pytest.raises(SpecError, match="n_features: -1 is not allowed; at least 0"):
         Performer(n_heads=2, n_features=-1)
 
 

@@ -60,7 +60,7 @@ def test_neighbours_learn_from_each_other():
 
 
 def test_what_is_no_mixture_is_refused():
-    with pytest.raises(SpecError, match="n_components: 0 must be at least 1"):
+    with pytest.raises(SpecError, match="n_components: 0 is not allowed; at least 1"):
         LogisticMixture(n_components=0)
     with pytest.raises(SpecError, match="leaves no two values after the first 39 ids"):
         LogisticMixture(first=39).build(DIMS, Tokens().build(DIMS))

@@ -6,7 +6,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps, Visible
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.attention import Attention
 from kinfolk.layers.compressed import MemoryCompressed
@@ -199,7 +199,7 @@ def test_scores_are_a_third_and_no_mask_is_made():
 
 
 def test_layers_alternate_and_begin_with_a_local_one():
-    model = kf.relative("dmca").model
+    model = kf.relative("dmca", size="base").model
     kinds = ["L" if block.parts[0].kind == "attention" else "M" for block in model.decoder.blocks]
     assert "".join(kinds) == "LMLML"
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="d_model 12 is not a multiple of n_heads 5"):
         MemoryCompressed(n_heads=5).build(DIMS)
     with pytest.raises(ShapeError, match=r"memory-compressed: .* cannot follow who may see whom"):
-        layer()(x(3), Context(visible_BLM=torch.ones(2, 3, 3, dtype=torch.bool)), None)
+        layer()(x(3), Context(visible=Visible(torch.ones(2, 3, 3, dtype=torch.bool))), None)
     state = layer().new_state(2, 4)
     with pytest.raises(ShapeError, match="position 5 does not fit"):
         layer()(x(6), Context(), state)

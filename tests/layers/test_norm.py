@@ -75,5 +75,5 @@ def test_shift_and_scale_are_one_number_each():
 
 @pytest.mark.parametrize("part", [0.0, -0.1, 1.1])
 def test_a_share_of_the_channels_lies_between_none_and_all(part):
-    with pytest.raises(SpecError, match="share of the channels"):
+    with pytest.raises(SpecError, match=r"^part: .* is not allowed; above 0 and at most 1$"):
         RMSNorm(part=part)

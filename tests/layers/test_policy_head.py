@@ -80,9 +80,9 @@ def test_measurements_are_mapped():
 
 
 def test_refusals():
-    with pytest.raises(SpecError, match="n_actions must be at least 1"):
+    with pytest.raises(SpecError, match="n_actions: 0 is not allowed; at least 1"):
         PolicyHead(n_actions=0)
-    with pytest.raises(SpecError, match="n_features must be at least 1"):
+    with pytest.raises(SpecError, match="n_features: 0 is not allowed; at least 1"):
         Features(n_features=0)
     module = Features(n_features=3).build(DIMS)
     with pytest.raises(ShapeError, match=r"\[batch, length, 3\], got shape \(2, 4, 5\)"):

@@ -55,7 +55,9 @@ def test_sinusoids_go_on_for_ever_and_tables_end():
 
 def depth_time_model(order):
     blocks = 1 + max(order)
-    recipe = kf.relative("gpt2", d_model=12, n_layers=blocks, n_heads=2, d_ff=20, vocab_size=9, max_len=16, dropout=0.0)
+    recipe = kf.relative(
+        "gpt2", size="base", d_model=12, n_layers=blocks, n_heads=2, d_ff=20, vocab_size=9, max_len=16, dropout=0.0
+    )
     stack = recipe.model.decoder.replace(order=order, position=DepthTime())
     model = recipe.model.replace(decoder=stack, embedding=recipe.model.embedding.replace(position=NoPosition()))
     return build_model(model, 1).double().eval()

@@ -61,7 +61,7 @@ def test_what_was_read_is_reported():
 
 def test_the_memory_stands_in_the_last_layer_but_one():
     for n_layers, place in ((1, 0), (2, 0), (12, 10)):
-        blocks = kf.relative("product-key-memory", n_layers=n_layers).model.decoder.blocks
+        blocks = kf.relative("product-key-memory", size="base", n_layers=n_layers).model.decoder.blocks
         assert [block.parts[1].kind == "product-key" for block in blocks] == [n == place for n in range(n_layers)]
 
 

@@ -125,7 +125,7 @@ def test_rezero_starts_as_the_identity_and_moves_its_numbers_first():
     assert all((grad > 0) == name.endswith("alpha") for name, grad in grads.items())
     # not one channel each, and nothing that weight decay could reach
     assert all(p.numel() == 1 for name, p in m.named_parameters() if name.endswith("alpha"))
-    decayed = kf.relative("rezero").training.optimiser.build(m).param_groups[0]["names"]
+    decayed = kf.relative("rezero", size="base").training.optimiser.build(m).param_groups[0]["names"]
     assert not [name for name in decayed if name.endswith("alpha")]
 
 

@@ -232,7 +232,7 @@ def test_a_memory_of_the_future_is_refused():
 
 def model(**numbers):
     toy = {"d_model": 32, "n_layers": 3, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64, "dropout": 0.0}
-    return kf.build(kf.relative("transformer-xl", **toy | numbers), seed=1).double()
+    return kf.build(kf.relative("transformer-xl", size="base", **toy | numbers), seed=1).double()
 
 
 @pytest.mark.parametrize(
@@ -279,5 +279,5 @@ def test_recomputing_blocks_reads_the_same_memory():
 
 def test_who_remembers_nothing_says_so():
     toy = {"d_model": 32, "n_layers": 1, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64}
-    assert kf.build(kf.relative("gpt2", **toy)).new_memory() is None
-    assert kf.build(kf.relative("bert", **toy)).new_memory() is None
+    assert kf.build(kf.relative("gpt2", size="base", **toy)).new_memory() is None
+    assert kf.build(kf.relative("bert", size="base", **toy)).new_memory() is None

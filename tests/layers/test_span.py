@@ -208,9 +208,10 @@ def test_learned_spans_of_a_model_can_be_read():
 def test_a_share_stays_between_nothing_and_everything():
     module = layer(SPANS[0]).train()
     module.span.share_H.data.copy_(torch.tensor([-0.2, 0.4, 1.3]))
-    before = module.eval()(x(9), Context(), None)[0]
+    before = module(x(9), Context(), None)[0]
     assert module.span.share_H.tolist() == pytest.approx([-0.2, 0.4, 1.3])
-    after = module.train()(x(9), Context(), None)[0]
+    module.span.at_step(1)
+    after = module(x(9), Context(), None)[0]
     assert_exact(before, after)
     assert module.span.share_H.tolist() == pytest.approx([0.0, 0.4, 1.0])
     # at 0 the gradient can bring it back
@@ -221,13 +222,14 @@ def test_a_share_stays_between_nothing_and_everything():
 def test_a_large_penalty_shrinks_all_spans():
     module = layer(AdaptiveSpan(max_span=11, ramp=3, penalty=10.0)).train()
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
-    for _ in range(20):
+    for step in range(1, 21):
+        module.span.at_step(step)
         losses = {}
         out = module(x(9), Context(side_losses=losses), None)[0]
         (out.pow(2).mean() + losses["span"]).backward()
         optimiser.step()
         optimiser.zero_grad()
-    module(x(9), Context(), None)
+    module.span.at_step(21)
     assert module.span.share_H.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -249,7 +251,7 @@ def test_counts_its_parameters_and_refuses_what_cannot_be():
         n = sum(p.numel() for p in spec.build(DIMS).parameters())
         assert spec.cost(DIMS, Shape(7)).params == n
         assert n - Attention(n_heads=3).cost(DIMS, Shape(7)).params == extra
-    with pytest.raises(SpecError, match="ramp 0 must be at least 1"):
+    with pytest.raises(SpecError, match="ramp: 0 is not allowed; at least 1"):
         AdaptiveSpan(ramp=0)
     with pytest.raises(SpecError, match="cannot decode step by step"):
         layer(SPANS[0], Full()).new_state(1, 4)

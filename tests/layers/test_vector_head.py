@@ -12,7 +12,7 @@ NUMBERS = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "vocab_size":
 
 
 def encoder(**choices):
-    return kf.build(kf.relative("bert", **NUMBERS, **{"model.head": VectorHead(**choices)})).eval()
+    return kf.build(kf.relative("bert", size="base", **NUMBERS, **{"model.head": VectorHead(**choices)})).eval()
 
 
 @pytest.mark.parametrize("pool", ["first", "last", "mean", "max"])

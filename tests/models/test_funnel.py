@@ -5,7 +5,7 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Padding
+from kinfolk.core.context import Context, Padding, Visible
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.family.assembly import stack
 from kinfolk.layers.position import sinusoids
@@ -197,7 +197,7 @@ def test_listeners_hear_the_levels():
 
 
 def test_layers_are_split_over_levels():
-    funnel = kf.relative("funnel").model.encoder
+    funnel = kf.relative("funnel", size="base").model.encoder
     assert [level.n_layers for level in funnel.levels] == [4, 4, 4]
     assert (funnel.top.n_layers, funnel.n_layers, funnel.n_sublayers) == (2, 14, 28)
     assert [level.n_layers for level in spec(n_levels=4).encoder.levels] == [1, 2, 1, 2]
@@ -225,4 +225,4 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="cannot be a decoder"):
         kf.build(gpt.replace(decoder=funnel))
     with pytest.raises(ShapeError):
-        built(spec()).encoder(inputs(3), Context(visible_BLM=torch.ones(2, 3, 3, dtype=torch.bool)), None)
+        built(spec()).encoder(inputs(3), Context(visible=Visible(torch.ones(2, 3, 3, dtype=torch.bool))), None)

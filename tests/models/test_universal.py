@@ -260,7 +260,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ShapeError, match="together"):
         m(x, Context(memory=Memory(memory), group_BL=torch.zeros(3, 11).long()), None)
     with pytest.raises(SpecError, match="transition"):
-        kf.relative("universal", transition="convolutoin")
+        kf.relative("universal", size="base", transition="convolutoin")
     with pytest.raises(SpecError, match="odd"):
         ConvTransition(d_ff=3, kernels=(3, 4))
 

@@ -18,7 +18,7 @@ V = 31
 
 
 def learner(**changes):
-    recipe = kf.relative("al-rfou", **TOY)
+    recipe = kf.relative("al-rfou", size="base", **TOY)
     objective = recipe.objective.replace(**changes)
     learn = Learner(kf.build(recipe).double(), objective, Vocabulary(V)).train()
     torch.manual_seed(0)
@@ -122,7 +122,7 @@ def test_the_run_tells_how_far_it_is():
 
 
 def test_positions_are_told_again_in_every_layer():
-    model = kf.build(kf.relative("al-rfou", **TOY)).double()
+    model = kf.build(kf.relative("al-rfou", size="base", **TOY)).double()
     tables = model.decoder.position.tables
     assert len(tables) == 4
     t = torch.randint(7, V, (1, 8), generator=torch.Generator().manual_seed(1))
@@ -139,7 +139,7 @@ def test_positions_are_told_again_in_every_layer():
 @pytest.mark.parametrize(("n_layers", "millions"), [(12, 41), (64, 219)])
 def test_the_size_is_that_of_the_paper(n_layers, millions):
     # 44 and 235 million with the output layers that are only for training
-    params = cost(kf.relative("al-rfou", n_layers=n_layers).model, 512).params
+    params = cost(kf.relative("al-rfou", size="base", n_layers=n_layers).model, 512).params
     assert round(params / 1e6) == millions
 
 

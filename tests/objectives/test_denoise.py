@@ -153,6 +153,16 @@ def test_lengths_are_poisson_and_empty_spans_are_among_them():
         assert seen[k] / n == pytest.approx(expected, abs=5 * math.sqrt(expected / n))
 
 
+@pytest.mark.parametrize("mean", [0.5, 1.0])
+def test_empty_spans_come_along_at_the_smallest_budget(mean):
+    """Lengths are drawn until one is not empty, so empty ones are geometric: odds p / (1 - p) with p = exp(-mean)."""
+    n, p = 4000, math.exp(-mean)
+    found = [Infilling(mean_span=mean).lengths(1, draw(seed)) for seed in range(n)]
+    assert all(lengths.tolist() == [1] for lengths, _ in found)
+    error = math.sqrt(p / n) / (1 - p)
+    assert sum(empty for _, empty in found) / n == pytest.approx(p / (1 - p), abs=5 * error)
+
+
 def test_spans_lie_anywhere():
     """One span of two among five: four places, as likely; two of one: six ways."""
     from kinfolk.objectives.noise import _firsts

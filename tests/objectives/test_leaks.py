@@ -184,7 +184,7 @@ def test_of_pairs_neither(name):
     objective, topology = (
         cases()[name]
         if name in cases()
-        else next(case for case in cases().values() if case[0].kind == kf.relative(name).objective.kind)
+        else next(case for case in cases().values() if case[0].kind == kf.relative(name, size="base").objective.kind)
     )
     asked, share = shares(objective, topology, pairs())
     assert asked > ROWS

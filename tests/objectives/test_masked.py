@@ -90,6 +90,20 @@ def test_specials_end_a_run():
         assert (row[chosen] != 4).all()
 
 
+def test_a_run_does_not_reach_across_a_special():
+    """Units a b | c d, tried in the order b, a, c, d with runs of two: b alone, because c is behind a special."""
+
+    class Draw:
+        def choice(self, longest, n, p):
+            return np.full(n, longest - 1)
+
+        def permutation(self, n):
+            return np.array([1, 0, 2, 3])
+
+    begins, sizes = np.array([0, 1, 3, 4]), np.ones(4, dtype=int)
+    assert MaskedLM(longest=2)._runs(begins, sizes, 2, Draw()).tolist() == [0, 1]
+
+
 @pytest.mark.parametrize("objective", [MaskedLM(), MaskedLM(unit="word"), MaskedLM(unit="word", longest=3)])
 def test_draws_depend_on_the_seed_and_the_example_only(objective):
     read = text(6, 50)

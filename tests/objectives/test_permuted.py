@@ -27,7 +27,7 @@ def tokens(batch, length, seed=0):
 
 
 def model(**numbers):
-    m = kf.build(kf.relative("xlnet", **TOY | numbers)).double().eval()
+    m = kf.build(kf.relative("xlnet", size="base", **TOY | numbers)).double().eval()
     torch.manual_seed(0)
     for p in m.parameters():
         nn.init.normal_(p, std=0.3)
@@ -156,7 +156,7 @@ def test_memory_is_what_came_before_and_has_no_gradient():
     assert memory.parts["0.0"].x_BMD.shape[1] == 16
     without = m.run(batch_of(second, rank))
     assert (without.hidden[:, 6:] - got.hidden[:, 6:]).abs().max() > 1e-3
-    assert kf.build(kf.relative("bert", **TOY)).new_memory() is None
+    assert kf.build(kf.relative("bert", size="base", **TOY)).new_memory() is None
 
 
 def test_a_run_carries_its_memory_from_step_to_step(tmp_path):

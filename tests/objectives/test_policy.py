@@ -65,8 +65,8 @@ def test_a_good_action_becomes_likelier():
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
-        ({"gamma": 1.5}, "gamma must be from 0 to 1"),
-        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"gamma": 1.5}, "gamma: 1.5 is not allowed; at least 0 and at most 1"),
+        ({"epochs": 0}, "epochs: 0 is not allowed; at least 1"),
         ({"clip": 0.0}, "clip"),
     ],
 )

@@ -18,7 +18,7 @@ V = Vocabulary(37)
 
 
 def learner(seed=0, **numbers):
-    recipe = kf.relative("electra", **TOY | numbers)
+    recipe = kf.relative("electra", size="base", **TOY | numbers)
     return Learner(kf.build(recipe, seed).double(), recipe.objective, V, seed).double()
 
 
@@ -134,15 +134,15 @@ def test_the_seed_draws_the_generator():
 
 
 def test_refusals():
-    recipe = kf.relative("electra", **TOY)
+    recipe = kf.relative("electra", size="base", **TOY)
     other = recipe.objective.generator.replace(embedding=recipe.model.embedding)
     with pytest.raises(SpecError, match="must be 'projected'"):
         Learner(kf.build(recipe), recipe.objective.replace(generator=other), V)
-    wide = kf.relative("electra", **TOY | {"d_model": 30}).objective
+    wide = kf.relative("electra", size="base", **TOY | {"d_model": 30}).objective
     with pytest.raises(SpecError, match="30 is not the width of the model's embedding, 24"):
         Learner(kf.build(recipe), wide, V)
     with pytest.raises(SpecError, match="shrink: 0"):
-        kf.relative("electra", shrink=0)
+        kf.relative("electra", size="base", shrink=0)
 
 
 def toy_recipe(steps):

@@ -209,5 +209,5 @@ def test_another_document_is_never_the_own(place):
 
 
 def test_one_document_is_not_enough():
-    with pytest.raises(DataError, match="takes two or more"):
+    with pytest.raises(DataError, match="two or more are needed"):
         elsewhere(One(), 0, 8, Rng(0).example(0))

@@ -21,7 +21,7 @@ TOY = {"d_model": 3, "vocab_size": V, "max_len": 8}
 
 
 def learner(objective=None):
-    recipe = kf.relative("word2vec", **TOY)
+    recipe = kf.relative("word2vec", size="base", **TOY)
     learn = Learner(kf.build(recipe).double(), objective or recipe.objective, VOCABULARY)
     torch.manual_seed(0)
     for p in learn.parameters():
@@ -106,7 +106,7 @@ def test_the_optimum_is_the_pointwise_mutual_information():
     joint = np.array([[6.0, 2.0, 1.0], [2.0, 1.0, 4.0], [1.0, 4.0, 3.0]])
     joint /= joint.sum()
     word, context, k = joint.sum(1), joint.sum(0), 2
-    recipe = kf.relative("word2vec", **TOY)
+    recipe = kf.relative("word2vec", size="base", **TOY)
     model = kf.build(recipe).double()
     learn = Learner(model, SkipGram(n_negative=k), VOCABULARY)
     optimiser = torch.optim.LBFGS(learn.parameters(), max_iter=500, line_search_fn="strong_wolfe")
@@ -149,7 +149,7 @@ def test_draws_depend_on_the_seed_and_the_example_only():
 
 
 def test_a_word_is_the_same_wherever_it_stands():
-    model = kf.build(kf.relative("word2vec", **TOY))
+    model = kf.build(kf.relative("word2vec", size="base", **TOY))
     a, b = model(torch.tensor([[7, 8, 9]])).hidden, model(torch.tensor([[9, 8, 7]])).hidden
     assert torch.equal(a[0, 1], b[0, 1])
     assert torch.equal(a[0, 0], b[0, 2])

@@ -73,6 +73,16 @@ def test_the_lengths_of_the_released_code():
     assert len(wide.replace(closing="none").split(np.full(568, 9), lost, VOCABULARY)[1]) == 114
 
 
+@pytest.mark.parametrize(
+    ("n", "n_lost", "n_spans"), [(10, 2, 1), (24, 4, 1), (34, 5, 2), (37, 6, 2), (50, 8, 3), (53, 8, 3), (57, 9, 3)]
+)
+def test_tokens_and_spans_are_rounded_to_the_nearest(n, n_lost, n_spans):
+    """15 % and spans of 3, as `random_spans_noise_mask` of the released code rounds them (halves to even)."""
+    lost = SPANS.lost(n, draw(n))
+    assert lost.sum() == n_lost
+    assert (np.diff(lost.astype(int), prepend=0) == 1).sum() == n_spans
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 40])
 def test_short_texts_lose_something_and_keep_something(n):
     lost = SPANS.lost(n, draw(n))

@@ -1,5 +1,7 @@
 """Learning from labels: what a model gets to read, and what is scored."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -166,6 +168,19 @@ def test_scores_of_answers():
     assert float(SpanAnswer().loss(scores, prepared).total) == pytest.approx(float(nats))
     strict = SpanAnswer(threshold=5.5).measure(scores, prepared)
     assert float(strict["exact-match"][0]) == 1.0
+
+
+def test_no_answer_is_chosen_where_the_opening_token_scores_best():
+    """Tokens: opening, question, separator, three of the text; the question scores best and can be no answer."""
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1]] * 2)
+    none, some = [5.0, 9.0, 0.0, 1.0, 2.0, 1.0], [0.0, 9.0, 0.0, 1.0, 2.0, 1.0]
+    scores = torch.tensor([none, some], dtype=torch.float64)[..., None].expand(2, 6, 2)
+    prepared = dataclasses.replace(batch([[10] * 6] * 2, labels=labels([0, 0], [4, 4])), segments=segments)
+    assert float(SpanAnswer().measure(output(scores), prepared)["exact-match"][0]) == 2.0
+    # a text is answered from where only a large lead of "no answer" prevents it
+    eager = SpanAnswer(threshold=-10.0).measure(output(scores), prepared)
+    strict = SpanAnswer(threshold=10.0).measure(output(scores), prepared)
+    assert sorted(float(found["exact-match"][0]) for found in (eager, strict)) == [1.0, 1.0]
 
 
 def test_tags_are_of_tokens():

@@ -1,5 +1,7 @@
 """`ops.attend` against its naive reference in float64, outputs and gradients, and against code that is not ours."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,8 +13,10 @@ from kinfolk.core.errors import ShapeError
 from kinfolk.ops import attend as fast
 from kinfolk.ops import blocks, flex, naive  # noqa: F401
 from kinfolk.ops.attend import Scoring, View
+from kinfolk.ops.both_ways import BothWays
 from kinfolk.ops.naive import attend as slow
 from kinfolk.ops.pattern import Axial, Causal, Full, Global, PerHead, RandomBlocks, SameBlock, Strided, Summary, Window
+from kinfolk.ops.plan import plan
 from tests.ops.test_pattern import PATTERNS
 
 SPARSE = [
@@ -23,6 +27,7 @@ SPARSE = [
     Causal() & (Window(left=3) | Strided(stride=4)),  # two sheets
     Axial(width=5) | Window(left=6, step=3),  # three
     Window(left=2, right=2) | Global(n=2) | RandomBlocks(block=4, n=1, among=8),
+    BothWays(of=Causal() & Window(left=5)),
 ]
 
 
@@ -83,11 +88,12 @@ def views(n):
         "nothing kept": View(keep_BM=torch.zeros(2, n, dtype=torch.bool)),
         "packed": View(q_group_BL=group, k_group_BM=group),
         "visible": View(visible_BLM=torch.rand(2, n, n, generator=g) > 0.5),
+        "prefix": View(until_BL=torch.maximum(torch.arange(n), torch.tensor([[n // 2], [1]]) - 1)),
     }
 
 
 @pytest.mark.parametrize("what", views(4))
-@pytest.mark.parametrize("pattern", [Full(), Causal(), *SPARSE[:3]], ids=repr)
+@pytest.mark.parametrize("pattern", [Full(), Causal(), *SPARSE[:3], SPARSE[-1]], ids=repr)
 @pytest.mark.parametrize("gathered", [False, True])
 def test_views_equal_naive(what, pattern, gathered, request):
     if gathered:
@@ -243,6 +249,92 @@ def test_flex_runs_the_same_attention(monkeypatch):
     with pytest.warns(UserWarning, match="flex_attention"):
         out = flex.attend_flex(q.float(), k.float(), v.float(), pattern, 0, None)
     torch.testing.assert_close(out.double(), fast.attend(q, k, v, pattern), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pattern", [Causal() & Strided(stride=2), Window(left=4, step=2)], ids=repr)
+@pytest.mark.parametrize("n_q", [8, 16])
+@pytest.mark.parametrize("start", range(5))
+def test_folded_patterns_at_any_start(pattern, start, n_q, small_blocks):
+    """Lengths that fold evenly into blocks, so that only the start tells blocks of different remainders apart."""
+    leaves, view = inputs(n_q, 8, batch=1), View(start=start)
+    assert_same(run(fast.attend, leaves, pattern, view), run(slow.attend, leaves, pattern, view))
+
+
+@pytest.mark.parametrize("start", range(6))
+@pytest.mark.parametrize("n_q", [1, 2])
+@pytest.mark.parametrize("pattern", [Causal(), Full()], ids=repr)
+def test_few_queries_among_earlier_and_later_keys(pattern, n_q, start):
+    leaves = inputs(n_q, 5)
+    assert_same(
+        run(fast.attend, leaves, pattern, View(start=start)), run(slow.attend, leaves, pattern, View(start=start))
+    )
+
+
+@pytest.mark.parametrize("start", [0, 3, 7])
+@pytest.mark.parametrize("n_q", [1, 4, 9])
+@pytest.mark.parametrize("pattern", [Full(), Causal(), SPARSE[0]], ids=repr)
+def test_a_bias_without_gradients_knows_the_start(pattern, n_q, start, monkeypatch):
+    """The path of decoding: queries in runs of two, keys up to the last that is seen."""
+    monkeypatch.setattr(fast, "BIAS_PAIRS", 32)
+    q, k, v = (x.detach() for x in inputs(n_q, 16))
+    scoring, view = Scoring(bias=distance_bias, scale=0.5), View(start=start)
+    with torch.no_grad():
+        out = fast.attend(q, k, v, pattern, view, scoring)
+    torch.testing.assert_close(out, slow.attend(q, k, v, pattern, view, scoring), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("width", [4, 16, 24])
+def test_flex_takes_heads_of_any_width(monkeypatch, width):
+    """The kernel raises below 16 channels; the eager mode used here does not."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def kernel(q, k, v, **options):
+        assert min(x.shape[-1] for x in (q, k, v)) >= 16
+        return flex_attention(q, k, v, **options)
+
+    monkeypatch.setattr(flex, "_compiled", lambda: kernel)
+    q, k, v = (x.detach() for x in inputs(40, 40, batch=1, width=width))
+    for scale in (None, 0.3):
+        with warnings.catch_warnings(action="ignore"):
+            out = flex.attend_flex(q.float(), k.float(), v.float(), Window(left=9), 0, scale)
+        want = fast.attend(q, k, v, Window(left=9), View(), Scoring(scale=scale))
+        torch.testing.assert_close(out.double(), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Pretend that FlexAttention has kernels here; count how often it is compiled, by a compiler that keeps graphs."""
+    from torch._dynamo.testing import CompileCounter
+    from torch.nn.attention.flex_attention import flex_attention
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(flex_attention, backend=counter, fullgraph=True)
+    monkeypatch.setattr(flex, "_compiled", lambda: compiled)
+    monkeypatch.setattr(blocks, "_has_flex", lambda device: True)
+    yield counter
+    torch._dynamo.reset()
+
+
+def test_flex_is_compiled_once_for_all_starts(compilations):
+    q, k, v = (x.detach() for x in inputs(20, 40, batch=1, width=16))
+    for start in range(6):
+        out = blocks.attend_blocks(q, k, v, Window(left=9), View(start=start), Scoring())
+        torch.testing.assert_close(out, slow.attend(q, k, v, Window(left=9), View(start=start)))
+    assert compilations.frame_count == 1
+
+
+def test_flex_gives_way_to_gathered_blocks_instead_of_eager_mode(compilations, monkeypatch):
+    monkeypatch.setattr(flex, "COMPILATIONS", 2)
+    q, k, v = (x.detach() for x in inputs(40, 40, batch=1, width=16))
+    gathered = []
+    monkeypatch.setattr(blocks, "plan", lambda *key: gathered.append(key) or plan(*key))
+    patterns = [Window(left=5), Causal() & Strided(stride=4), Causal() & SameBlock(size=8)]
+    for pattern in patterns:
+        out = blocks.attend_blocks(q, k, v, pattern, View(), Scoring())
+        torch.testing.assert_close(out, slow.attend(q, k, v, pattern, View()))
+    assert compilations.frame_count == 2
+    assert [key[0] for key in gathered] == patterns[2:]
 
 
 def test_no_square_tensor_on_the_sparse_path():

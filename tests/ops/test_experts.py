@@ -99,3 +99,17 @@ def test_autocast_multiplies_in_16_bits(dtype):
     for a, b in zip(*grads, strict=True):
         assert a.dtype == torch.float32
         assert (a - b).norm() < 0.05 * b.norm()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_places_for_every_expert_equal_naive(bias):
+    """What accelerators run: as many places for each expert as it may have tokens."""
+    x, expert, gate, weights = leaves(11, 3, 2, bias)
+    inputs = [t for t in (x, gate, *weights) if t is not None]
+    wanted = slow.mix_experts(x, expert, gate, weights, "gelu")
+    most = int(torch.bincount(expert.flatten())[:3].max())
+    found = fast.seated(x, expert, gate, weights, "gelu", most)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    weight = torch.randn(found.shape, dtype=torch.float64)
+    grads = [torch.autograd.grad((y * weight).sum(), inputs) for y in (found, wanted)]
+    torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-12)

@@ -372,9 +372,9 @@ def test_what_cannot_be_is_refused():
         Looking(Recent(), "pest")
     with pytest.raises(SpecError, match="repeats: unknown 'never'"):
         Looking(Recent(), repeats="never")
-    with pytest.raises(SpecError, match=r"chunks\.within: unknown 'buckets'; did you mean 'bucket'\?"):
+    with pytest.raises(SpecError, match="within: unknown 'buckets'"):
         Chunks(within="buckets")
-    with pytest.raises(SpecError, match=r"recent\.size: 0 should be at least 1"):
+    with pytest.raises(SpecError, match="size: 0 is not allowed; at least 1"):
         Recent(size=0)
     q, v, buckets = inputs(5)
     with pytest.raises(ShapeError, match="v_BHLK has L=4"):

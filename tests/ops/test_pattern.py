@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kinfolk.ops.both_ways import BothWays, later_pair
 from kinfolk.ops.pattern import (
     Axial,
     BlockWindow,
@@ -15,13 +16,13 @@ from kinfolk.ops.pattern import (
     Local1D,
     Local2D,
     Prefix,
-    RandomBlocks,
     SameBlock,
     Strided,
     Summary,
     Window,
 )
 from kinfolk.ops.plan import Extent, lay_out, plan
+from kinfolk.ops.random_blocks import RandomBlocks
 
 PICTURES = {
     Full(): "###### ###### ###### ###### ###### ######",
@@ -36,6 +37,8 @@ PICTURES = {
     Global(n=1, start=2): "..#... ..#... ###### ..#... ..#... ..#...",
     BlockWindow(block=2, right=0): "##.... ##.... ####.. ####.. ..#### ..####",
     Causal() | Prefix(n=3): "###... ###... ###... ####.. #####. ######",
+    BothWays(of=Causal() & Strided(stride=3)): "#..#.. .#..#. ..#..# #..#.. .#..#. ..#..#",
+    BothWays(of=Window(left=1)): "##.... ###... .###.. ..###. ...### ....##",
     Axial(width=3): "####.. ###.#. ###..# #..### .#.### ..####",
     Causal() & Local1D(block=2, memory=1): "#..... ##.... .##... .###.. ...##. ...###",
     # a picture 4 wide in blocks of 1 x 2: blocks 0 1 / 2 3, one row above and one column beside
@@ -72,12 +75,21 @@ LEAVES = st.one_of(
     ),
 )
 PATTERNS = st.recursive(
-    LEAVES, lambda p: st.tuples(p, p).flatmap(lambda ab: st.sampled_from([ab[0] & ab[1], ab[0] | ab[1]])), max_leaves=4
+    LEAVES,
+    lambda p: st.tuples(p, p).flatmap(lambda ab: st.sampled_from([ab[0] & ab[1], ab[0] | ab[1], BothWays(of=ab[0])])),
+    max_leaves=4,
 )
 
 
 def mask(pattern, n_q, n_k=None, start=0):
     return pattern.allows(torch.arange(start, start + n_q)[:, None], torch.arange(n_k or n_q)[None, :])
+
+
+@given(pattern=PATTERNS, far=st.sampled_from([0, 1_000, 100_000]))
+def test_any_width_of_integers_gives_the_same_pattern(pattern, far):
+    """FlexAttention counts in int32."""
+    q, k = torch.arange(far, far + 40)[:, None], torch.arange(far, far + 40)[None, :]
+    assert torch.equal(pattern.allows(q.int(), k.int()), pattern.allows(q, k))
 
 
 @pytest.mark.parametrize("pattern", PICTURES, ids=repr)
@@ -201,3 +213,16 @@ def test_planning_65536_positions_makes_no_large_tensor():
             tiling = plan(pattern, 65_536, 65_536, 0, 128)
         assert tiling.scores < 0.1 * 65_536**2
     assert biggest <= 8 * 512 * 8192
+
+
+@given(pattern=PATTERNS, n=st.integers(1, 40))
+def test_a_later_pair_is_found_exactly_where_there_is_one(pattern, n):
+    later = mask(pattern, n).triu(1)
+    pair = later_pair(pattern, n)
+    assert (pair is not None) == bool(later.any())
+    assert pair is None or bool(later[pair])
+
+
+def test_a_later_pair_is_found_far_from_the_beginning():
+    assert later_pair(Causal() | Global(n=1, start=5000), 1 << 20) == (0, 5000)
+    assert later_pair(Full() & Window(left=7), 1 << 20) is None

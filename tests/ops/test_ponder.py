@@ -5,6 +5,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kinfolk.ops import ponder as module
 from kinfolk.ops.naive import ponder as naive
 from kinfolk.ops.ponder import Rules, Weights, ponder
 
@@ -71,3 +72,32 @@ def test_nothing_to_read_changes_nothing(cell):
     assert not rest.any()
     (gradient,) = torch.autograd.grad(last.sum(), s)
     assert (gradient == 1).all()
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_steps_made_together_equal_the_loops(cell, monkeypatch):
+    """What accelerators run: rows that have halted go on without any weight."""
+    inputs, rules = made(cell, 4, 5, seed=3), Rules(cell, 0.01, 6)
+    want, counts = gradients(naive.ponder, *inputs, rules)
+
+    def together(said, s, keep, weights, rules):
+        return module._think_together(said, s, keep, weights, rules, rules.max_steps)
+
+    monkeypatch.setattr(module, "_think", together)
+    got, steps = gradients(ponder, *inputs, rules)
+    assert torch.equal(steps, counts)
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("first", [1, 2, 8])
+def test_too_few_steps_are_made_again(first, monkeypatch):
+    said, s, keep, weights = made("gru", 3, 4, seed=5, bias=-2.0)
+    monkeypatch.setattr(module, "STEPS_TOGETHER", first)
+    rules = Rules("gru", 0.01, 20)
+    with torch.no_grad():
+        found = module.read_together(said, s, keep, weights, rules)
+        _, steps, rest, last = naive.ponder(said, s, keep, weights, rules)
+    torch.testing.assert_close((found.carried[-1], found.rest), (last, rest), rtol=1e-10, atol=1e-12)
+    assert torch.equal(found.steps, steps)
+    assert int(steps.max()) > 2

@@ -61,7 +61,7 @@ def test_what_cannot_be_is_refused(begun):
     net, *_ = begun
     with pytest.raises(SpecError, match="begin with some"):
         Mixout().build().over(net)
-    with pytest.raises(SpecError, match="probability below 1"):
+    with pytest.raises(SpecError, match=r"p: 1.0 is not allowed; at least 0 and below 1"):
         Mixout(p=1.0)
     with pytest.raises(SpecError, match="other weights than the pass had"):
         Training(noise=Mixout(), recompute="blocks")

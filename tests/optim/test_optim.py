@@ -105,15 +105,15 @@ def test_toml_round_trip() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Training(steps=0), "steps must be at least 1, got 0"),
-        (lambda: Training(clip=-1.0), "clip must not be negative"),
+        (lambda: Training(steps=0), "steps: 0 is not allowed; at least 1"),
+        (lambda: Training(clip=-1.0), "clip: -1.0 is not allowed; at least 0"),
         (lambda: Training(precision="bf61"), "did you mean 'bf16'"),
         (lambda: Training(batch_size=10, accumulate=3), "cannot be cut into accumulate = 3"),
-        (lambda: AdamW(lr=0.0), "lr must be above 0"),
-        (lambda: AdamW(betas=(0.9, 1.0)), "betas must lie in"),
+        (lambda: AdamW(lr=0.0), "lr: 0.0 is not allowed; above 0"),
+        (lambda: AdamW(betas=(0.9, 1.0)), r"betas\[1\]: 1.0 is not allowed; at least 0 and below 1"),
         (lambda: AdamW(decay="matrix"), "did you mean 'matrices'"),
-        (lambda: Cosine(warmup=-1), "warmup must not be negative"),
-        (lambda: InverseSqrt(d_model=0), "d_model must be at least 1"),
+        (lambda: Cosine(warmup=-1), "warmup: -1 is not allowed; at least 0"),
+        (lambda: InverseSqrt(d_model=0), "d_model: 0 is not allowed; at least 1"),
     ],
 )
 def test_nonsense_is_refused(make: object, message: str) -> None:

@@ -68,8 +68,8 @@ def test_files_hold_the_rows_in_order(run, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "v.jsonl").read_text().splitlines()]
     assert [line["line"] for line in lines] == [1, 2, 3, 4]
     np.testing.assert_allclose([line["vector"] for line in lines], wanted, atol=1e-6)
-    with pytest.raises(DataError, match="x:2: empty text"):
-        list(embed(embedder, rows(["a", " "])))
+    with pytest.raises(DataError, match="x:1: 'text' is null, not text"):
+        list(embed(embedder, rows([None, "a"])))
     with pytest.raises(DataError, match=r"written as .jsonl or .npy"), vector_writer(tmp_path / "v.txt"):
         pass
 
@@ -96,3 +96,54 @@ def test_sentences_as_the_original_stack_has_them(tmp_path, capsys):
         states, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None].float()
     wanted = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
     np.testing.assert_allclose(np.load(out), wanted.numpy(), atol=1e-5)
+
+
+def test_an_empty_line_is_a_row_like_the_others(run, tmp_path, capsys):
+    """Vectors stay in line with their file."""
+    file, out = tmp_path / "a.txt", tmp_path / "a.npy"
+    file.write_text("one text\n\n   \nanother\n")
+    assert main(["embed", str(run), "--input", str(file), "--out", str(out)]) == 0
+    assert "2 empty texts" in capsys.readouterr().err
+    vectors = np.load(out)
+    assert vectors.shape[0] == 4
+    alone = open_embedder(run).vectors(["one text", "", "another"])[0]
+    assert vectors[[0, 1, 3]] == pytest.approx(alone, abs=1e-5)
+
+
+def test_the_column_of_training_is_remembered(tmp_path):
+    """As `kin predict` does."""
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps({"body": f"text {i}", "stars": i % 2}) + "\n" for i in range(40)))
+    other = made.train(tmp_path / "run", f"labelled:text=body,label=stars:{file}", "model.max_len=128")
+    out = tmp_path / "a.jsonl.out.jsonl"
+    assert main(["embed", str(other), "--input", str(file), "--out", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == 40
+
+
+def test_a_folder_that_was_not_imported_is_read_as_fine_tuning_reads_it(tmp_path):
+    import kinfolk as kf
+    from kinfolk.data import Tokenizer
+
+    numbers = {"n_layers": 1, "d_model": 16, "n_heads": 2, "d_ff": 16, "vocab_size": 263, "max_len": 64}
+    model = kf.build(kf.relative("bert", size="tiny", **numbers))
+    folder = kf.to_hf(model, tmp_path / "hf")
+    Tokenizer.byte().save(folder / "tokenizer.json")
+    assert not (folder / "spec.toml").exists()
+    assert main(["import", str(folder), "--out", str(tmp_path / "run")]) == 0
+    texts = tmp_path / "a.txt"
+    texts.write_text("one text\nanother\n")
+    found = []
+    for what in (folder, tmp_path / "run"):
+        out = tmp_path / f"{what.name}.npy"
+        assert main(["embed", str(what), "--input", str(texts), "--out", str(out)]) == 0
+        found.append(np.load(out))
+    assert found[0] == pytest.approx(found[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("verb", ["embed", "predict"])
+def test_a_binary_file_is_answered_with_what_can_be_read(run, tmp_path, capsys, verb):
+    file = tmp_path / "a.npz"
+    np.savez(file, x=np.zeros(3))
+    assert main([verb, str(run), "--input", str(file), "--out", str(tmp_path / "o.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert all(ending in said for ending in (".csv", ".jsonl", ".parquet"))

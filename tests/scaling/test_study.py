@@ -45,7 +45,7 @@ def pretended(monkeypatch):
     """Trials that obey a law at once."""
     seen = []
 
-    def run_all(jobs, slots, screen, held):
+    def run_all(jobs, slots, screen, held, *_):
         for job in jobs:
             trial = json.loads((job.folder / "trial.json").read_text())
             model = trial["recipe"]["model"]

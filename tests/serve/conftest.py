@@ -32,7 +32,7 @@ def make_run(out, name, scale=3.0, **numbers):
         for p in model.parameters():
             p *= scale
     save_model(model, out / "aside")
-    (out / "aside" / "model.safetensors").rename(out / "model.safetensors")
+    folder.add(out, folder.WEIGHTS, lambda file: (out / "aside" / "model.safetensors").rename(file))
     return out
 
 

@@ -166,6 +166,14 @@ def test_a_long_prompt_holds_up_nobody_who_writes(engine):
     assert engine.counts["m"].prompt_tokens == 401
 
 
+def test_a_long_prompt_comes_in_alone(engine):
+    engine.limits = dataclasses.replace(engine.limits, piece=4)
+    short, long = ((Request("m", print, [Row(prompt=[9] * n, max_new=1, how=Decoding())]), 0) for n in (4, 5))
+    assert engine._has_room("m", [long])
+    assert engine._has_room("m", [short, short])
+    assert not engine._has_room("m", [short, long])
+
+
 def test_whose_client_leaves_while_the_prompt_is_read_is_let_go(engine):
     engine.limits = dataclasses.replace(engine.limits, piece=1)
     gone = Client(engine, [10] * 900, 2)
@@ -214,15 +222,18 @@ def test_a_failing_model_fails_its_requests_and_nobody_elses(engine, monkeypatch
     assert "out of paper" in capsys.readouterr().err
 
 
-def test_nobody_waits_for_an_engine_that_has_died(engine, monkeypatch, capsys):
+def test_an_engine_that_breaks_ends_its_requests_and_begins_again(engine, monkeypatch, capsys):
     running = Client(engine, [9], 1000)
     while not running.events:
         time.sleep(0.005)
-    monkeypatch.setattr(engine, "_admit", lambda: 1 / 0)
-    assert running.ended.wait(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "_admit", lambda: 1 / 0)
+        assert running.ended.wait(30)
     assert running.events[-1].kind == "broken"
-    with pytest.raises(ClosingError):
-        Client(engine, [9], 1)
+    assert engine.restarts >= 1
+    good = Client(engine, [9], 5)
+    assert good.ended.wait(30)
+    assert good.events[-1].finish == "length"
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -98,6 +98,8 @@ def test_another_run_in_the_dark_on_a_phone(live, browser):
     browser.scheme("dark")
     browser.open(live.url)
     browser.ask("document.getElementById('token').value = 'sesame'")
+    browser.ask("document.getElementById('token').dispatchEvent(new Event('change'))")
+    browser.until("document.getElementById('run').options.length === 2")
     browser.ask("document.getElementById('run').value = 'vanilla'")
     browser.ask("document.getElementById('run').dispatchEvent(new Event('change'))")
     assert browser.ask("!document.getElementById('targeted').hidden")

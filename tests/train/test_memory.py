@@ -18,7 +18,7 @@ from kinfolk.train.checkpoint import Checkpoints
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.memory import Memories
-from kinfolk.train.parallel import Team, _blocks
+from kinfolk.train.parallel import Team
 from kinfolk.train.run import load_learner, make_job, vocabulary_of
 from tests.train.toy import rows, same_run
 
@@ -195,6 +195,6 @@ def test_who_has_nothing_to_remember_is_not_asked(data: Data) -> None:
 def test_what_layers_borrow_is_sharded_with_the_rest(data: Data) -> None:
     """XL's biases are read by every layer and called by none."""
     learner = make_job(recipe(data), data, 0).learner
-    sharded = list(_blocks(learner))
+    sharded = list(learner.model.decoder.units)
     assert sharded == list(learner.model.decoder.blocks)
     assert len(learner.model.decoder.shared) == 1

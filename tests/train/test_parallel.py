@@ -10,9 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import kinfolk as kf
 from kinfolk.core.errors import SpecError
+from kinfolk.data.opening import open_data
+from kinfolk.optim.noise import Mixout
 from kinfolk.train import parallel
 from kinfolk.train.parallel import Team
+from kinfolk.train.run import make_job
 from tests.train.test_loop import StopAt
 from tests.train.toy import ToyBatches, job, rows, same_run, start, weights
 from tests.train.worker import updates
@@ -71,6 +75,21 @@ def test_two_processes_resume_to_the_bit(done: Path, strategy: str) -> None:
 @pytest.mark.slow
 def test_dropout_differs_between_processes(done: Path) -> None:
     assert (done / "dropout-0").read_text() != (done / "dropout-1").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sharded_relatives_are_whole_ones(done: Path, rank: int) -> None:
+    """A sample of the registry; the rest is in tests/train/test_sharding.py."""
+    assert (done / f"sharded-{rank}").read_text() == ""
+
+
+def test_sharded_weights_take_no_noise() -> None:
+    recipe = kf.relative("gpt", size="tiny")
+    recipe = recipe.replace(training=recipe.training.replace(noise=Mixout(), batch_size=4))
+    team = Team(world=2, strategy="fsdp")
+    with pytest.raises(SpecError, match=r"training.noise: 'mixout' needs whole weights .* use --strategy ddp"):
+        make_job(recipe, open_data("copy"), 0, team)
 
 
 def test_alone_everything_is_the_identity() -> None:

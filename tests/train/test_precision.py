@@ -1,121 +1,117 @@
-"""Precision and compiling are chosen by what was measured, and the choice is kept."""
+"""Precision and compiling follow from the spec and the device, never from a stopwatch, and the choice is kept."""
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from kinfolk.train import folder, peak, precision
+from kinfolk.core import machine
+from kinfolk.core.errors import SpecError
+from kinfolk.family.making import make
+from kinfolk.optim import Training
+from kinfolk.train import folder, loop, metrics, peak, precision, settling
 from kinfolk.train.calibrate import calibrate
+from kinfolk.train.job import RunOptions
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import Choice, choose, half_precision
-from tests.train.toy import ToyBatches, job, start
+from kinfolk.train.precision import ANSWER, Choice, fast_format, settle
+from kinfolk.train.repeatable import products
+from tests.train.toy import job, start
 
 CPU = torch.device("cpu")
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, speeds: dict[str, float], times: dict[Choice, float]) -> None:
-    """Replace the two measurements."""
-
-    def gemm(device: object, kind: str = "fp32", **_: object) -> float:
-        if kind not in speeds:
-            raise RuntimeError(f"no {kind} here")
-        return speeds[kind]
-
-    def step_time(learner: object, batch: object, device: object, choice: Choice, most: int = 5) -> float:
-        found = times[choice.precision, choice.compile]
-        if found < 0:
-            raise RuntimeError("no compiler here")
-        return found
-
-    monkeypatch.setattr(precision, "gemm_flops", gemm)
-    monkeypatch.setattr(precision, "_step_time", step_time)
-
-
-SLOW_HALF = {"fp32": 78e9, "bf16": 0.3e9}
-FAST_HALF = {"fp32": 78e9, "bf16": 300e9}
-STEPS = {("fp32", "off"): 1.0, ("bf16", "off"): 0.5}
-
-
 @pytest.mark.parametrize(
-    ("speeds", "times", "steps", "wanted"),
+    ("answer", "asked", "wanted"),
     [
-        (SLOW_HALF, STEPS, 10, ("fp32", "off")),
-        (FAST_HALF, STEPS, 10, ("bf16", "off")),
-        # faster products, but not a faster model
-        (FAST_HALF, STEPS | {("bf16", "off"): 0.99}, 10, ("fp32", "off")),
-        ({"fp32": 78e9}, STEPS, 10, ("fp32", "off")),
-        # long enough to try compiling: it pays, it does not pay, it does not work
-        (SLOW_HALF, STEPS | {("fp32", "on"): 0.6}, 3000, ("fp32", "on")),
-        (SLOW_HALF, STEPS | {("fp32", "on"): 0.98}, 3000, ("fp32", "off")),
-        (SLOW_HALF, STEPS | {("fp32", "on"): -1}, 3000, ("fp32", "off")),
-        (FAST_HALF, STEPS | {("bf16", "on"): 0.2}, 5000, ("bf16", "on")),
+        ("slow", "auto", "fp32"),
+        ("fast", "auto", "bf16"),
+        ("slow", "bf16", "bf16"),
+        ("fast", "fp32", "fp32"),
     ],
 )
-def test_the_faster_one_is_chosen(
-    monkeypatch: pytest.MonkeyPatch,
-    speeds: dict[str, float],
-    times: dict[Choice, float],
-    steps: int,
-    wanted: tuple[str, str],
+def test_the_device_decides_what_the_spec_leaves_open(
+    monkeypatch: pytest.MonkeyPatch, answer: str, asked: str, wanted: str
 ) -> None:
-    pretend(monkeypatch, speeds, times)
-    the_job = job(precision="auto", compile="auto", steps=steps)
-    found = choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU)
-    assert (found.precision, found.compile) == wanted
+    monkeypatch.setenv(ANSWER, answer)
+    assert settle(Training(precision=asked), CPU) == Choice(wanted, "off")
+    assert settle(Training(precision=asked, compile="on"), CPU).compile == "on"
 
 
-def test_batches_of_many_shapes_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, SLOW_HALF, STEPS | {("fp32", "on"): 0.1})
-    the_job = job(precision="auto", compile="auto", steps=9999)
-    found = [
-        choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU, steady=s).compile for s in (True, False)
-    ]
-    assert found == ["on", "off"]
+def test_a_cpu_is_asked_for_its_matrix_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ANSWER, raising=False)
+    for amx, instructions, wanted in ((True, "AVX512", "bf16"), (True, "AVX2", "fp32"), (False, "AVX512", "fp32")):
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx)
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda name=instructions: name)
+        assert fast_format(CPU) == wanted
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert fast_format(torch.device("cuda")) == "fp16"
+    monkeypatch.setenv(ANSWER, "perhaps")
+    with pytest.raises(SpecError, match="KINFOLK_BF16: expected fast or slow"):
+        fast_format(CPU)
 
 
-def test_a_slow_format_is_never_tried_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU without bf16 instructions one bf16 step of a large model would take minutes."""
-    pretend(monkeypatch, SLOW_HALF, {("fp32", "off"): 1.0})
-    the_job = job(precision="auto", compile="off")
-    assert choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU).measured == {}
+def test_no_clock_is_read_to_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever decides about bits must not ask what time it is."""
+
+    def refuse() -> float:
+        raise AssertionError("a clock was read")
+
+    for name in ("time", "perf_counter", "monotonic", "process_time", "perf_counter_ns"):
+        monkeypatch.setattr(time, name, refuse)
+    assert settle(Training(), CPU).compile == "off"
+    recipe = make("gpt2", size="tiny")
+    assert settling.with_threads(recipe, RunOptions()).threads >= 1
+    assert "parameters" in settling.headline(recipe, RunOptions())
 
 
-def test_what_the_spec_fixes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, {}, {})
-    for kind in ("fp32", "bf16", "fp16"):
-        the_job = job(precision=kind, compile="off")
-        found = choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU)
-        assert (found.precision, found.compile) == (kind, "off")
-        assert (found.scale() is not None) == (kind == "fp16")
-
-
-def test_measuring_leaves_everything_as_it_was() -> None:
-    the_job = job(precision="auto", compile="auto")
-    the_job.learner.register_buffer("seen", torch.zeros(()))
-
-    def count(module: torch.nn.Module, *_: object) -> None:
-        module.seen += 1
-
-    the_job.learner.register_forward_hook(count)
-    before = {name: x.clone() for name, x in the_job.learner.state_dict().items()}
-    random = torch.get_rng_state()
-    seen = the_job.learner.seen
-    assert choose(the_job.learner, ToyBatches().at(0), the_job.training, CPU).precision in ("fp32", "bf16")
-    assert the_job.learner.seen is seen
-    assert torch.equal(torch.get_rng_state(), random)
-    assert all(p.grad is None for p in the_job.learner.parameters())
-    assert all(torch.equal(x, before[name]) for name, x in the_job.learner.state_dict().items())
+def test_fp16_on_a_cpu_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"training.precision: 'fp16' is for accelerators.*use bf16 or fp32"):
+        settle(Training(precision="fp16"), CPU)
 
 
 def test_a_resumed_run_repeats_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, FAST_HALF, STEPS)
+    monkeypatch.setenv(ANSWER, "fast")
     assert start(tmp_path / "run", job(precision="auto", compile="auto", steps=2)).precision == "bf16"
     assert folder.read(tmp_path / "run")["choice"]["precision"] == "bf16"
-    pretend(monkeypatch, SLOW_HALF, STEPS)
+    monkeypatch.setenv(ANSWER, "slow")
     (tmp_path / "run/result.json").unlink()
     assert start(tmp_path / "run", job(precision="auto", compile="auto", steps=2)).precision == "bf16"
+    # unless another is asked for, which is recorded
+    assert settling.keep_choice(tmp_path / "run", Training(), "", CPU).precision == "bf16"
+    assert settling.keep_choice(tmp_path / "run", Training(), "fp32", CPU).precision == "fp32"
+    assert folder.read(tmp_path / "run")["choice"] == {"precision": "fp32", "compile": "off", "begun_with": "bf16"}
+
+
+def test_threads_follow_from_the_work_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(machine, "_QUOTA", quota)
+    assert [machine.threads_for(flops) for flops in (0.0, 1e9, 5e9, 1e12)] == [1, 1, 2, 8]
+    assert machine.threads_for(1e12, processes=3) == 2
+    for text, wanted in (("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1)):
+        quota.write_text(text)
+        assert machine.cores() == wanted
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert machine.threads_for(0.0) == 5
+    before = torch.get_num_threads()
+    with settling.threads(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_a_peak_measured_on_a_busy_machine_is_corrected_by_faster_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share of the peak above 1 says only that the peak was measured too low."""
+    monkeypatch.setattr(loop, "gemm_flops", lambda *_: 1.0)
+    result = start(tmp_path / "run", job(steps=3).replace(flops_per_token=1e6))
+    rows = [row["mfu"] for row in metrics.read(tmp_path / "run/metrics.jsonl") if "mfu" in row]
+    assert len(rows) == 3
+    assert max(rows) == rows[0] == 1.0
+    assert 0 < result.mfu <= 1
 
 
 def test_autocast_computes_in_the_chosen_format() -> None:
@@ -126,7 +122,9 @@ def test_autocast_computes_in_the_chosen_format() -> None:
     assert Choice().autocast(CPU) is contextlib.nullcontext
 
 
-def test_half_precision_trains_like_fp32(tmp_path: Path) -> None:
+def test_half_precision_trains_like_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the toy is small enough for fp16 on a CPU
+    monkeypatch.setattr(precision, "settle", lambda training, _: Choice(training.precision))
     losses = {}
     for kind in ("fp32", "bf16", "fp16"):
         losses[kind] = start(tmp_path / kind, job(steps=30, precision=kind)).valid["next-token"]
@@ -136,7 +134,6 @@ def test_half_precision_trains_like_fp32(tmp_path: Path) -> None:
 
 def test_the_peak_is_measured() -> None:
     assert peak.gemm_flops(CPU, size=64, seconds=0.001) > 1e6
-    assert half_precision(CPU) in (None, "bf16")
 
 
 def test_calibrating_costs_nothing_but_time() -> None:
@@ -144,3 +141,30 @@ def test_calibrating_costs_nothing_but_time() -> None:
     before = {name: x.clone() for name, x in the_job.learner.state_dict().items()}
     assert calibrate(the_job, steps=2, warm_up=1, team=Team()) > 0
     assert all(torch.equal(x, before[name]) for name, x in the_job.learner.state_dict().items())
+
+
+def test_tf32_is_a_choice_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="'tf32' is a format of CUDA devices, and this one is cpu; use fp32"):
+        settle(Training(precision="tf32"), CPU)
+    choice = settle(Training(precision="tf32"), torch.device("cuda"))
+    assert choice.precision == "tf32"
+    assert choice.scale() is None
+    # what was set before comes back, whatever it was
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    for precision_name, wanted in (("tf32", "high"), ("fp32", "highest"), ("bf16", "highest")):
+        before = torch.get_float32_matmul_precision()
+        with products(precision_name), Choice(precision_name).autocast(CPU)():
+            assert torch.get_float32_matmul_precision() == wanted
+            assert torch.backends.cudnn.allow_tf32 == (wanted == "high")
+        assert torch.get_float32_matmul_precision() == before
+        assert torch.backends.cudnn.allow_tf32
+
+
+def test_the_peak_of_an_accelerator_is_that_of_a_product_that_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the meta device, which computes nothing: the sizes are asked for, and the device is waited for."""
+    sizes = []
+    monkeypatch.setattr(torch, "mm", lambda a, b, out: sizes.append(len(a)))
+    monkeypatch.setattr(peak, "best_time", lambda work, device, seconds: work() or 1.0)
+    assert peak.gemm_flops(torch.device("meta"), "bf16") == 2 * 8192.0**3
+    assert peak.gemm_flops(CPU) == 2 * 1024.0**3
+    assert sizes == [8192, 1024]

@@ -13,9 +13,22 @@ from kinfolk.train.evaluate import evaluate
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team, join
 from kinfolk.train.step import Stepper
+from tests.train.sharded import differences
 from tests.train.toy import ToyBatches, job, signalled, start
 
 STEPS = 3
+# side losses, taps inside of blocks, blocks that run several times or not at all, memory, weights read from elsewhere
+SAMPLE = (
+    "switch",
+    "adaptive-span",
+    "adaptive-softmax",
+    "al-rfou",
+    "funnel",
+    "seq2seq",
+    "universal",
+    "gtrxl",
+    "electra",
+)
 
 
 def steps(team: Team, out: Path) -> None:
@@ -53,6 +66,12 @@ def dropout(team: Team, out: Path) -> None:
     (out / f"dropout-{team.rank}").write_text(str(stepper.update(ToyBatches().at(0), 1, 9).totals))
 
 
+def sharded(team: Team, out: Path) -> None:
+    """Write down where relatives differ under FSDP2 from what they are without."""
+    lines = [line for name in SAMPLE for line in differences(name, dataclasses.replace(team, strategy="fsdp"))]
+    (out / f"sharded-{team.rank}").write_text("\n".join(lines))
+
+
 def interrupted(the_job: Job, team: Team) -> Job:
     """Return a job to which a signal comes that reaches one process only, during the sixth step."""
     return signalled(the_job, 6, [signal.SIGTERM]) if team.rank == 1 else the_job
@@ -63,6 +82,7 @@ def main(out: Path) -> None:
     torch.set_num_threads(1)
     with join("ddp", "cpu") as alike:
         dropout(alike, out)
+        sharded(alike, out)
         for strategy in ("ddp", "fsdp"):
             team = dataclasses.replace(alike, strategy=strategy)
             steps(team, out)

@@ -5,22 +5,24 @@ from importlib import resources
 
 from kinfolk.compare.budget import amount, duration
 from kinfolk.compare.comparison import Card, Comparison
+from kinfolk.compare.inference import LEVEL, OPEN, WORSE
 from kinfolk.compare.measures import MEANINGS, called, higher_is_better
 from kinfolk.compare.outcome import Outcome
 from kinfolk.compare.report.html import Html, embed, join, page, tag
 from kinfolk.compare.report.published import published
-from kinfolk.compare.results import Row
-from kinfolk.compare.statistics import ALIKE, LEVEL, WORSE
+from kinfolk.compare.results import MARKS, Row
 from kinfolk.compare.table import WORDS, cells, memory, notes
 from kinfolk.train import special
 
 RANKS = (
-    "Within a measure, contestants are ordered by the mean over seeds of their last validation. Each is tested "
-    "against the first by Welch's t-test (unequal spreads; degrees of freedom by Satterthwaite), two-sided, and the "
-    f"p-values are corrected for their number by Holm's method. {WORSE} means p < {LEVEL:g}: worse than the first by "
-    f"more than luck explains. {ALIKE} means that these seeds cannot tell it from the first, which is not the same as "
-    "equal. With one seed there is no spread and so no test. The first was picked by looking at the same numbers, "
-    "which favours it slightly. A contestant that lost a seed is ranked by those it has left, which favours it too."
+    "Within a measure, contestants are ordered by the mean over seeds of their last validation. All contestants see "
+    "the same batches under the same seed, so seeds are blocks and their common part cancels in every difference. "
+    "Spreads are estimated per contestant and shrunk towards each other (moderated variances, Smyth 2004). The "
+    f"interval of each difference to the best is simultaneous: the chance that any of them misses is {LEVEL:g}, "
+    "although the best was picked by looking (studentized range, its quantile simulated with the same estimator). "
+    f"{MARKS[WORSE]}: the interval excludes 0. {MARKS[OPEN]}: these seeds cannot tell it from the best, which is not "
+    "the same as equal. With one seed there is no test. The chance of being best is the share of draws from the "
+    "estimated means in which a contestant comes first."
 )
 LOSSES = "Losses are nats per scored token on held-out data, after the last step of the budget."
 MEMORY = (
@@ -64,18 +66,18 @@ def _verdict(table: Sequence[Row]) -> Html:
     if first is None or first.final is None:
         return join("No trial finished; see below why.")
     rivals = [row for row in table if row.measure == first.measure and row.rank != 1]
-    alike = [row.name for row in rivals if row.mark == ALIKE]
+    alike = [row.name for row in rivals if row.mark == MARKS[OPEN]]
     spread = f" ± {first.spread:.4f}" if first.spread is not None else ""
     extreme = "highest" if higher_is_better(first.measure) else "lowest"
     score = f" has the {extreme} {called(first.measure)}, {first.final:.4f}{spread}"
     if not rivals:
         rest = "; nobody shares its measure."
     elif first.spread is None:
-        rest = "; with one seed that may be luck."
+        rest = "; with one seed that may be chance."
     elif alike:
         rest = f"; these seeds cannot tell it from {_listed(alike)}."
     else:
-        rest = ", and the difference to every other one is more than luck."
+        rest = ", and the difference to every other one is more than chance."
     return join(tag("strong", first.name), score, rest)
 
 
@@ -98,7 +100,7 @@ def _cell(row: Row, name: str, value: str, kind: str | None) -> Html:
         return tag("th", tag("span", class_="swatch", data_name=row.name), value, scope="row", class_="text")
     title = None
     if name == "rank" and row.p is not None:
-        title = f"p = {row.p:.3g} against the first, corrected"
+        title = f"p = {row.p:.3g} against the best, corrected; chance of being best {row.chance or 0:.0%}"
     elif name == "peak memory" and row.growth_bytes:
         title = f"{memory(row.growth_bytes)} of it came after start-up"
     return tag("td", value, class_=kind, title=title)
@@ -209,10 +211,10 @@ def _trial(trial: Outcome) -> list[str]:
     return [
         trial.name,
         str(trial.seed),
-        trial.status,
+        f"{trial.status}, cut short by the clock" if trial.cut_short else trial.status,
         *counts,
         *used,
-        memory(trial.peak_bytes),
+        memory(trial.most_bytes),
         f"{trial.neighbours:g}",
     ]
 

@@ -1,6 +1,6 @@
 """BART and Marian: encoder-decoders after Vaswani et al., with norms behind each part."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
@@ -88,7 +88,7 @@ class Pairs(Format):
             d_ff=config.number(f"{side}_ffn_dim"), activation=activation
         )
 
-    def embedding(self, config: Config, scale: str) -> Embedding:
+    def embedding(self, config: Config, scale: Literal["none", "sqrt"]) -> Embedding:
         """Return the embedding of both sides."""
         raise NotImplementedError
 
@@ -164,7 +164,7 @@ class Bart(Pairs, model_type="bart"):
         ),
     )
 
-    def embedding(self, config: Config, scale: str) -> Embedding:
+    def embedding(self, config: Config, scale: Literal["none", "sqrt"]) -> Embedding:
         return TwoSided(tokens=Tokens(position=Learned(), norm=LayerNorm(), scale=scale))
 
     def tokens(self, model: Model) -> Tokens:
@@ -191,7 +191,7 @@ class Marian(Pairs, model_type="marian"):
         config.only("decoder_vocab_size", config.get("vocab_size"))
         return super().model(config, head)
 
-    def embedding(self, config: Config, scale: str) -> Embedding:
+    def embedding(self, config: Config, scale: Literal["none", "sqrt"]) -> Embedding:
         return Tokens(position=Sinusoid(layout="halves"), scale=scale)
 
     def tokens(self, model: Model) -> Tokens:

@@ -1,6 +1,6 @@
 """BERT, and those that keep its body: DistilBERT, RoBERTa, CamemBERT."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from kinfolk.exchange.config import Config
 from kinfolk.exchange.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation
@@ -20,6 +20,7 @@ from kinfolk.layers.tag_head import SpanHead, TagHead
 from kinfolk.layers.vector_head import VectorHead
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
+from kinfolk.ops.activated_linear import Activation
 
 LAYER: Table = {
     "parts.0.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -36,7 +37,9 @@ def norm_of(config: Config, usual: float = 1e-12) -> LayerNorm:
     return LayerNorm(eps=config.get("layer_norm_eps", usual))
 
 
-def masked_lm(config: Config, activation: str = "", to: str = "model") -> MaskedLMHead:
+def masked_lm(
+    config: Config, activation: Activation | None = None, to: Literal["model", "table"] = "model"
+) -> MaskedLMHead:
     """Return the head of a masked language model; its activation is the body's if none is given."""
     config.only("tie_word_embeddings", True)
     activation = activation or config.choice("hidden_act", ACTIVATIONS, "gelu")

@@ -124,6 +124,8 @@ class Releases(Format):
     def distances(self, config: Config, norm: LayerNorm, max_len: int) -> Disentangled:
         """Return how distances enter; without them, scores are of content alone."""
         given = config.get("pos_att_type", None) or []
+        if not isinstance(given, str | list):
+            raise config.refusal("pos_att_type", given, ["c2p|p2c"])
         found = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else list(given)
         terms = tuple(term for term in TERMS if term in found)
         relative = config.get("relative_attention", False)

@@ -18,6 +18,7 @@ from kinfolk.layers.position import Learned
 from kinfolk.layers.residual import PostNorm, PreNorm
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
+from kinfolk.ops.activated_linear import Activation
 from kinfolk.ops.pattern import Causal
 
 LAYER: Table = {
@@ -66,7 +67,7 @@ class Decoder(Format):
     activation: ClassVar[str] = "activation_function"
     default: ClassVar[str] = "gelu_new"
     pre_norm: ClassVar[bool] = True
-    names: ClassVar[dict[str, str]] = ACTIVATIONS
+    names: ClassVar[dict[str, Activation]] = ACTIVATIONS
 
     def model(self, config: Config, head: Head) -> Model:
         config.get("tie_word_embeddings", True)
@@ -145,7 +146,7 @@ class Gpt(Decoder, model_type="openai-gpt"):
     activation = "afn"
     default = "gelu"
     pre_norm = False
-    names: ClassVar[dict[str, str]] = {"gelu": "gelu-tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
+    names: ClassVar[dict[str, Activation]] = {"gelu": "gelu-tanh", "relu": "relu", "silu": "swish", "swish": "swish"}
     table: ClassVar[Table] = {
         "embedding.table": "tokens_embed",
         "embedding.position.table": "positions_embed",

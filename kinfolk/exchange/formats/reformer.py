@@ -42,10 +42,17 @@ IDLE = [f"{kind}_{key}" for kind in ("lsh", "local") for key in OF_KINDS]
 IDLE += ["num_buckets", "num_hashes", "hash_seed", "axial_pos_shape", "axial_pos_embds_dim"]
 
 
+STALE = ["attention_probs_dropout_prob", "intermediate_size", "type_vocab_size", "seed"]
+STALE += ["num_chunks_before", "num_chunks_after", "attn_chunk_length", "chunk_length"]
+"""Keys of folders of 2020 that no class reads any more."""
+
+
 class Reformer(Format, model_type="reformer"):
     """Kitaev et al. 2020. Where `hash_seed` says nothing, theirs hashes with other numbers at each call, ours never."""
 
     prefix = "reformer."
+    # values that are put where a key is hidden; files of 2020 have them
+    buffers = ("*position_ids", "*mask_value_float16", "*mask_value_float32")
     refuses = "is_decoder false with local layers, chunks looked at besides the one before"
     table: ClassVar[Table] = {
         "embedding.table": "embeddings.word_embeddings",
@@ -87,7 +94,7 @@ class Reformer(Format, model_type="reformer"):
 
     def model(self, config: Config, head: Head) -> Model:
         config.only("tie_word_embeddings", False)
-        for key in ("chunk_size_lm_head", "axial_norm_std", *IDLE):
+        for key in ("chunk_size_lm_head", "axial_norm_std", *IDLE, *STALE):
             # of memory and of training, and of layers and positions that may not be there
             config.get(key, None)
         kinds = config.get("attn_layers")

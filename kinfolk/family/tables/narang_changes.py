@@ -4,6 +4,7 @@ Numbers that the paper gives for its base size are scaled with the model, so tha
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from kinfolk.family.assembly import shared, with_depth, with_feed_forward, with_residual
 from kinfolk.family.convolution import convolved
@@ -20,13 +21,14 @@ from kinfolk.layers.embedding import Factorised, Sides, Tokens
 from kinfolk.layers.evolved import Branches
 from kinfolk.layers.experts import Router
 from kinfolk.layers.feed_forward import Dense, Gated
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.head import LMHead, Tie
 from kinfolk.layers.mixture import MixtureHead
 from kinfolk.layers.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.position import LearnedSteps
 from kinfolk.layers.product_key import ProductKey
 from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.synthesizer import Form
 from kinfolk.layers.weighed import Gated as GatedResidual
 from kinfolk.layers.weighed import ReZero
 from kinfolk.models.block import Block
@@ -34,6 +36,7 @@ from kinfolk.models.funnel import Funnel, Narrowest
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.models.transparent import Transparent
+from kinfolk.ops.activated_linear import Activation
 
 BASE_LAYERS, BASE_WIDTH = 12, 768
 CLUSTERS = (2500 / 32128, 8500 / 32128)
@@ -50,12 +53,12 @@ def same(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def activation(name: str) -> Change:
+def activation(name: Activation) -> Change:
     """Change the activation of feed-forwards."""
     return of_model(lambda model: with_feed_forward(model, lambda think: think.replace(activation=name)))
 
 
-def gated(name: str) -> Change:
+def gated(name: Activation) -> Change:
     """Gate feed-forwards by this activation, at as many weights."""
 
     def change(think: FeedForward) -> FeedForward:
@@ -116,7 +119,7 @@ def sharing(*sides: str) -> Change:
     return of_model(change)
 
 
-def factorised(weights: str) -> Change:
+def factorised(weights: Tie) -> Change:
     """Make the embedding of two factors, with a "tied" or "untied" output layer."""
 
     def change(model: Model) -> Model:
@@ -127,7 +130,7 @@ def factorised(weights: str) -> Change:
     return of_model(change)
 
 
-def embeddings(sides: str, weights: str) -> Change:
+def embeddings(sides: Literal["tied", "apart"], weights: Tie) -> Change:
     """Have one table for both "tied" sides or one for each, and an output layer of its own or that of the decoder."""
 
     def change(model: Model) -> Model:
@@ -163,7 +166,7 @@ def convolution(kind: type[LightConv | DynamicConv]) -> Change:
     return of_model(lambda model: convolved(model, kind, (9,)))
 
 
-def synthesizer(form: str) -> Change:
+def synthesizer(form: Form) -> Change:
     """Make up the scores of self-attention; position biases stay beside them."""
     return of_model(lambda model: synthesized(model, form))
 

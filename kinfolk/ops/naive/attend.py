@@ -53,6 +53,8 @@ def _sees(pattern: Pattern, view: View, b: int, i: int, j: int) -> bool:
         return False
     if view.q_group_BL is not None and view.k_group_BM is not None and view.q_group_BL[b, i] != view.k_group_BM[b, j]:
         return False
+    if view.until_BL is not None and j > int(view.until_BL[b, i]):
+        return False
     return view.visible_BLM is None or bool(view.visible_BLM[b, i, j])
 
 

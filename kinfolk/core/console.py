@@ -1,0 +1,18 @@
+"""rich's console, with the control characters of texts spelled out; see `kinfolk.core.printing`."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import rich.console
+from rich.segment import Segment
+
+from kinfolk.core.printing import printable
+
+
+class Console(rich.console.Console):
+    """rich's console, with the control characters of texts spelled out."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+        """Yield the segments of something, cleaned; rich's own control segments pass."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text, style, control) if control else Segment(printable(text), style)

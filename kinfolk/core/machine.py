@@ -1,0 +1,41 @@
+"""What this machine offers to a computation: asked, never measured, so that the answer does not depend on the load."""
+
+import os
+from pathlib import Path
+
+FLOPS_PER_THREAD = 2e9
+"""Work of a step below which one more thread costs more in waiting than it computes (about 30 ms of one core)."""
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def cores() -> int:
+    """Return the cores this process may use, which a container or a batch system may have cut down."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):
+        # no control groups here, or no quota ("max")
+        return allowed
+
+
+def threads_for(step_flops: float, processes: int = 1) -> int:
+    """Return the threads of a process whose steps take so many operations: its share of the cores, if they are busy.
+
+    OMP_NUM_THREADS, where it is set, is an answer already.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    useful = max(1, int(step_flops / FLOPS_PER_THREAD))
+    return max(1, min(cores() // processes, useful))
+
+
+def sleep_at_barriers() -> None:
+    """Let OpenMP's threads sleep while they wait for each other; to be called before a tensor library is imported.
+
+    By default they spin. On a machine with other work a spinning thread keeps the core that the one it waits for would
+    need: two threads were then ten times slower than one. The results are the same bits either way.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")

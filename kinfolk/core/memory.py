@@ -1,0 +1,45 @@
+"""How much memory there is, and a refusal of what cannot fit before anything is allocated."""
+
+import functools
+from pathlib import Path
+
+from kinfolk.core.errors import SpecError
+
+_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where Linux says how much a container may have."""
+
+
+@functools.cache
+def total() -> int:
+    """Return the bytes that this process may have at most: of the machine, its container and its own limit.
+
+    What happens to be free is not asked: whether something is refused must not depend on how busy the machine is.
+    """
+    import psutil
+
+    amounts = [int(psutil.virtual_memory().total)]
+    for file in _LIMITS:
+        try:
+            amounts.append(int(Path(file).read_text(encoding="ascii")))
+        except (OSError, ValueError):
+            # no such limit, or "max"
+            continue
+    try:
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+        amounts += [soft] if soft != resource.RLIM_INFINITY else []
+    except (ImportError, OSError):
+        pass
+    return min(amount for amount in amounts if amount > 0)
+
+
+def require(needed: float, where: str) -> None:
+    """Raise if something needs more bytes than there are; `where` says what needs them, and the setting to change."""
+    if needed > total():
+        raise SpecError(f"{where} needs at least {_words(needed)}, and this machine has {_words(total())}")
+
+
+def _words(amount: float) -> str:
+    power = min(4, max(0, (len(f"{amount:.0f}") - 1) // 3))
+    return f"{amount / 1000**power:,.1f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,0 +1,35 @@
+"""Names of data with absolute paths, so that a run can be resumed from another folder than it was begun in."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kinfolk.data.names import split_path
+from kinfolk.data.several import PREFIX as SEVERAL
+from kinfolk.data.several import name_of, names_in
+
+_VALID = re.compile(r"(?<=[:,]valid=)[^,:]+")
+
+
+def located(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments of `open_data` that mean the same data wherever they are used."""
+    found = {key: value for key, value in source.items() if value is not None}
+    found["name"] = _located_name(str(found["name"])) if found.get("name") else ""
+    return found | {key: _absolute(str(found[key])) for key in ("tokenizer", "valid", "cache") if key in found}
+
+
+def _located_name(name: str) -> str:
+    if name.startswith(SEVERAL):
+        return name_of([_located_name(one) for one in names_in(name)])
+    if Path(name).exists():
+        return _absolute(name)
+    base, path = split_path(name)
+    base = _VALID.sub(lambda match: _absolute(match[0]), base)
+    return f"{base}:{_absolute(path)}" if path else base
+
+
+def _absolute(path: str) -> str:
+    """Return the absolute path of what exists; anything else is a name (`byte`, `copy`), or a path that fails later."""
+    file = Path(path).expanduser()
+    return str(file.resolve()) if file.exists() else path

@@ -1,0 +1,43 @@
+"""`kin doctor`: finds what is off, and nothing else."""
+
+import json
+
+import pytest
+import torch
+
+from kinfolk.bench import doctor
+from kinfolk.cli.main import main
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_operators_agree_with_their_references(precision):
+    findings = list(doctor.check_operators(CPU, precision))
+    assert len(findings) > 20
+    assert [x for x in findings if not x.good] == []
+
+
+def test_an_operator_that_is_off_is_found(monkeypatch):
+    from kinfolk.ops import rms_norm as module
+
+    right = module.rms_norm
+    monkeypatch.setattr(module, "rms_norm", lambda *args: right(*args) * 1.01)
+    assert [x.name for x in doctor.check_operators(CPU, "fp32") if not x.good] == ["ops.rms_norm.rms_norm"]
+
+
+def test_a_relative_that_does_not_run_is_named(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "_loss", lambda name, device, precision: 1 / 0)
+    assert main(["doctor", "--device", "cpu", "--only", "gpt2", "--precision", "fp32"]) == 1
+    assert "gpt2 in fp32: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_the_command_checks_relatives(capsys):
+    assert main(["doctor", "--device", "cpu", "--only", "gpt2", "--json"]) == 0
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert {(x["name"], x["precision"]) for x in findings} >= {("gpt2", "fp32"), ("gpt2", "bf16")}
+
+
+def test_a_device_that_is_not_here_is_refused(capsys):
+    assert main(["doctor", "--device", "abacus"]) == 2
+    assert "device" in capsys.readouterr().err

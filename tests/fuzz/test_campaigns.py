@@ -1,0 +1,40 @@
+"""A seeded sample of every fuzz campaign in `make test`, the whole campaign in `make long`."""
+
+import os
+
+import pytest
+
+from tests.fuzz import campaign
+from tests.fuzz.command_lines import command_case
+from tests.fuzz.data_files import file_case
+from tests.fuzz.imports import import_case
+from tests.fuzz.requests import request_case
+from tests.fuzz.specs import spec_case
+
+SIZES = {
+    spec_case: (60, 10_000),
+    import_case: (30, 2_000),
+    file_case: (60, 2_000),
+    command_case: (30, 2_000),
+    request_case: (60, 2_000),
+}
+FIRST = int(os.environ.get("KINFOLK_FUZZ_SEED", "0"))
+
+
+@pytest.mark.parametrize("case", SIZES, ids=lambda case: case.__name__)
+def test_a_sample_is_refused_or_works(case):
+    n, _ = SIZES[case]
+    report = campaign.run(case, range(FIRST, FIRST + n))
+    assert report.failures == [], str(report)
+    assert report.counts["refused"] > n // 5
+    assert sum(report.counts.values()) == n
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("case", SIZES, ids=lambda case: case.__name__)
+def test_a_campaign_finds_nothing(case):
+    _, n = SIZES[case]
+    report = campaign.run(case, range(FIRST, FIRST + n))
+    assert report.failures == [], str(report)
+    assert sum(report.counts.values()) == n
