@@ -7,23 +7,8 @@ from pathlib import Path
 
 HOUSE = Path(__file__).parents[1]
 # from the bottom to the top: imports point from the later to the earlier
-LAYERS = ["core", "ops", "optim", "data", "layers", "models", "objectives", "family"]
-LAYERS += [
-    "train",
-    "rl",
-    "decoding",
-    "exchange",
-    "finetune",
-    "compare",
-    "predict",
-    "scaling",
-    "inspect",
-    "compress",
-    "onnx",
-    "serve",
-    "bench",
-]
-LAYERS += ["cli"]
+LAYERS = ["core", "ops", "optim", "data", "report", "layers", "models", "objectives", "family", "runs", "train"]
+LAYERS += ["decoding", "contests", "use", "bench", "cli"]
 
 
 def file_map() -> str:

@@ -22,26 +22,26 @@ _PUBLIC = {
     "build": ("kinfolk.family.building", "build"),
     "save": ("kinfolk.family.building", "save"),
     "load": ("kinfolk.family.building", "load"),
-    "from_hf": ("kinfolk.exchange.folder", "from_hf"),
-    "to_hf": ("kinfolk.exchange.folder", "to_hf"),
-    "attend": ("kinfolk.ops.attend", "attend"),
-    "patterns": ("kinfolk.ops.pattern", ""),
+    "from_hf": ("kinfolk.runs.huggingface.folder", "from_hf"),
+    "to_hf": ("kinfolk.runs.huggingface.folder", "to_hf"),
+    "attend": ("kinfolk.ops.attention.attend", "attend"),
+    "patterns": ("kinfolk.ops.patterns.leaves", ""),
     "generate": ("kinfolk.decoding", "generate"),
-    "compare": ("kinfolk.compare", "compare"),
+    "compare": ("kinfolk.contests", "compare"),
     "KinfolkError": ("kinfolk.core.errors", "KinfolkError"),
 }
 
 if TYPE_CHECKING:
-    from kinfolk.compare import compare
+    from kinfolk.contests import compare
     from kinfolk.core.errors import KinfolkError
     from kinfolk.decoding import generate
-    from kinfolk.exchange.folder import from_hf, to_hf
     from kinfolk.family.building import build, load, save
     from kinfolk.family.grammar import axes, choices
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
-    from kinfolk.ops import pattern as patterns
-    from kinfolk.ops.attend import attend
+    from kinfolk.ops.attention.attend import attend
+    from kinfolk.ops.patterns import leaves as patterns
+    from kinfolk.runs.huggingface.folder import from_hf, to_hf
 
 __all__ = [
     "KinfolkError",

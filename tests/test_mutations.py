@@ -30,9 +30,9 @@ def test_every_fault_can_be_planted_and_names_tests_that_exist() -> None:
 
 def test_a_fault_that_no_longer_fits_is_an_error() -> None:
     with pytest.raises(ValueError, match="is there 0 times, expected once"):
-        mutation.Fault("ops/attend.py", "no such text", "", "").planted()
+        mutation.Fault("ops/attention/attend.py", "no such text", "", "").planted()
     with pytest.raises(ValueError, match="times, expected once"):
-        mutation.Fault("ops/attend.py", "return", "yield", "").planted()
+        mutation.Fault("ops/attention/attend.py", "return", "yield", "").planted()
 
 
 @pytest.mark.long

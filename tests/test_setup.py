@@ -139,7 +139,7 @@ def test_the_generated_parts_of_the_readme_are_up_to_date():
 
 def test_the_readme_names_files_that_exist():
     files = re.findall(r"\bkinfolk/[\w/]+\.py\b", README)
-    assert "kinfolk/ops/attend.py" in files
+    assert "kinfolk/ops/attention/attend.py" in files
     assert [name for name in files if not (HOUSE / name).exists()] == []
     links = re.findall(r"\]\(([^)#:]+)\)", README + (HOUSE / "CONTRIBUTING.md").read_text(encoding="utf-8"))
     assert [name for name in links if not (HOUSE / name).exists()] == []

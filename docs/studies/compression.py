@@ -17,14 +17,6 @@ from typing import Any
 import torch
 
 import kinfolk as kf
-from kinfolk.compress.front import picture, table
-from kinfolk.compress.goal import parse_allowed, parse_goal
-from kinfolk.compress.measure import Measured
-from kinfolk.compress.opening import open_model
-from kinfolk.compress.pipeline import Workshop, ordered, run_steps, working
-from kinfolk.compress.search import search
-from kinfolk.compress.steps import parse
-from kinfolk.compress.student import student_of
 from kinfolk.data import open_data
 from kinfolk.family.building import build
 from kinfolk.family.supervise import judging
@@ -34,6 +26,14 @@ from kinfolk.optim.optimiser import AdamW
 from kinfolk.train import RunOptions, folder
 from kinfolk.train.fitting import labelling_of
 from kinfolk.train.run import train
+from kinfolk.use.compress.front import picture, table
+from kinfolk.use.compress.goal import parse_allowed, parse_goal
+from kinfolk.use.compress.measure import Measured
+from kinfolk.use.compress.opening import open_model
+from kinfolk.use.compress.pipeline import Workshop, ordered, run_steps, working
+from kinfolk.use.compress.search import search
+from kinfolk.use.compress.steps import parse
+from kinfolk.use.compress.student import student_of
 
 ROWS = (
     "heads=0.25",

@@ -17,11 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.finetune.recipe import Effort
-from kinfolk.finetune.run import finetune, prepare
-from kinfolk.finetune.source import open_source
-from kinfolk.finetune.task import Task
 from kinfolk.train import RunOptions, folder, resume
+from kinfolk.train.finetune.recipe import Effort
+from kinfolk.train.finetune.run import finetune, prepare
+from kinfolk.train.finetune.source import open_source
+from kinfolk.train.finetune.task import Task
 
 TACTICS = ("plain", "scratch", "ulmfit", "lora=8", "frozen", "adapters=32", "slanted", "gradual", "layer-wise=0.385")
 TACTICS += ("layer-wise=0.95", "mixout=0.5", "reinit=1", "bitfit")

@@ -26,8 +26,8 @@ from kinfolk.core.batch import IGNORE
 from kinfolk.data import Batches, open_data
 from kinfolk.family.assembly import pre_norm
 from kinfolk.family.recipe import Recipe
-from kinfolk.layers.tag_head import TagHead
-from kinfolk.models.halting import Halting
+from kinfolk.layers.heads.tag_head import TagHead
+from kinfolk.models.depth.halting import Halting
 from kinfolk.objectives.supervised import Tag
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear

@@ -21,7 +21,7 @@ import json, sys, time
 import torch
 import kinfolk as kf
 from kinfolk.bench.resident import forget_peak, peak, resident
-from kinfolk.exchange.folder import load_formats
+from kinfolk.runs.huggingface.folder import load_formats
 torch.set_num_threads(1)
 load_formats()
 before = resident()

@@ -39,8 +39,8 @@ def main() -> None:
 def row(name: str) -> str:
     """Return the row of one relative."""
     from kinfolk.core.errors import KinfolkError
-    from kinfolk.onnx.export import to_int8, to_onnx
-    from tests.onnx.toys import toy
+    from kinfolk.use.onnx.export import to_int8, to_onnx
+    from tests.use.onnx.toys import toy
 
     with tempfile.TemporaryDirectory() as aside:
         try:

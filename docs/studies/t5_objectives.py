@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 import kinfolk as kf
 from kinfolk.core.plain import dumps
 from kinfolk.data import Data, open_data
-from kinfolk.data.stdlib import stdlib_files
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.generated.stdlib import stdlib_files
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import load_weights
 from kinfolk.objectives.denoise import T5_TABLE

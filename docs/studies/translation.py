@@ -20,15 +20,15 @@ import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.plain import dumps
 from kinfolk.data import Batches, Data
-from kinfolk.data.manifest import MANIFEST, open_prepared
-from kinfolk.data.preparation import Preparation
-from kinfolk.data.preparing import prepare
+from kinfolk.data.preparing.manifest import MANIFEST, open_prepared
+from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.preparing.prepare import prepare
 from kinfolk.decoding.decode import Steps
 from kinfolk.decoding.written import write
 from kinfolk.family.recipe import Recipe
-from kinfolk.layers.head import HeadModule
+from kinfolk.layers.heads.head import HeadModule
 from kinfolk.layers.module import Module
-from kinfolk.layers.position import sinusoids
+from kinfolk.layers.positions.position import sinusoids
 from kinfolk.models.model import Output, State
 from kinfolk.objectives.learner import Learner
 from kinfolk.train import RunOptions, folder, loop

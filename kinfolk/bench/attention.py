@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kinfolk.bench import mixers
 from kinfolk.bench.contest import OURS, Contest, Contestant, Work
-from kinfolk.ops.attend import attend
-from kinfolk.ops.pattern import Causal, Window
-from kinfolk.ops.plan import pairs
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.patterns.leaves import Causal, Window
+from kinfolk.ops.patterns.plan import pairs
 
 ENGINE = True
 HEADS, WIDTH, WINDOW = 8, 64, 512

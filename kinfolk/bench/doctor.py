@@ -21,7 +21,7 @@ from kinfolk.models.model import build_model
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.experts import Weights
-from kinfolk.ops.pattern import Causal, Window
+from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim import Training
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import Choice

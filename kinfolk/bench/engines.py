@@ -78,8 +78,8 @@ def _ours(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> C
 
 def _graphs(sizes: Mapping[str, Any], precision: str) -> Any:
     """Return the engine of graphs, made the first time."""
-    from kinfolk.onnx.engine import Engine
-    from kinfolk.onnx.export import to_int8, to_onnx
+    from kinfolk.use.onnx.engine import Engine
+    from kinfolk.use.onnx.export import to_int8, to_onnx
 
     folder = _kept("onnx", sizes, Path(__file__).parent.parent / "onnx")
     if not (folder / "fp32").exists():

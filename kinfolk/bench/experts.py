@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kinfolk.bench.contest import Contest, Contestant, Work
 from kinfolk.core.context import Context
-from kinfolk.layers.experts import Experts, Switch, Top2
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.feed_forwards.experts import Experts, Switch, Top2
+from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.init import Xavier
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward

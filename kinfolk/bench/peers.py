@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.core.errors import MissingExtraError
-from kinfolk.layers.position import sinusoids
+from kinfolk.layers.positions.position import sinusoids
 
 Loss = Callable[..., Tensor]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kinfolk.contests.acting import World
     from kinfolk.family.recipe import Recipe
-    from kinfolk.rl import World
 
 UNIT = "steps in the environment"
 
@@ -18,9 +18,9 @@ def train(args: argparse.Namespace) -> int:
     from kinfolk.cli.train import announce, begin, options_of, plain_warnings, show
 
     begin(args, args.what, args.env, args.out)
+    from kinfolk.contests.acting import open_world
+    from kinfolk.contests.acting import train as learn
     from kinfolk.core.errors import SpecError
-    from kinfolk.rl import open_world
-    from kinfolk.rl import train as learn
 
     if args.processes > 1:
         raise SpecError("--env: an actor learns in one process; leave --processes at 1")
@@ -36,13 +36,13 @@ def train(args: argparse.Namespace) -> int:
 def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     """Return the recipe that the options name, fitted to the environment."""
     from kinfolk.cli.train import precision_of
+    from kinfolk.contests.acting import as_policy
+    from kinfolk.contests.acting.recipe import policy
     from kinfolk.core import paths
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
     from kinfolk.family.making import divided, numbers_of
     from kinfolk.objectives.policy import Policy
-    from kinfolk.rl import as_policy
-    from kinfolk.rl.recipe import policy
 
     assignments = list(args.set)
     if what in registry.relatives() or not (what.endswith(".toml") or Path(what).exists()):
@@ -70,8 +70,8 @@ def acts(out: Path) -> bool:
 def resume(args: argparse.Namespace) -> int:
     """Go on with a run."""
     from kinfolk.cli.train import options_of, plain_warnings, show
+    from kinfolk.contests.acting import resume as go_on
     from kinfolk.core.plain import from_plain
-    from kinfolk.rl import resume as go_on
     from kinfolk.train import RunOptions, folder
 
     begun = from_plain(RunOptions, folder.read(args.what)["options"], str(args.what / folder.RUN))
@@ -81,8 +81,8 @@ def resume(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Play episodes and print what they brought."""
-    from kinfolk.rl.rollouts import Episodes
-    from kinfolk.rl.run import load_learner
+    from kinfolk.contests.acting.rollouts import Episodes
+    from kinfolk.contests.acting.run import load_learner
     from kinfolk.train.evaluate import evaluate as score
     from kinfolk.train.evaluate import require_finite
 
@@ -114,10 +114,10 @@ def compare(args: argparse.Namespace) -> int:
     """Train several relatives in one environment, seed by seed, and print who solved it."""
     import dataclasses
 
-    from kinfolk.compare.budget import parse
+    from kinfolk.contests.acting import open_world
+    from kinfolk.contests.acting.study import DMLAB, fitted, study, summary, table
+    from kinfolk.contests.budget import parse
     from kinfolk.core.errors import SpecError
-    from kinfolk.rl import open_world
-    from kinfolk.rl.study import DMLAB, fitted, study, summary, table
     from kinfolk.train import RunOptions
 
     world, budget = open_world(args.env), parse(args.budget)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.cli.train import precision_of
 
 if TYPE_CHECKING:
-    from kinfolk.compare.settings import Settings
+    from kinfolk.contests.settings import Settings
 
 EPILOG = """\
 examples:
@@ -83,7 +83,7 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the table, and say where the report is."""
-    from kinfolk.compare.settings import Settings
+    from kinfolk.contests.settings import Settings
 
     if args.env is not None:
         from kinfolk.cli import acting
@@ -115,9 +115,9 @@ def run(args: argparse.Namespace) -> int:
     )
     _begin(args, settings)
     # what follows takes seconds to import
-    from kinfolk.compare.published_table import show_beside
-    from kinfolk.compare.run import run as compare
-    from kinfolk.compare.table import show
+    from kinfolk.contests.published_table import show_beside
+    from kinfolk.contests.run import run as compare
+    from kinfolk.contests.table import show
     from kinfolk.core.console import Console
 
     command = shlex.join(["kin", *sys.argv[1:]])
@@ -153,8 +153,8 @@ def _begin(args: argparse.Namespace, settings: "Settings") -> None:
 
 
 def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
-    from kinfolk.compare.suite import run_suite
-    from kinfolk.compare.suite_table import show
+    from kinfolk.contests.suite import run_suite
+    from kinfolk.contests.suite_table import show
     from kinfolk.core.console import Console
 
     result = run_suite(args.suite, settings, command, Console(stderr=True))
@@ -169,7 +169,7 @@ def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
 def _list_rows(args: argparse.Namespace) -> int:
     import dataclasses
 
-    from kinfolk.compare.published_table import show_rows
+    from kinfolk.contests.published_table import show_rows
     from kinfolk.core.console import Console
     from kinfolk.family.tables import table
 

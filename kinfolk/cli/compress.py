@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.cli.train import data_arguments
 
 if TYPE_CHECKING:
-    from kinfolk.compress.measure import Measured
-    from kinfolk.compress.pipeline import Workshop
+    from kinfolk.use.compress.measure import Measured
+    from kinfolk.use.compress.pipeline import Workshop
 
 EPILOG = """\
 examples:
@@ -95,13 +95,13 @@ END = "\n\nThe result is an ordinary run: generate, eval, inspect, train and com
 
 def run(args: argparse.Namespace) -> int:
     """Compress, recover, print what each step did; or look for the steps that reach a goal."""
-    from kinfolk.compress.opening import open_model
-    from kinfolk.compress.pipeline import Workshop, compress, ordered, refuse, working
-    from kinfolk.compress.steps import parse
-    from kinfolk.compress.student import student_of
     from kinfolk.core.errors import SpecError
     from kinfolk.objectives.distil import Distil
     from kinfolk.objectives.imitate import Imitate
+    from kinfolk.use.compress.opening import open_model
+    from kinfolk.use.compress.pipeline import Workshop, compress, ordered, refuse, working
+    from kinfolk.use.compress.steps import parse
+    from kinfolk.use.compress.student import student_of
 
     if bool(args.to) + bool(args.steps or args.student) != 1:
         raise SpecError("say either what to do (--steps, --student) or what to reach (--to)")
@@ -133,12 +133,12 @@ def _search(args: argparse.Namespace, shop: "Workshop") -> int:
     """Try steps, draw what can be had for what, and leave the best that is enough; 1 if none is."""
     from rich.table import Table
 
-    from kinfolk.compress.front import page, picture, table
-    from kinfolk.compress.goal import parse_allowed, parse_goal
-    from kinfolk.compress.pipeline import write
-    from kinfolk.compress.search import search
     from kinfolk.core.console import Console
     from kinfolk.train import durable
+    from kinfolk.use.compress.front import page, picture, table
+    from kinfolk.use.compress.goal import parse_allowed, parse_goal
+    from kinfolk.use.compress.pipeline import write
+    from kinfolk.use.compress.search import search
 
     goal, allowed = parse_goal(args.to), parse_allowed(args.allow)
     found = search(shop, goal, allowed, args.recover, args.tries)

@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def draw(args: argparse.Namespace, model: "Transformer", objective: "Pictures", options: dict[str, Any]) -> int:
     """Make pictures and say where they are."""
     from kinfolk.core.errors import SpecError
-    from kinfolk.data.image_files import write_png
+    from kinfolk.data.files.image_files import write_png
     from kinfolk.decoding.pictures import make_pictures
 
     if args.prompt is not None or args.prompts is not None:
@@ -47,7 +47,7 @@ def _read(files: list[Path], model: "Transformer", objective: "Pictures") -> tup
     import torch
 
     from kinfolk.core.errors import DataError
-    from kinfolk.data.image_files import decode
+    from kinfolk.data.files.image_files import decode
     from kinfolk.decoding.pictures import n_values
 
     for file in files:

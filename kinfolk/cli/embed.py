@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the vectors and say how many."""
-    from kinfolk.predict.embedding import embed, open_embedder, vector_writer
+    from kinfolk.use.predict.embedding import embed, open_embedder, vector_writer
 
     prepare_machine(args)
     embedder = open_embedder(args.what, pool=args.pool, unit=args.unit, length=args.length, answer=answer_of(args))

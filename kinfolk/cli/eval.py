@@ -187,8 +187,8 @@ def _sentence(row: "Timing", threads: int) -> str:
 def _open(args: argparse.Namespace) -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
     from kinfolk.data import Tokenizer
-    from kinfolk.data.asking import inherited
-    from kinfolk.data.labels import with_classes
+    from kinfolk.data.splits.asking import inherited
+    from kinfolk.data.splits.labels import with_classes
     from kinfolk.train import folder
     from kinfolk.train.run import reopen
 
@@ -210,9 +210,9 @@ def _open(args: argparse.Namespace) -> "Data":
 
 def _raw(args: argparse.Namespace) -> bool:
     """Tell whether --data names a file that nothing was held out of, so that all of it can be scored."""
-    from kinfolk.data.asking import has_labels
-    from kinfolk.data.images import is_images
-    from kinfolk.data.treebank import is_treebank
+    from kinfolk.data.files.treebank import is_treebank
+    from kinfolk.data.splits.asking import has_labels
+    from kinfolk.data.splits.images import is_images
 
     if args.data is None or args.valid is not None or acting.acts(args.what):
         return False
@@ -223,7 +223,7 @@ def _raw(args: argparse.Namespace) -> bool:
 
 def _named(args: argparse.Namespace) -> str | None:
     """Return the name of the data; a file that is given to a run that judges is one with labels."""
-    from kinfolk.data.images import is_images
+    from kinfolk.data.splits.images import is_images
     from kinfolk.train import folder
 
     if args.data is None or not Path(args.data).is_file() or is_images(Path(args.data)) or acting.acts(args.what):
@@ -235,7 +235,7 @@ def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
     """Return what keeps the worst examples beside a tally, if a report was asked for."""
     if args.report is None:
         return None
-    from kinfolk.predict.worst import Keeping
+    from kinfolk.use.predict.worst import Keeping
 
     if tally is None:
         raise SpecError(
@@ -249,8 +249,8 @@ def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
 def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keeping: Any, remarks: list[str]) -> None:
     """Write the report."""
     from kinfolk.core import durable
-    from kinfolk.predict.page import as_page
-    from kinfolk.predict.report import as_text, make_report
+    from kinfolk.use.predict.page import as_page
+    from kinfolk.use.predict.report import as_text, make_report
 
     count = max(int(score.count) for score in totals.values())
     facts = {"run": str(args.what), "data": data.name, "part": args.split, "targets": f"{count:,}"}
@@ -267,7 +267,7 @@ def _perplexity(measure: str, mean: float) -> float | None:
     """Return it for what is a probability; an accuracy has none."""
     import math
 
-    from kinfolk.compare.measures import in_nats
+    from kinfolk.contests.measures import in_nats
 
     return math.exp(min(mean, 700.0)) if in_nats(measure) else None
 

@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _to_hf(args: argparse.Namespace, out: Path) -> int:
     from kinfolk.data import Tokenizer
-    from kinfolk.exchange.folder import to_hf
     from kinfolk.family.building import load
+    from kinfolk.runs.huggingface.folder import to_hf
     from kinfolk.train import folder
     from kinfolk.train.run import generation_of
 
@@ -79,7 +79,7 @@ def _to_hf(args: argparse.Namespace, out: Path) -> int:
 
 
 def _to_onnx(args: argparse.Namespace, out: Path) -> int:
-    from kinfolk.onnx.opening import export
+    from kinfolk.use.onnx.opening import export
 
     print("tracing the model; the graphs are then held to torch", file=sys.stderr)
     about = export(args.what, out, args.int8)
@@ -109,10 +109,10 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
 def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
     """Score validation data in torch, which fp32 graphs agree with, and by the graphs that were written."""
     from kinfolk.data import Batches
-    from kinfolk.onnx.engine import Engine
-    from kinfolk.onnx.scoring import scores
     from kinfolk.train.evaluate import evaluate
     from kinfolk.train.run import load_learner, reading_of, reopen
+    from kinfolk.use.onnx.engine import Engine
+    from kinfolk.use.onnx.scoring import scores
 
     recipe, learner = load_learner(args.what)
     data = reopen(args.what) if args.data == "own" else _open(args)

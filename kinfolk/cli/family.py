@@ -75,7 +75,7 @@ def tree(family: dict[str, About]) -> list[str]:
 def explain(name: str, size: str) -> dict[str, Any]:
     """Return all that is known of one relative at one size."""
     from kinfolk.cli.diff import between
-    from kinfolk.compare.reading import cost_of, one_picture, window
+    from kinfolk.contests.reading import cost_of, one_picture, window
     from kinfolk.core.plain import to_plain
     from kinfolk.family.making import make
     from kinfolk.family.picture import patterns, picture

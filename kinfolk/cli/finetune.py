@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli.train import announce, begin, machine_arguments, options_of, plain_warnings, precision_of, show
 from kinfolk.core.errors import SpecError
-from kinfolk.finetune.names import table
+from kinfolk.train.finetune.names import table
 
 if TYPE_CHECKING:
-    from kinfolk.finetune.recipe import Effort
-    from kinfolk.finetune.run import Prepared
-    from kinfolk.finetune.task import Task
-    from kinfolk.finetune.transplant import Moved
+    from kinfolk.train.finetune.recipe import Effort
+    from kinfolk.train.finetune.run import Prepared
+    from kinfolk.train.finetune.task import Task
+    from kinfolk.train.finetune.transplant import Moved
 
 WRITTEN = 64
 """Targets that are written at each validation, where what is best is told by them."""
@@ -97,11 +97,11 @@ def run(args: argparse.Namespace) -> int:
     begin(args, args.what, args.train, args.out)
     from kinfolk.decoding.written import judge
     from kinfolk.family.knowing import informed
-    from kinfolk.finetune.further import further
-    from kinfolk.finetune.run import finetune, prepare
-    from kinfolk.finetune.source import open_source
-    from kinfolk.finetune.task import choose
     from kinfolk.train import parallel
+    from kinfolk.train.finetune.further import further
+    from kinfolk.train.finetune.run import finetune, prepare
+    from kinfolk.train.finetune.source import open_source
+    from kinfolk.train.finetune.task import choose
     from kinfolk.train.knowing import fitted
 
     if args.also and args.processes > 1:
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _guesses(args: argparse.Namespace, task: "Task", made: "Prepared") -> list[str]:
     """Say before training how the file is read: task, columns, separator, classes, lengths, and what is held out."""
-    from kinfolk.finetune.task import separator_of_file
+    from kinfolk.train.finetune.task import separator_of_file
 
     data = made.data
     columns = {"text": task.text, "second": task.second, "label": task.label}
@@ -171,7 +171,7 @@ def _guesses(args: argparse.Namespace, task: "Task", made: "Prepared") -> list[s
 
 
 def _effort(args: argparse.Namespace) -> "Effort":
-    from kinfolk.finetune.recipe import Effort
+    from kinfolk.train.finetune.recipe import Effort
 
     names = [field.name for field in dataclasses.fields(Effort)]
     return Effort(**{name: getattr(args, name) for name in names})

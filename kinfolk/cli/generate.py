@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
     import numpy as np
 
-    from kinfolk.data.unknown import warn_of_unknown
+    from kinfolk.data.tokenizers.unknown import warn_of_unknown
     from kinfolk.decoding import generate
     from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
@@ -115,7 +115,7 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
 
 def _opened(args: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return the recipe, what runs the model, and the kind of data it learnt from."""
-    from kinfolk.onnx.folder import is_exported
+    from kinfolk.use.onnx.folder import is_exported
 
     if args.engine == "torch" and not is_exported(args.what):
         from kinfolk.train.folder import read
@@ -123,7 +123,7 @@ def _opened(args: argparse.Namespace) -> tuple[Any, Any, str]:
 
         recipe, learner = load_learner(args.what, args.average)
         return recipe, learner.model, str(read(args.what).get("kind", ""))
-    from kinfolk.onnx.opening import open_engine, recipe_of
+    from kinfolk.use.onnx.opening import open_engine, recipe_of
 
     if args.engine == "torch":
         raise SpecError(f"{args.what} is an export for onnxruntime: add --engine onnx")

@@ -19,7 +19,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import MissingExtraError
 
     try:
-        from kinfolk.serve.harness import run_tasks
+        from kinfolk.use.serve.harness import run_tasks
     except ImportError as error:
         if (error.name or "").split(".")[0] != "lm_eval":
             raise

@@ -44,15 +44,15 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import SpecError
     from kinfolk.core.plain import dumps
     from kinfolk.data import Tokenizer
-    from kinfolk.exchange import sentence
-    from kinfolk.exchange.folder import open_folder, write_tensors
-    from kinfolk.exchange.recipe import recipe_of_import
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.models.folder import GENERATION
     from kinfolk.objectives.knowledge import Entities
-    from kinfolk.predict.opening import judges
+    from kinfolk.runs.huggingface import sentence
+    from kinfolk.runs.huggingface.folder import open_folder, write_tensors
+    from kinfolk.runs.huggingface.recipe import recipe_of_import
     from kinfolk.train import folder
     from kinfolk.train.knowing import n_entities
+    from kinfolk.use.predict.opening import judges
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type, architecture=args.architecture)
     tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
@@ -112,7 +112,7 @@ class Whole:
 
     def save(self, path: Path) -> None:
         """Write it, and the roles of its tokens."""
-        from kinfolk.data.tokenizer import with_roles
+        from kinfolk.data.tokenizers.tokenizer import with_roles
 
         text = self.inner.to_str(pretty=True)
         path.write_text(with_roles(text, self.roles) if self.roles else text, encoding="utf-8")

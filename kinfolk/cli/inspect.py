@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.cli.generate import read_tokenizer
 
 if TYPE_CHECKING:
-    from kinfolk.inspect.page import Findings
+    from kinfolk.use.inspect.page import Findings
 
 EPILOG = """\
 examples:
@@ -47,11 +47,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the numbers."""
     from kinfolk.core.errors import DataError
-    from kinfolk.inspect.neighbours import neighbours
-    from kinfolk.inspect.page import describe, render
-    from kinfolk.inspect.sight import look
     from kinfolk.train import durable
     from kinfolk.train.run import load_learner
+    from kinfolk.use.inspect.neighbours import neighbours
+    from kinfolk.use.inspect.page import describe, render
+    from kinfolk.use.inspect.sight import look
 
     recipe, learner = load_learner(args.what)
     tokenizer = read_tokenizer(args.what)
@@ -86,10 +86,10 @@ def _read(file: Path) -> str:
 
 
 def _findings(args: argparse.Namespace, recipe: Any, learner: Any, tokenizer: Any) -> "Findings":
-    from kinfolk.data.treebank import read_treebank
-    from kinfolk.inspect.page import Findings
-    from kinfolk.inspect.removal import importance, removed
-    from kinfolk.inspect.syntax import relations
+    from kinfolk.data.files.treebank import read_treebank
+    from kinfolk.use.inspect.page import Findings
+    from kinfolk.use.inspect.removal import importance, removed
+    from kinfolk.use.inspect.syntax import relations
 
     facts = {"relative": recipe.name, "parameters": f"{learner.model.n_params:,}"}
     found: tuple[Any, ...] = ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.core.printing import raw
 
 if TYPE_CHECKING:
-    from kinfolk.predict.opening import Opened
+    from kinfolk.use.predict.opening import Opened
 
 EPILOG = """\
 examples:
@@ -71,9 +71,9 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer every row, and say what happened on the way."""
-    from kinfolk.predict.opening import open_run
-    from kinfolk.predict.predicting import How, Tally, predict
-    from kinfolk.predict.writing import writer
+    from kinfolk.use.predict.opening import open_run
+    from kinfolk.use.predict.predicting import How, Tally, predict
+    from kinfolk.use.predict.writing import writer
 
     prepare_machine(args)
     opened = open_run(args.what, answer=answer_of(args), device=device_of(args), average=args.average)
@@ -99,14 +99,14 @@ def _rows(args: argparse.Namespace, opened: "Opened") -> Any:
     """Return the rows of the input, or its pictures."""
     if opened.picture is None:
         return rows_of(args, opened.columns.text)
-    from kinfolk.predict.pictures import read_pictures
+    from kinfolk.use.predict.pictures import read_pictures
 
     return read_pictures(args.input, args.form, opened.columns.file)
 
 
 def rows_of(args: argparse.Namespace, column: str) -> Any:
     """Return the rows of the input; a column with a number means that a table has no names."""
-    from kinfolk.predict.rows import read_rows
+    from kinfolk.use.predict.rows import read_rows
 
     return read_rows(args.input, args.form, header=not column.isdecimal())
 
@@ -130,7 +130,7 @@ def answer_of(args: argparse.Namespace) -> Any:
     """Return the engine that was asked for; None is PyTorch."""
     if args.engine == "torch":
         return None
-    from kinfolk.onnx.opening import open_engine
+    from kinfolk.use.onnx.opening import open_engine
 
     return open_engine(args.graphs or args.what, args.threads or 0).answer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.core.errors import DataError
 
 if TYPE_CHECKING:
-    from kinfolk.data.manifest import Manifest
+    from kinfolk.data.preparing.manifest import Manifest
 
 EPILOG = """\
 examples:
@@ -56,9 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare, or check what was prepared, and print what is there."""
-    from kinfolk.data.manifest import open_prepared, read_manifest
-    from kinfolk.data.preparation import Preparation
-    from kinfolk.data.preparing import prepare
+    from kinfolk.data.preparing.manifest import open_prepared, read_manifest
+    from kinfolk.data.preparing.preparation import Preparation
+    from kinfolk.data.preparing.prepare import prepare
 
     if args.check:
         for folder in map(Path, args.inputs):

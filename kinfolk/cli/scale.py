@@ -12,9 +12,9 @@ from kinfolk.cli.compare import shared_arguments
 from kinfolk.cli.train import precision_of
 
 if TYPE_CHECKING:
+    from kinfolk.contests.scaling.law import Range
+    from kinfolk.contests.scaling.study import Study
     from kinfolk.core.console import Console
-    from kinfolk.scaling.law import Range
-    from kinfolk.scaling.study import Study
 
 EPILOG = """\
 examples:
@@ -47,10 +47,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train the ladder, print the law, and say where the picture is."""
-    from kinfolk.compare.settings import Settings
+    from kinfolk.contests.scaling.ladder import RUNGS, TOKENS, amounts, rungs
+    from kinfolk.contests.scaling.study import PICTURE, Asked, study
+    from kinfolk.contests.settings import Settings
     from kinfolk.core.console import Console
-    from kinfolk.scaling.ladder import RUNGS, TOKENS, amounts, rungs
-    from kinfolk.scaling.study import PICTURE, Asked, study
 
     names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads"
     settings = Settings(
@@ -86,8 +86,8 @@ def _folder(named: Path) -> Path:
 def _show(found: "Study", console: "Console") -> None:
     from rich.table import Table
 
-    from kinfolk.compare.budget import amount
-    from kinfolk.scaling.study import means
+    from kinfolk.contests.budget import amount
+    from kinfolk.contests.scaling.study import means
 
     grid = Table(title=f"{found.relative} on {found.data}: {found.trials[0].measure} loss")
     for name in ("model", "parameters", "tokens", "loss", "law", "off by"):
@@ -118,7 +118,7 @@ def _show(found: "Study", console: "Console") -> None:
 
 
 def _show_wished(found: "Study", beyond: list[float], flops: float | None, console: "Console") -> None:
-    from kinfolk.compare.budget import amount
+    from kinfolk.contests.budget import amount
 
     largest = max(trial.tokens for trial in found.trials)
     for params in beyond:

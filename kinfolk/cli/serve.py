@@ -54,11 +54,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
     from kinfolk.core.errors import SpecError, suggest
-    from kinfolk.serve.app import App
-    from kinfolk.serve.limits import Limits
-    from kinfolk.serve.origin import own_names
-    from kinfolk.serve.served import ENGINES
-    from kinfolk.serve.server import listen, make_server, open_runs
+    from kinfolk.use.serve.app import App
+    from kinfolk.use.serve.limits import Limits
+    from kinfolk.use.serve.origin import own_names
+    from kinfolk.use.serve.served import ENGINES
+    from kinfolk.use.serve.server import listen, make_server, open_runs
 
     if args.engine not in ENGINES:
         raise SpecError(f"--engine: unknown {args.engine!r}{suggest(args.engine, ENGINES)}")

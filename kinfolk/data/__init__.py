@@ -18,23 +18,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kinfolk.data.batches import Batches
-    from kinfolk.data.loader import Loader
+    from kinfolk.data.batches.batches import Batches
+    from kinfolk.data.batches.loader import Loader
     from kinfolk.data.opening import open_data
-    from kinfolk.data.preparation import Preparation
-    from kinfolk.data.preparing import prepare
-    from kinfolk.data.split import Data, Split
-    from kinfolk.data.tokenizer import Tokenizer
+    from kinfolk.data.preparing.preparation import Preparation
+    from kinfolk.data.preparing.prepare import prepare
+    from kinfolk.data.splits.split import Data, Split
+    from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 _HOME = {
-    "Batches": "batches",
-    "Data": "split",
-    "Loader": "loader",
-    "Preparation": "preparation",
-    "Split": "split",
-    "Tokenizer": "tokenizer",
+    "Batches": "batches.batches",
+    "Data": "splits.split",
+    "Loader": "batches.loader",
+    "Preparation": "preparing.preparation",
+    "Split": "splits.split",
+    "Tokenizer": "tokenizers.tokenizer",
     "open_data": "opening",
-    "prepare": "preparing",
+    "prepare": "preparing.prepare",
 }
 
 __all__ = ["Batches", "Data", "Loader", "Preparation", "Split", "Tokenizer", "open_data", "prepare"]

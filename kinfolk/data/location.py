@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.data.names import split_path
-from kinfolk.data.several import PREFIX as SEVERAL
-from kinfolk.data.several import name_of, names_in
+from kinfolk.data.files.names import split_path
+from kinfolk.data.splits.several import PREFIX as SEVERAL
+from kinfolk.data.splits.several import name_of, names_in
 
 _VALID = re.compile(r"(?<=[:,]valid=)[^,:]+")
 

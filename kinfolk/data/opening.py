@@ -9,25 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.answering import STRIDE, WINDOW, Reading, open_answering
-from kinfolk.data.asking import asked, columns_of, is_columns, is_labelled, labels_of
-from kinfolk.data.beside import open_beside
-from kinfolk.data.generated import TASKS, is_task, open_task
-from kinfolk.data.images import is_images, open_images
-from kinfolk.data.job import WORK
-from kinfolk.data.manifest import MANIFEST, VERSION, open_prepared
-from kinfolk.data.names import split_name
-from kinfolk.data.preparation import Preparation
-from kinfolk.data.preparing import prepare
-from kinfolk.data.several import PREFIX as SEVERAL
-from kinfolk.data.several import joined, names_in
-from kinfolk.data.sources import find_sources
-from kinfolk.data.split import Data
-from kinfolk.data.stdlib import stdlib_files
-from kinfolk.data.tagged import is_tagged, open_tagged
-from kinfolk.data.tasks import LABELLED
-from kinfolk.data.treebank import is_treebank, open_treebank
-from kinfolk.data.unknown import warn_of_data
+from kinfolk.data.files.names import split_name
+from kinfolk.data.files.sources import find_sources
+from kinfolk.data.files.treebank import is_treebank, open_treebank
+from kinfolk.data.generated import LABELLED
+from kinfolk.data.generated.pairs import TASKS, is_task, open_task
+from kinfolk.data.generated.stdlib import stdlib_files
+from kinfolk.data.preparing.job import WORK
+from kinfolk.data.preparing.manifest import MANIFEST, VERSION, open_prepared
+from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.preparing.prepare import prepare
+from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading, open_answering
+from kinfolk.data.splits.asking import asked, columns_of, is_columns, is_labelled, labels_of
+from kinfolk.data.splits.beside import open_beside
+from kinfolk.data.splits.images import is_images, open_images
+from kinfolk.data.splits.several import PREFIX as SEVERAL
+from kinfolk.data.splits.several import joined, names_in
+from kinfolk.data.splits.split import Data
+from kinfolk.data.splits.tagged import is_tagged, open_tagged
+from kinfolk.data.tokenizers.unknown import warn_of_data
 
 
 def open_data(
@@ -44,7 +44,7 @@ def open_data(
     """Open data by its name or path, preparing it first if need be.
 
     name: a task (`copy`, `reverse`, `sort`, `addition`, with numbers as in `copy:length=16,symbols=20`), or one with
-        labels (`parity`, see `kinfolk.data.tasks`); `stdlib`, or about so much of it as `stdlib:megabytes=4`; a folder
+        labels (`parity`, see `kinfolk.data.generated`); `stdlib`, or a part of it as `stdlib:megabytes=4`; a folder
         made by `prepare`; or any file or folder that `prepare` reads, which is then prepared once and kept in the
         cache. `labelled:PATH` reads the columns `text` and `label` of a table or of JSON lines,
         `labelled:text=review,label=stars:PATH` others; of a CoNLL file, or of JSON lines with `tokens` and `tags`, it

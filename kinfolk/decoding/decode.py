@@ -31,7 +31,7 @@ class Stepping(Protocol):
 
 
 class Engine(Protocol):
-    """What runs a model elsewhere than in torch, such as `kinfolk.onnx.engine.Engine`."""
+    """What runs a model elsewhere than in torch, such as `kinfolk.use.onnx.engine.Engine`."""
 
     generation: GenerationIds
 

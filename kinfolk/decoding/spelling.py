@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 _SENTINEL = re.compile(r"<(\d+)>")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from kinfolk.core.errors import DataError, MissingExtraError, SpecError, suggest
 from kinfolk.data import Batches, Data
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.decoding.decode import generate
 from kinfolk.decoding.rouge import rouge_l
 from kinfolk.models.model import Transformer

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.norm import LayerNorm, Norm
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.norms.norm import LayerNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.residual import PreNorm, Residual
-from kinfolk.layers.stochastic import StochasticDepth
+from kinfolk.layers.residuals.residual import PreNorm, Residual
+from kinfolk.layers.residuals.stochastic_depth import StochasticDepth
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack

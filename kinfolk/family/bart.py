@@ -4,13 +4,13 @@ from kinfolk.family.assembly import with_feed_forward, with_residual
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.embeddings.two_sided import TwoSided
 from kinfolk.layers.init import Normal
-from kinfolk.layers.norm import LayerNorm, NoNorm
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.position import Learned
-from kinfolk.layers.residual import PostNorm
-from kinfolk.layers.two_sided import TwoSided
+from kinfolk.layers.positions.position import Learned
+from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.denoise import Denoising
 from kinfolk.optim.optimiser import AdamW

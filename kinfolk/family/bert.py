@@ -5,15 +5,15 @@ from typing import Any
 from kinfolk.family.assembly import self_block, shared, stack, with_depth, with_feed_forward
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Projected, Tokens
-from kinfolk.layers.feed_forward import Dense
-from kinfolk.layers.head import MaskedLMHead
+from kinfolk.layers.embeddings.embedding import Projected, Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.head import MaskedLMHead
+from kinfolk.layers.heads.paired_head import PairedHead
 from kinfolk.layers.init import Normal
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.paired_head import PairedHead
-from kinfolk.layers.position import Learned
-from kinfolk.layers.residual import PostNorm
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.position import Learned
+from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.sentences import SentencePairs

@@ -6,7 +6,7 @@ from kinfolk.family.assembly import with_depth
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.branched import Branched
+from kinfolk.layers.mixers.weighted_heads import Branched
 from kinfolk.layers.part import FeedForward, Mixer
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model

@@ -6,9 +6,9 @@ from kinfolk.family.assembly import with_feed_forward
 from kinfolk.family.gpt import gpt
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.head import LMHead
-from kinfolk.layers.position import LearnedAtDepth
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.layers.positions.position import LearnedAtDepth
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.auxiliary import Auxiliary
 from kinfolk.optim.optimiser import Momentum

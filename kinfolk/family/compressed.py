@@ -5,10 +5,10 @@ from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.compressed import Linformer, MemoryCompressed, Sharing
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.compressed_attention import Linformer, MemoryCompressed, Sharing
 from kinfolk.layers.part import Mixer
-from kinfolk.ops.pattern import Causal, SameBlock
+from kinfolk.ops.patterns.leaves import Causal, SameBlock
 
 RANK = 128
 """Of Linformer, where none is asked for."""

@@ -4,8 +4,8 @@ from kinfolk.family.assembly import with_mixers
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.convolution import DynamicConv, LightConv
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.convolution import DynamicConv, LightConv
 from kinfolk.models.model import Model
 
 KERNELS = (3, 7, 15, 31, 31, 31)

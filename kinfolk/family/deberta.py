@@ -6,11 +6,11 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.disentangled import Disentangled, DisentangledAttention
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.head import MaskedLMHead
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.residual import PostNorm
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.head import MaskedLMHead
+from kinfolk.layers.mixers.disentangled import Disentangled, DisentangledAttention
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.stack import Stack
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear

@@ -7,8 +7,8 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.models.layer_drop import LayerDrop
-from kinfolk.models.reversible import Reversible
+from kinfolk.models.depth.layer_drop import LayerDrop
+from kinfolk.models.depth.reversible import Reversible
 
 
 @relative(

@@ -5,8 +5,8 @@ from kinfolk.family.experts import with_experts
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.attention import CrossAttention
-from kinfolk.layers.experts import NoisyTopK
+from kinfolk.layers.feed_forwards.experts import NoisyTopK
+from kinfolk.layers.mixers.attention import CrossAttention
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.causal import CausalLM
 

@@ -6,10 +6,10 @@ from kinfolk.core.errors import SpecError
 from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.detection_head import DetectionHead
-from kinfolk.layers.embedding import Projected
-from kinfolk.layers.head import MaskedLMHead
-from kinfolk.layers.norm import LayerNorm
+from kinfolk.layers.embeddings.embedding import Projected
+from kinfolk.layers.heads.detection_head import DetectionHead
+from kinfolk.layers.heads.head import MaskedLMHead
+from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.objectives.replaced import ReplacedTokens
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear

@@ -6,14 +6,14 @@ from kinfolk.family.assembly import stack
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.convolution import Conv, SeparableConv
-from kinfolk.layers.evolved import Branches, ConvBranches, GatedUnit
-from kinfolk.layers.feed_forward import Dense
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.mixers.convolution import Conv, SeparableConv
+from kinfolk.layers.mixers.evolved import Branches, ConvBranches, GatedUnit
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 
 
 @relative(

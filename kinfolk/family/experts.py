@@ -5,10 +5,10 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers.experts import Experts, NoisyTopK, Router, Switch, Top2
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.feed_forwards.experts import Experts, NoisyTopK, Router, Switch, Top2
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.feed_forwards.product_key import ProductKey
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.product_key import ProductKey
 from kinfolk.models.model import Model
 
 

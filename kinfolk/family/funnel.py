@@ -6,10 +6,10 @@ from kinfolk.family.assembly import stack, with_mixer
 from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.relative import XL
-from kinfolk.models.funnel import Funnel
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.relative import XL
+from kinfolk.models.depth.funnel import Funnel
 from kinfolk.models.stack import Stack
 
 

@@ -4,7 +4,7 @@ from kinfolk.family.assembly import with_feed_forward
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers.feed_forward import Dense, Gated
+from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
 from kinfolk.layers.part import FeedForward
 from kinfolk.ops.activated_linear import Activation
 

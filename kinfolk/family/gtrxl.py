@@ -7,9 +7,9 @@ from kinfolk.family.assembly import with_residual
 from kinfolk.family.positions import transformer_xl
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.gate import Gate
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.weighed import Gated
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.gate import Gate
+from kinfolk.layers.residuals.rezero import Gated
 
 
 @relative(

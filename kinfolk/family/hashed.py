@@ -4,10 +4,10 @@ from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.feed_forward import Chunked
-from kinfolk.layers.hashed import Hashed, Hashing
-from kinfolk.models.reversible import Reversible
-from kinfolk.ops.lsh import Recent
+from kinfolk.layers.feed_forwards.feed_forward import Chunked
+from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
+from kinfolk.models.depth.reversible import Reversible
+from kinfolk.ops.lsh_attention import Recent
 
 
 @relative(

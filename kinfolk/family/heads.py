@@ -6,8 +6,8 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.span import AdaptiveSpan, DynamicSpan, Fading
-from kinfolk.layers.talk import Talking
+from kinfolk.layers.mixers.adaptive_span import AdaptiveSpan, DynamicSpan, Fading
+from kinfolk.layers.mixers.talking_heads import Talking
 
 
 @relative(

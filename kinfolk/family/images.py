@@ -8,16 +8,16 @@ from kinfolk.family.assembly import cross_block, self_block, stack
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Sides
-from kinfolk.layers.head import LMHead
-from kinfolk.layers.logistic_head import LogisticMixture
+from kinfolk.layers.embeddings.embedding import Sides
+from kinfolk.layers.embeddings.pixels import GridPosition, Pixels
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.layers.heads.logistic_head import LogisticMixture
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.pixels import GridPosition, Pixels
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.image import Completion, Pictures, PixelByPixel, SuperResolution
-from kinfolk.ops.pattern import Causal, Full, Local1D, Local2D, Pattern
+from kinfolk.ops.patterns.leaves import Causal, Full, Local1D, Local2D, Pattern
 
 LOCALS = ("1d", "2d")
 CIFAR = {"n_layers": 12, "n_heads": 4, "dropout": 0.3}

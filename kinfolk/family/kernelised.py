@@ -4,7 +4,7 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.kernelised import LinearAttention, Performer
+from kinfolk.layers.mixers.linear_attention import LinearAttention, Performer
 
 
 @relative(

@@ -8,7 +8,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.family.bert import bert
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.knowledge import KnowledgeAttention, WhereKnown
+from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention, WhereKnown
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model, Transformer, build_model
 from kinfolk.models.stack import Stack

@@ -9,19 +9,19 @@ from typing import Any
 from kinfolk.family.assembly import self_block, stack, with_feed_forward, with_mixers, with_residual
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.feed_forward import Dense, Gated
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
+from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import Normal
-from kinfolk.layers.norm import NoNorm, RMSNorm
-from kinfolk.layers.position import NoPosition
-from kinfolk.layers.relative import Rotary
-from kinfolk.layers.residual import PreNorm
-from kinfolk.layers.sandwich_norm import SandwichNorm
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.norms.norm import NoNorm, RMSNorm
+from kinfolk.layers.norms.sandwich_norm import SandwichNorm
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import Rotary
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.causal import CausalLM
-from kinfolk.ops.pattern import Causal, Window
+from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Cosine
 from kinfolk.optim.training import Training

@@ -5,12 +5,13 @@ from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers import init, weighed
-from kinfolk.layers.feed_forward import Dense, ShiftedDense
-from kinfolk.layers.norm import NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
+from kinfolk.layers import init
+from kinfolk.layers.feed_forwards.feed_forward import Dense, ShiftedDense
+from kinfolk.layers.norms.norm import NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.residual import PreNorm
-from kinfolk.layers.weighed import ReZero
+from kinfolk.layers.residuals import rezero as weighed
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.layers.residuals.rezero import ReZero
 from kinfolk.models.model import Model
 
 

@@ -6,17 +6,17 @@ from kinfolk.family.assembly import stack
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.evolved import Branches
-from kinfolk.layers.feed_forward import Dense
-from kinfolk.layers.head import LMHead
-from kinfolk.layers.norm import LayerNorm, NoNorm
-from kinfolk.layers.normed import Normed
-from kinfolk.layers.relative import Rotary
-from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.evolved import Branches
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm
+from kinfolk.layers.norms.normed import Normed
+from kinfolk.layers.positions.relative import Rotary
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 
 
 def _in_parallel(recipe: Recipe, name: str, block: Block, head: LMHead) -> Recipe:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from kinfolk.core.spec import Spec
-from kinfolk.ops.pattern import Pattern, PerHead
+from kinfolk.ops.patterns.leaves import Pattern, PerHead
 
 ALL, SOME, NONE = "█", "▒", "·"
 

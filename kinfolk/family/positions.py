@@ -8,12 +8,12 @@ from kinfolk.family.gpt import gpt, gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.position import NoPosition, Position
-from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw
-from kinfolk.layers.segment import remembering
-from kinfolk.layers.syntax import Syntax, TreeShaw
-from kinfolk.ops.pattern import Causal, Local1D
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.mixers.segment_attention import remembering
+from kinfolk.layers.positions.position import NoPosition, Position
+from kinfolk.layers.positions.relative import XL, ALiBi, Rotary, Shaw
+from kinfolk.layers.positions.syntax import Syntax, TreeShaw
+from kinfolk.ops.patterns.leaves import Causal, Local1D
 
 
 def placed(recipe: Recipe, name: str, position: Position) -> Recipe:

@@ -7,12 +7,12 @@ from kinfolk.family.assembly import stack
 from kinfolk.family.gpt import gpt
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.halting import Pondering
 from kinfolk.layers.init import Xavier
+from kinfolk.layers.mixers.act_rnn import PonderingRNN
+from kinfolk.layers.mixers.rnn import GRU, LSTM, Chained
 from kinfolk.layers.part import Mixer
-from kinfolk.layers.pondering import PonderingRNN
-from kinfolk.layers.recurrent import GRU, LSTM, Chained
 from kinfolk.models.block import Block
 
 CELLS = {"lstm": LSTM(), "gru": GRU()}

@@ -8,12 +8,12 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.family.recurrent import CELLS
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.attending import Attentional, Feeding, Searching
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.init import Xavier
+from kinfolk.layers.mixers.alignment_score import Additive, Dot, General, Score
+from kinfolk.layers.mixers.attentional_rnn import Attentional, Feeding, Searching
+from kinfolk.layers.mixers.rnn import Chained, Recurrent
 from kinfolk.layers.part import Part
-from kinfolk.layers.recurrent import Chained, Recurrent
-from kinfolk.layers.score import Additive, Dot, General, Score
 from kinfolk.models.block import Block
 from kinfolk.models.bridge import LastLayer
 from kinfolk.models.ends import Ends

@@ -6,7 +6,7 @@ from kinfolk.family.assembly import shared, with_depth
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.heads.head import LMHead
 
 
 @relative(

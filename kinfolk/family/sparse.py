@@ -8,7 +8,7 @@ from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.ops.pattern import (
+from kinfolk.ops.patterns.leaves import (
     Axial,
     BlockWindow,
     Causal,

@@ -5,9 +5,9 @@ from typing import Any
 from kinfolk.family.bert import bert, masked_only
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.head import LMHead
-from kinfolk.models.flat import Flat
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.models.depth.flat import Flat
 from kinfolk.objectives.skipgram import SkipGram
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear

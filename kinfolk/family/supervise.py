@@ -5,23 +5,23 @@ from typing import Any, Literal
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.recipe import Recipe
-from kinfolk.layers.added import Adapted
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.class_head import ClassHead, RegressionHead
-from kinfolk.layers.disentangled import DisentangledAttention
-from kinfolk.layers.head import Head
-from kinfolk.layers.knowledge import KnowledgeAttention
-from kinfolk.layers.maps import Mapped
+from kinfolk.layers.adapters import Adapted
+from kinfolk.layers.heads.class_head import ClassHead, RegressionHead
+from kinfolk.layers.heads.head import Head
+from kinfolk.layers.heads.tag_head import SpanHead, TagHead
+from kinfolk.layers.heads.two_tower_head import PairHead
+from kinfolk.layers.linear_maps import Mapped
+from kinfolk.layers.mixers.adaptive_span import Unlimited
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.disentangled import DisentangledAttention
+from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.span import Unlimited
-from kinfolk.layers.tag_head import SpanHead, TagHead
-from kinfolk.layers.towers import PairHead
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack
 from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Labels, Regress, SpanAnswer, Tag
-from kinfolk.ops.pattern import Causal, Full
+from kinfolk.ops.patterns.leaves import Causal, Full
 
 KINDS: dict[str, type[Labels]] = {
     "class": Classify,

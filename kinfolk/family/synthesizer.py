@@ -4,8 +4,8 @@ from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.synthesizer import Form, Synthesizer
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.synthesizer import Form, Synthesizer
 from kinfolk.models.model import Model
 
 

@@ -5,15 +5,15 @@ from kinfolk.family.assembly import with_feed_forward, with_mixer, with_residual
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla_pre
-from kinfolk.layers.attention import CrossAttention
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.feed_forward import Dense, Gated
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
+from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import FanIn
-from kinfolk.layers.norm import RMSNorm
+from kinfolk.layers.mixers.attention import CrossAttention
+from kinfolk.layers.norms.norm import RMSNorm
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.relative import T5Buckets
-from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.positions.relative import T5Buckets
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Depth, Stack

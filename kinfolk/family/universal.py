@@ -7,12 +7,12 @@ from kinfolk.family.assembly import shared, with_depth, with_feed_forward
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.feed_forwards.transition import ConvTransition
 from kinfolk.layers.part import FeedForward
-from kinfolk.layers.position import DepthTime, NoPosition
-from kinfolk.layers.transition import ConvTransition
-from kinfolk.models.halting import Halting, Universal
+from kinfolk.layers.positions.position import DepthTime, NoPosition
+from kinfolk.models.depth.halting import Halting, Universal
 from kinfolk.models.stack import Stack
 
 TRANSITIONS = ("feed-forward", "convolution")

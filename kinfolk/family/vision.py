@@ -4,10 +4,10 @@ from kinfolk.family.assembly import with_residual
 from kinfolk.family.bert import bert
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.class_head import ClassHead
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.patches import Patches
-from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.embeddings.patches import Patches
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.objectives.supervised import Classify
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Linear

@@ -3,9 +3,9 @@
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.adaptive import Adaptive, AdaptiveSoftmax
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.mixture import MixtureHead
+from kinfolk.layers.embeddings.adaptive import Adaptive, AdaptiveSoftmax
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.mixture_of_softmaxes import MixtureHead
 
 
 @relative(

@@ -3,13 +3,13 @@
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.feed_forward import Dense
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import Normal
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.residual import PostNorm
-from kinfolk.layers.streams import TwoStreamAttention, XLSegments
+from kinfolk.layers.mixers.two_stream import TwoStreamAttention, XLSegments
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.permuted import PermutedLM
 from kinfolk.optim.optimiser import AdamW

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from kinfolk.core.bounds import Probability, Rate
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.maps import Map, Mapped
+from kinfolk.layers.linear_maps import Map, Mapped
 from kinfolk.layers.module import Linear
 
 

@@ -9,7 +9,7 @@ from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.part import Part
-from kinfolk.layers.residual import Residual
+from kinfolk.layers.residuals.residual import Residual
 
 
 class Block(Spec):

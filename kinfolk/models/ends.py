@@ -7,8 +7,8 @@ from torch import Tensor
 
 from kinfolk.core.context import Context, Memory
 from kinfolk.core.errors import SpecError
+from kinfolk.layers.mixers.rnn import Recurrent
 from kinfolk.layers.module import Module
-from kinfolk.layers.recurrent import Recurrent
 from kinfolk.models.bridge import Bridge
 from kinfolk.models.stack import Depth, Stack
 from kinfolk.models.transparent import Layers

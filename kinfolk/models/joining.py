@@ -1,16 +1,16 @@
 """Rows that come and go while others go on: states of decoding put together and taken apart.
 
-Every part of a state holds its examples in rows (`kinfolk.layers.rows`), and examples may stand at positions of their
-own, as after prompts of unequal lengths. So a state that has read a prompt joins one that is many tokens further, and
-each row goes on exactly as it would alone.
+Every part of a state holds its examples in rows (`kinfolk.layers.states.rows`), and examples may be at positions of
+their own, as after prompts of unequal lengths. So a state that has read a prompt joins one that is many tokens further,
+and each row goes on exactly as it would alone.
 """
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.errors import ShapeError
-from kinfolk.layers.cache import Ring, Rolling
-from kinfolk.layers.evolved import States
+from kinfolk.layers.mixers.evolved import States
+from kinfolk.layers.states.kv_cache import Ring, Rolling
 from kinfolk.models.model import State, Transformer
 
 

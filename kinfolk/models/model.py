@@ -15,17 +15,17 @@ from kinfolk.core.device import host, send
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.spec import Spec
-from kinfolk.layers.embedding import Embedding
-from kinfolk.layers.head import Head, HeadModule
+from kinfolk.layers.embeddings.embedding import Embedding
+from kinfolk.layers.heads.head import Head, HeadModule
 from kinfolk.layers.init import Init, seeded
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.part import PartModule
-from kinfolk.layers.position import PositionModule
+from kinfolk.layers.positions.position import PositionModule
 from kinfolk.models.bridge import Bridge, LastLayer
 from kinfolk.models.prefix import last_seen, refuse_one_way
 from kinfolk.models.room import check_memory
 from kinfolk.models.stack import Depth
-from kinfolk.ops.syntax import grow
+from kinfolk.ops.dependency_tree import grow
 
 
 class Model(Spec):

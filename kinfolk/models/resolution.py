@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.patches import Patches
-from kinfolk.layers.position import Learned
+from kinfolk.layers.embeddings.patches import Patches
+from kinfolk.layers.positions.position import Learned
 from kinfolk.models.model import Transformer, build_model
 
 _POSITIONS = "embedding.position.table.weight"

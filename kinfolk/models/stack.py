@@ -18,8 +18,8 @@ from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module, Shared
-from kinfolk.layers.norm import NoNorm, Norm
-from kinfolk.layers.position import NoPosition, Position
+from kinfolk.layers.norms.norm import NoNorm, Norm
+from kinfolk.layers.positions.position import NoPosition, Position
 from kinfolk.models.block import Block
 
 

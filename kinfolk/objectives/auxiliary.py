@@ -10,7 +10,7 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.device import host, send
 from kinfolk.core.rng import Rng, derive
-from kinfolk.layers.head import HeadModule, LMHead
+from kinfolk.layers.heads.head import HeadModule, LMHead
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State, Transformer

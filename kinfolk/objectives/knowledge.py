@@ -1,7 +1,7 @@
 """Axis Knowledge: what is looked up about the names in a text before a model reads it.
 
-A recipe says where it is written and how it is used; `kinfolk.data.facts` reads it for a tokenizer. What comes of it is
-a function from prepared batches to batches, which runs where data is loaded: see `Vocabulary.known`.
+A recipe says where it is written and how it is used; `kinfolk.data.splits.facts` reads it for a tokenizer. The
+result is a function from prepared batches to batches, which runs where data is loaded: see `Vocabulary.known`.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.knowledge import Branches, Ids, Mention, Names, SentenceTree
 from kinfolk.core.spec import Spec
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.knowledge import KnowledgeAttention
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.position import NoPosition
+from kinfolk.layers.positions.position import NoPosition
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.ops.pattern import Full
+from kinfolk.ops.patterns.leaves import Full
 
 
 class Knowledge(Spec):

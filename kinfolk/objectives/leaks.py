@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from kinfolk.core.errors import SpecError
 from kinfolk.core.nested import nested
+from kinfolk.layers.mixers.two_stream import TwoStreamAttention
 from kinfolk.layers.part import Mixer
-from kinfolk.layers.streams import TwoStreamAttention
 from kinfolk.models.model import Model
 from kinfolk.objectives.objective import AROUND, LATER, PERMUTED, Objective
-from kinfolk.ops.both_ways import later_pair
-from kinfolk.ops.pattern import Pattern
+from kinfolk.ops.patterns.both_ways import later_pair
+from kinfolk.ops.patterns.leaves import Pattern
 
 
 def refuse_leaks(model: Model, objective: Objective) -> None:

@@ -8,10 +8,10 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
-from kinfolk.layers.policy_head import PolicyHeadModule
+from kinfolk.layers.heads.policy_head import PolicyHeadModule
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, side_loss
-from kinfolk.ops.surrogate import surrogate
+from kinfolk.ops.ppo import surrogate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Policy(Objective, kind="policy"):
 
     The error is divided by the variance of the returns where that is above 1.
 
-    gamma, decay: how far rewards count, and how far they are trusted beyond the values (see `kinfolk.ops.advantage`).
+    gamma, decay: how far rewards count, and how far they are trusted beyond the values (see `kinfolk.ops.gae`).
     clip: how much likelier or unlikelier than when it was taken an action may become.
     value_weight, entropy_weight: beside the surrogate.
     epochs: updates on every rollout.

@@ -9,8 +9,8 @@ from kinfolk.core.bounds import NonNegativeFloat, Probability
 from kinfolk.core.device import host, send, wide
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng, derive
-from kinfolk.layers.embedding import ProjectedModule
-from kinfolk.layers.head import HeadModule
+from kinfolk.layers.embeddings.embedding import ProjectedModule
+from kinfolk.layers.heads.head import HeadModule
 from kinfolk.layers.module import Module, borrow
 from kinfolk.models.model import Model, Output, State, Transformer, build_model
 from kinfolk.objectives.masked import MaskedLM

@@ -12,7 +12,7 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Probability
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
-from kinfolk.layers.paired_head import PairedHeadModule
+from kinfolk.layers.heads.paired_head import PairedHeadModule
 from kinfolk.models.model import Output
 from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.objective import Loss, Vocabulary, joined, summed

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng, derive
-from kinfolk.layers.head import Head
+from kinfolk.layers.heads.head import Head
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State, Transformer

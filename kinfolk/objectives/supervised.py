@@ -13,7 +13,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss, summed
-from kinfolk.ops.best_span import best_span
+from kinfolk.ops.answer_span import best_span
 
 
 class Labels(Objective):

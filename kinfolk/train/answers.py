@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kinfolk.core.batch import Batch
-from kinfolk.data.answering import AnswerSplit
+from kinfolk.data.splits.answering import AnswerSplit
 from kinfolk.models.model import Output
-from kinfolk.ops.best_span import best_span
+from kinfolk.ops.answer_span import best_span
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_MARKS = str.maketrans("", "", string.punctuation)

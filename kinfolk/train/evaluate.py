@@ -22,7 +22,7 @@ EVERY_TOKEN = "next-token"
 
 
 class Batches(Protocol):
-    """Numbered batches: see `kinfolk.data.batches`."""
+    """Numbered batches: see `kinfolk.data.batches.batches`."""
 
     @property
     def steps_per_epoch(self) -> int:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.data import Tokenizer
-from kinfolk.data.facts import read_entities, read_rows, read_triples
+from kinfolk.data.splits.facts import read_entities, read_rows, read_triples
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples, attentions

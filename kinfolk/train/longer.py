@@ -3,10 +3,10 @@
 from kinfolk.core.errors import SpecError
 from kinfolk.core.nested import nested
 from kinfolk.core.paths import set_path
-from kinfolk.layers.segment import SegmentAttention
-from kinfolk.layers.streams import TwoStreamAttention
+from kinfolk.layers.mixers.segment_attention import SegmentAttention
+from kinfolk.layers.mixers.two_stream import TwoStreamAttention
 from kinfolk.models.model import Transformer, build_model
-from kinfolk.ops.pattern import Local1D
+from kinfolk.ops.patterns.leaves import Local1D
 
 
 def with_memory(model: Transformer, memory: int) -> Transformer:

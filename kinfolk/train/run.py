@@ -17,9 +17,9 @@ from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import dumps, from_plain, load, to_plain
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches, Data, Tokenizer, open_data
+from kinfolk.data.batches.order import VERSION as ORDER
 from kinfolk.data.location import located
-from kinfolk.data.order import VERSION as ORDER
-from kinfolk.data.pieces import pieces_of
+from kinfolk.data.tokenizers.pieces import pieces_of
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.data.split import Split, TextSplit
+from kinfolk.data.splits.split import Split, TextSplit
 from kinfolk.family.assembly import with_mixer
-from kinfolk.layers.attention import Attention
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.part import Mixer
-from kinfolk.layers.position import NoPosition
+from kinfolk.layers.positions.position import NoPosition
 from kinfolk.models.model import Model, State, Transformer, build_model
 from kinfolk.models.stack import Stack
-from kinfolk.ops.pattern import Causal, Pattern, Window
+from kinfolk.ops.patterns.leaves import Causal, Pattern, Window
 
 SEGMENT = 64
 """Tokens that cached evaluation reads at a time."""

@@ -15,9 +15,9 @@ import pytest
 
 import kinfolk as kf
 from kinfolk.cli.main import main
-from kinfolk.compare import schedule, trial
-from kinfolk.compare.outcome import CRASHED, DIVERGED, DONE, Outcome
-from kinfolk.compare.trial import Trial
+from kinfolk.contests import schedule, trial
+from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, Outcome
+from kinfolk.contests.trial import Trial
 
 PLUGIN = """
 from kinfolk.core.cost import Cost
@@ -222,14 +222,14 @@ def test_a_budget_in_seconds_is_measured_first(place: Path) -> None:
 
 
 def test_the_package_can_be_called_like_the_function() -> None:
-    import kinfolk.compare.budget
+    import kinfolk.contests.budget
 
-    assert kinfolk.compare.budget.parse("1s").amount == 1
+    assert kinfolk.contests.budget.parse("1s").amount == 1
     assert callable(kf.compare)
     with pytest.raises(kf.KinfolkError, match="budget 'soon'"):
         kf.compare(["gpt2"], budget="soon")
     with pytest.raises(kf.KinfolkError, match="budget 'soon'"):
-        sys.modules["kinfolk.compare"](["gpt2"], budget="soon")  # type: ignore[operator]
+        sys.modules["kinfolk.contests"](["gpt2"], budget="soon")  # type: ignore[operator]
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_the_library_refuses_it_too(stranger):
 
 
 def plugins_of(path: Path) -> None:
-    from kinfolk.finetune.source import open_source
+    from kinfolk.train.finetune.source import open_source
 
     open_source(path)
 
@@ -158,7 +158,7 @@ def test_what_is_compiled_is_what_was_hashed(tmp_path, monkeypatch):
 
 
 def test_an_environment_in_a_module_is_not_imported(stranger):
-    from kinfolk.rl.run import load_learner
+    from kinfolk.contests.acting.run import load_learner
 
     about = tomllib.loads((stranger / "run.toml").read_text()) | {"plugins": [], "data": {"env": "evil:Game-v0"}}
     (stranger / "run.toml").write_text(tomli_w.dumps(about))
@@ -180,7 +180,7 @@ def test_child_processes_do_not_look_for_modules_in_the_working_folder(stranger)
     told = subprocess.run(
         [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    command = [sys.executable, *told.stdout.split(), "-m", "kinfolk.compare.trial", "nowhere"]
+    command = [sys.executable, *told.stdout.split(), "-m", "kinfolk.contests.trial", "nowhere"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "nowhere" in done.stderr
     assert not (stranger / MARK).exists()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.grid import Grid
-from kinfolk.ops.pattern import Local2D
+from kinfolk.ops.patterns.leaves import Local2D
 
 
 def in_blocks(rows, columns, channels, high, wide):

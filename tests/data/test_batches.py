@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, Loader, Preparation, open_data, prepare
-from kinfolk.data.manifest import open_prepared
-from kinfolk.data.split import Split, TextSplit
+from kinfolk.data.preparing.manifest import open_prepared
+from kinfolk.data.splits.split import Split, TextSplit
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches
-from kinfolk.data.batches import shortened
-from kinfolk.data.tasks.text import Labelled, TextSplit
+from kinfolk.data.batches.batches import shortened
+from kinfolk.data.generated.text import Labelled, TextSplit
 
 
 @pytest.mark.parametrize(("cut", "left"), [("head", [0, 1, 2, 3]), ("tail", [6, 7, 8, 9]), ("both", [0, 7, 8, 9])])

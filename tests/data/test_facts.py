@@ -5,9 +5,9 @@ import pytest
 import tokenizers
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.facts import read_entities, read_triples
-from kinfolk.data.pieces import pieces_of
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.splits.facts import read_entities, read_triples
+from kinfolk.data.tokenizers.pieces import pieces_of
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 FACTS = "Cook\tCEO\tApple\nBeijing\tcapital\tChina\nBeijing\tis a\tcity\nBeijing\tis a\tcity\nTim Cook\tborn\t1960\n"
 

@@ -5,7 +5,7 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Data, open_data
-from kinfolk.data.generated import GeneratedSplit
+from kinfolk.data.generated.pairs import GeneratedSplit
 
 
 def texts(data: Data, name: str, n: int = 400) -> list[tuple[str, str]]:

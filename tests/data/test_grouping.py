@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kinfolk.data import Batches, Data, open_data
-from kinfolk.data.several import SeveralSplit
+from kinfolk.data.splits.several import SeveralSplit
 from tests.data import test_batches
 from tests.data.test_batches import Make, decoded, same
 

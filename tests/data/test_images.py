@@ -10,9 +10,9 @@ import pytest
 
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.data import Batches, Preparation, open_data
-from kinfolk.data.image_files import decode, write_png
-from kinfolk.data.images import GREY
-from kinfolk.data.tokenizer import N_SPECIALS, Tokenizer
+from kinfolk.data.files.image_files import decode, write_png
+from kinfolk.data.splits.images import GREY
+from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
 PNG = pytest.importorskip("PIL.Image", reason="pictures in PNG need Pillow")
 

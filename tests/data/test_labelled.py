@@ -12,10 +12,10 @@ import torch
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, Preparation, Tokenizer, open_data, prepare
-from kinfolk.data.asking import inherited
-from kinfolk.data.labels import LabelledSplit, label_text
-from kinfolk.data.lines import RowError
-from kinfolk.data.split import Indices
+from kinfolk.data.files.lines import RowError
+from kinfolk.data.splits.asking import inherited
+from kinfolk.data.splits.labels import LabelledSplit, label_text
+from kinfolk.data.splits.split import Indices
 from tests.data.made import contents
 
 ROWS = [(f"text {'x' * (i % 7)} number {i}", f"say {i % 5}", ["bad", "good", "middling"][i % 3]) for i in range(60)]

@@ -8,7 +8,7 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import prepare
-from kinfolk.data.manifest import open_prepared, read_manifest
+from kinfolk.data.preparing.manifest import open_prepared, read_manifest
 from tests.data.made import prose
 
 
@@ -39,7 +39,7 @@ def test_damage_is_seen_and_named(prepared: Path, name: str) -> None:
 def test_large_data_is_hashed_only_when_asked(prepared: Path) -> None:
     path = prepared / "train-00000.bin"
     path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
-    with mock.patch("kinfolk.data.manifest._HASHED", 0):
+    with mock.patch("kinfolk.data.preparing.manifest._HASHED", 0):
         open_prepared(prepared)
         with pytest.raises(DataError, match="damaged"):
             open_prepared(prepared, verify=True)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.data.mixing import fraction, mix, permute
+from kinfolk.data.batches.mixing import fraction, mix, permute
 
 
 @given(n=st.integers(1, 3000), seed=st.integers(0, 2**63 - 1))

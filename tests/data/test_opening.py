@@ -9,8 +9,8 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Preparation, open_data, prepare
-from kinfolk.data.split import TextSplit
-from kinfolk.data.stdlib import stdlib_files
+from kinfolk.data.generated.stdlib import stdlib_files
+from kinfolk.data.splits.split import TextSplit
 from tests.data.made import prose
 
 
@@ -99,7 +99,10 @@ def test_a_prepared_folder_keeps_its_own_tokenizer(raw: Path, tmp_path: Path) ->
 
 
 def test_an_unfinished_folder_says_so(raw: Path, tmp_path: Path) -> None:
-    with mock.patch("kinfolk.data.preparing.gather", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("kinfolk.data.preparing.prepare.gather", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         prepare([raw], tmp_path / "out")
     with pytest.raises(DataError, match="not finished being prepared; run the same `kin prepare`"):
         open_data(tmp_path / "out")

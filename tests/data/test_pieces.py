@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from kinfolk.data.pieces import pieces_of
-from kinfolk.data.tokenizer import Tokenizer, special_tokens
+from kinfolk.data.tokenizers.pieces import pieces_of
+from kinfolk.data.tokenizers.tokenizer import Tokenizer, special_tokens
 
 TEXT = "Hello wörld_1! It's 3.14 (really.) No?\n\nyes"
 

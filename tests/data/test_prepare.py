@@ -15,13 +15,13 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Preparation, Tokenizer, prepare
-from kinfolk.data.job import run_job
-from kinfolk.data.learn import make_tokenizer
-from kinfolk.data.manifest import open_prepared
-from kinfolk.data.plan import make_plan
-from kinfolk.data.progress import bar
-from kinfolk.data.sampling import sample
-from kinfolk.data.split import PairSplit, TextSplit
+from kinfolk.data.preparing.job import run_job
+from kinfolk.data.preparing.manifest import open_prepared
+from kinfolk.data.preparing.plan import make_plan
+from kinfolk.data.preparing.progress import bar
+from kinfolk.data.preparing.sampling import sample
+from kinfolk.data.splits.split import PairSplit, TextSplit
+from kinfolk.data.tokenizers.learn import make_tokenizer
 from tests.data.made import contents, prose
 from tests.data.victim import SMALL_JOBS
 
@@ -210,10 +210,13 @@ def test_two_at_once_in_one_folder_take_turns(short: Path, tmp_path: Path, bpe: 
 
 def test_finished_jobs_are_not_done_again(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with mock.patch("kinfolk.data.preparing.gather", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("kinfolk.data.preparing.prepare.gather", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         prepare([text], out, workers=1)
     (out / "work" / "job-00002.json").unlink()
-    with mock.patch("kinfolk.data.crew.run_job") as done, pytest.raises(DataError):
+    with mock.patch("kinfolk.data.preparing.crew.run_job") as done, pytest.raises(DataError):
         prepare([text], out, workers=1)
     assert [call.args[1] for call in done.call_args_list] == [2]
     prepare([text], out, workers=1)
@@ -223,7 +226,7 @@ def test_finished_jobs_are_not_done_again(text: Path, tmp_path: Path) -> None:
 
 def test_done_twice_it_does_nothing(text: Path, tmp_path: Path) -> None:
     first = prepare([text], tmp_path / "out")
-    with mock.patch("kinfolk.data.preparing._do_jobs") as done:
+    with mock.patch("kinfolk.data.preparing.prepare._do_jobs") as done:
         assert prepare([text], tmp_path / "out") == first
     assert not done.called
 
@@ -270,7 +273,7 @@ def test_after_stopping_at_a_bad_row_skip_goes_on(tmp_path: Path) -> None:
     path.write_text((json.dumps({"text": "a" * 1000}) + "\n") * 2500 + "{broken\n")
     with pytest.raises(DataError, match=r"a.jsonl:2501"):
         prepare([path], tmp_path / "out", workers=1)
-    with mock.patch("kinfolk.data.crew.run_job", wraps=run_job) as done:
+    with mock.patch("kinfolk.data.preparing.crew.run_job", wraps=run_job) as done:
         manifest = prepare([path], tmp_path / "out", Preparation(on_bad="skip"), workers=1)
     assert [call.args[1] for call in done.call_args_list] == [2]
     assert manifest.bad == {"not valid JSON": 1}
@@ -336,7 +339,10 @@ def test_finished_data_of_other_choices_is_left_alone(text: Path, tmp_path: Path
 
 
 def test_unfinished_data_of_other_choices_is_begun_anew(text: Path, tmp_path: Path) -> None:
-    with mock.patch("kinfolk.data.preparing.gather", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("kinfolk.data.preparing.prepare.gather", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         prepare([text], tmp_path / "out")
     prepare([text], tmp_path / "out", Preparation(seed=1))
     prepare([text], tmp_path / "anew", Preparation(seed=1))
@@ -346,7 +352,7 @@ def test_unfinished_data_of_other_choices_is_begun_anew(text: Path, tmp_path: Pa
 def test_a_full_disk_is_a_clear_error_and_can_be_gone_on_from(text: Path, tmp_path: Path) -> None:
     full = OSError(28, "No space left on device", "train-00000.bin")
     with (
-        mock.patch("kinfolk.data.shards._Hashed.write", side_effect=full),
+        mock.patch("kinfolk.data.preparing.shards._Hashed.write", side_effect=full),
         pytest.raises(DataError, match=r"train-00000.bin: No space left on device; what is finished stays"),
     ):
         prepare([text], tmp_path / "out", workers=1)
@@ -360,7 +366,7 @@ def test_a_file_that_changes_on_the_way(text: Path, tmp_path: Path) -> None:
     plan = make_plan([path], Preparation())
     path.write_text("shorter")
     with (
-        mock.patch("kinfolk.data.preparing.make_plan", return_value=plan),
+        mock.patch("kinfolk.data.preparing.prepare.make_plan", return_value=plan),
         pytest.raises(DataError, match="has changed"),
     ):
         prepare([path], tmp_path / "out", workers=1)
@@ -439,7 +445,7 @@ def test_progress_adds_up_to_the_whole(short: Path, tmp_path: Path, workers: int
         assert (what, total) == ("preparing", short.stat().st_size)
         yield told.append
 
-    with SMALL_JOBS, mock.patch("kinfolk.data.preparing.bar", listen):
+    with SMALL_JOBS, mock.patch("kinfolk.data.preparing.prepare.bar", listen):
         prepare([short], tmp_path / "out", workers=workers)
     assert len(told) > 5
     assert min(told) >= 0

@@ -7,11 +7,11 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Tokenizer, open_data
-from kinfolk.data.aligned import aligned
-from kinfolk.data.answering import AnswerSplit, Reading
-from kinfolk.data.learn import make_tokenizer
-from kinfolk.data.preparation import Preparation
-from kinfolk.data.questions import Question, read_questions
+from kinfolk.data.files.questions import Question, read_questions
+from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.splits.answering import AnswerSplit, Reading
+from kinfolk.data.tokenizers.aligned import aligned
+from kinfolk.data.tokenizers.learn import make_tokenizer
 
 CONTEXT = "Ada Lovelace wrote the first programme in 1843, for a machine of Babbage\u2019s that was never built."
 
@@ -96,7 +96,7 @@ def test_tokens_know_their_characters(tokenizer):
 
 def test_long_texts_are_placed_in_parts(monkeypatch):
     tokenizer = tokenizers()[2]
-    monkeypatch.setattr("kinfolk.data.tokenizer.PART", 40)
+    monkeypatch.setattr("kinfolk.data.tokenizers.tokenizer.PART", 40)
     (found,) = aligned(tokenizer, [CONTEXT])
     start = CONTEXT.index("built")
     assert found.characters(*found.tokens(start, start + 5), CONTEXT) == (start, start + 5)

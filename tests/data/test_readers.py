@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.core.errors import DataError, MissingExtraError
-from kinfolk.data.plan import make_plan
-from kinfolk.data.preparation import Preparation
-from kinfolk.data.reader import Bad, Document, Span
-from kinfolk.data.readers import read
-from kinfolk.data.sources import find_sources, unusable
-from kinfolk.data.text import pieces
+from kinfolk.data.files.documents import pieces
+from kinfolk.data.files.reader import Bad, Document, Span
+from kinfolk.data.files.readers import read
+from kinfolk.data.files.sources import find_sources, unusable
+from kinfolk.data.preparing.plan import make_plan
+from kinfolk.data.preparing.preparation import Preparation
 
 
 class Read:
@@ -389,7 +389,7 @@ def test_a_text_may_be_cut_into_parts_anywhere(file: Write) -> None:
     (source,) = find_sources([file("a.txt", text)], pairs=False)
     for cut in range(1, source.size):
         for near in (4, 1 << 16):
-            with mock.patch("kinfolk.data.text._NEAR", near):
+            with mock.patch("kinfolk.data.files.documents._NEAR", near):
                 items = [i for span in (Span(0, 0, cut), Span(0, cut)) for i in read(source, span, Preparation(), 8)]
             assert "".join(item.texts[0] for item in items if isinstance(item, Document)) == text
 

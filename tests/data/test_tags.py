@@ -9,9 +9,9 @@ import pytest
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Tokenizer, open_data
-from kinfolk.data.conll import read_conll, read_tag_rows
-from kinfolk.data.labels import with_classes
-from kinfolk.data.tagged import pieces_of
+from kinfolk.data.files.conll import read_conll, read_tag_rows
+from kinfolk.data.splits.labels import with_classes
+from kinfolk.data.splits.tagged import pieces_of
 
 SMALL = """\
 -DOCSTART- -X- O O

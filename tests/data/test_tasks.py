@@ -8,7 +8,7 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, open_data
-from kinfolk.data.tasks import LABELLED
+from kinfolk.data.generated import LABELLED
 
 SMALL = {
     "parity": "parity:length=8",
@@ -98,7 +98,7 @@ def test_what_is_kept_does_not_change_what_is_made(monkeypatch: pytest.MonkeyPat
     assert made(split, [3, 2, 5, 5]) == [first[2], first[1], *made(split, [5, 5])]
     assert calls == [[5]]
     # too much to keep: everything is forgotten, and made anew
-    monkeypatch.setattr("kinfolk.data.tasks.made._MOST_KEPT", 10)
+    monkeypatch.setattr("kinfolk.data.generated.made._MOST_KEPT", 10)
     assert made(split, [9, 1]) == [made(open_data("logic:operators=3").split("train"), [9])[0], first[0]]
     assert made(split, [2]) == first[1:2]
 
@@ -133,7 +133,7 @@ def test_impossible_numbers_are_refused(name: str, message: str) -> None:
 
 @pytest.mark.parametrize("name", ["listops:length=300,shortest=290,depth=2", "pathfinder:size=16,length=40"])
 def test_tasks_without_questions_say_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kinfolk.data.tasks.pathfinder._MOST_TRIES", 200)
+    monkeypatch.setattr("kinfolk.data.generated.pathfinder._MOST_TRIES", 200)
     split: Any = open_data(name).split("train")
     with pytest.raises(DataError, match="hardly any"):
         split.examples(np.arange(2))

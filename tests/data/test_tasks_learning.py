@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kinfolk as kf
-from kinfolk.compare.suite import majority
+from kinfolk.contests.suite import majority
 from kinfolk.data import open_data
 from kinfolk.family.supervise import judging
 from kinfolk.train import RunOptions, train

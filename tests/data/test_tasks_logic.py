@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kinfolk.data import open_data
-from kinfolk.data.tasks.logic import RELATIONS, Logic, relation
+from kinfolk.data.generated.logic import RELATIONS, Logic, relation
 
 WORLDS = [dict(zip("abcdef", bits, strict=True)) for bits in itertools.product([False, True], repeat=6)]
 MIRRORED = {"<": ">", ">": "<"}

@@ -7,9 +7,9 @@ import pytest
 from numpy.typing import NDArray
 
 from kinfolk.data import open_data
-from kinfolk.data.tasks import pathfinder
-from kinfolk.data.tasks.pathfinder import Drawing, Pathfinder
-from kinfolk.data.tasks.shapes import Shapes
+from kinfolk.data.generated import pathfinder
+from kinfolk.data.generated.pathfinder import Drawing, Pathfinder
+from kinfolk.data.generated.shapes import Shapes
 
 
 def drawn(n: int, **numbers: int) -> Drawing:

@@ -9,8 +9,8 @@ import pytest
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, open_data
-from kinfolk.data.names import split_path
-from kinfolk.data.tasks.documents import Document, library, part
+from kinfolk.data.files.names import split_path
+from kinfolk.data.generated.documents import Document, library, part
 
 
 def texts(data: Data, name: str, n: int | None = None) -> list[tuple[str, ...]]:

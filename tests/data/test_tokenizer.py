@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Split, Whitespace
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.learn import make_tokenizer, needs_sample
-from kinfolk.data.preparation import TOKENIZERS, Preparation
-from kinfolk.data.tokenizer import PART, SPECIALS, Tokenizer, cut
+from kinfolk.data.preparing.preparation import TOKENIZERS, Preparation
+from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
+from kinfolk.data.tokenizers.tokenizer import PART, SPECIALS, Tokenizer, cut
 from tests.data.made import prose
 
 SAMPLE = [prose(30_000), "def f(x):\n    return x  # näive\n" * 20]
@@ -140,7 +140,8 @@ def test_more_merges_give_fewer_tokens() -> None:
 @pytest.mark.parametrize("kind", ["char", "word", "bpe", "unigram"])
 def test_learning_is_the_same_in_another_process(kind: str) -> None:
     code = (
-        "from kinfolk.data.learn import make_tokenizer; from kinfolk.data.preparation import Preparation\n"
+        "from kinfolk.data.tokenizers.learn import make_tokenizer\n"
+        "from kinfolk.data.preparing.preparation import Preparation\n"
         "from tests.data.made import prose\n"
         f"print(make_tokenizer(Preparation(tokenizer={kind!r}, vocab=500), [prose(20_000)]).to_json())"
     )

@@ -8,8 +8,8 @@ import tokenizers
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import open_data
-from kinfolk.data.tokenizer import byte_alphabet
-from kinfolk.data.tokenizer_choice import read_tokenizer_file
+from kinfolk.data.tokenizers.choice import read_tokenizer_file
+from kinfolk.data.tokenizers.tokenizer import byte_alphabet
 
 TEXTS = ["low lower lowest", "newer wider newest", "  two  spaces ", "low"]
 MERGES = [("l", "o"), ("lo", "w"), ("e", "r</w>"), ("lo", "w</w>"), ("n", "e"), ("ne", "w")]

@@ -11,7 +11,7 @@ import torch
 import kinfolk as kf
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, open_data
-from kinfolk.data.treebank import Sentence, read_treebank
+from kinfolk.data.files.treebank import Sentence, read_treebank
 from kinfolk.train import RunOptions, resume, train
 from kinfolk.train.parallel import Team
 from tests.train.toy import same_run

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.data.unigram import Lattice, learn_unigram
+from kinfolk.data.tokenizers.unigram import Lattice, learn_unigram
 
 PIECES = [b"a", b"b", b"c", b"ab", b"ba", b"abc", b"cc", b"aba"]
 PROBABILITY = np.array([0.2, 0.1, 0.05, 0.2, 0.15, 0.1, 0.1, 0.1])

@@ -8,11 +8,11 @@ import tokenizers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kinfolk.data import words
-from kinfolk.data.learn import make_tokenizer
-from kinfolk.data.preparation import Preparation
-from kinfolk.data.tokenizer import Tokenizer
-from kinfolk.data.words import WordMemory, splits_into_words
+from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.tokenizers import words
+from kinfolk.data.tokenizers.learn import make_tokenizer
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
+from kinfolk.data.tokenizers.words import WordMemory, splits_into_words
 from tests.data.made import prose
 
 
@@ -83,7 +83,7 @@ def test_only_certain_texts_are_known() -> None:
 
 def test_the_memory_is_bounded() -> None:
     memory = WordMemory(lambda word: [len(word)], Tokenizer.byte().dtype)
-    with mock.patch("kinfolk.data.words._MOST_WORDS", 10):
+    with mock.patch("kinfolk.data.tokenizers.words._MOST_WORDS", 10):
         for i in range(50):
             assert memory.encode(f"{i} x{i}").tolist() == [len(str(i)), 2, len(str(i))]
             assert len(memory._seen) <= 14

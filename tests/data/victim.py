@@ -14,7 +14,7 @@ import psutil
 
 from kinfolk.data import Preparation, prepare
 
-SMALL_JOBS = mock.patch("kinfolk.data.plan._SMALLEST_JOB", 100_000)
+SMALL_JOBS = mock.patch("kinfolk.data.preparing.plan._SMALLEST_JOB", 100_000)
 
 
 def main(text: str, out: str, tokenizer: str, limit: str, whom: str) -> None:
@@ -30,7 +30,7 @@ def main(text: str, out: str, tokenizer: str, limit: str, whom: str) -> None:
 
         yield tell
 
-    with SMALL_JOBS, mock.patch("kinfolk.data.preparing.bar", bar):
+    with SMALL_JOBS, mock.patch("kinfolk.data.preparing.prepare.bar", bar):
         prepare([text], out, Preparation(tokenizer=tokenizer), workers=2)
 
 

@@ -13,7 +13,7 @@ import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.core.errors import CheckpointError, DataError, SpecError
 from kinfolk.data import Batches, open_data
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.decoding.rouge import longest_common, rouge_l, words
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.decoding.written import Written, targets_of, write

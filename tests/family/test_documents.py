@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.layers.experts import Experts
+from kinfolk.layers.feed_forwards.experts import Experts
 from kinfolk.models.cost import cost
 
 TOY = {"d_model": 16, "n_heads": 2, "d_ff": 32, "vocab_size": 40, "max_len": 64}

@@ -6,13 +6,13 @@ from torch import nn
 
 import kinfolk as kf
 from kinfolk.core.context import Context
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.hashed import Hashed, Hashing
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
-from kinfolk.layers.relative import T5Buckets
-from kinfolk.ops import attend as executor
-from kinfolk.ops.lsh import Chunks
-from kinfolk.ops.pattern import BlockWindow, Causal, Full, Global, Pattern, PerHead, Window
+from kinfolk.layers.positions.relative import T5Buckets
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.lsh_attention import Chunks
+from kinfolk.ops.patterns.leaves import BlockWindow, Causal, Full, Global, Pattern, PerHead, Window
 
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs kinfolk[bench]")
 

@@ -2,7 +2,7 @@
 
 from kinfolk.core.spec import Spec
 from kinfolk.family.picture import patterns, picture
-from kinfolk.ops.pattern import Causal, Full, Global, PerHead, RandomBlocks, Window
+from kinfolk.ops.patterns.leaves import Causal, Full, Global, PerHead, RandomBlocks, Window
 
 
 class Eye(Spec):

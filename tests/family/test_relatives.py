@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kinfolk as kf
-from kinfolk.compare.measures import HIGHER
+from kinfolk.contests.measures import HIGHER
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
@@ -16,12 +16,12 @@ from kinfolk.core.rng import Rng
 from kinfolk.family.making import numbers_of
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import entry
-from kinfolk.layers.class_head import JudgingHead
+from kinfolk.layers.heads.class_head import JudgingHead
 from kinfolk.models.cost import cost
 from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.ops import attend as executor
+from kinfolk.ops.attention import attend as executor
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
@@ -415,10 +415,10 @@ def test_one_size_is_the_default_everywhere():
     import inspect
 
     from kinfolk.cli.main import parser_of, verbs
-    from kinfolk.compare import compare
+    from kinfolk.contests import compare
+    from kinfolk.contests.acting.recipe import policy
     from kinfolk.family.making import make
     from kinfolk.family.sizes import DEFAULT_SIZE, SIZES
-    from kinfolk.rl.recipe import policy
 
     functions = (make, compare, policy)
     found = {f.__name__: inspect.signature(f).parameters["size"].default for f in functions}
@@ -433,7 +433,7 @@ def test_one_size_is_the_default_everywhere():
 
 def test_a_number_that_is_nearly_right_is_named():
     """In Python, for one relative on the command line, and for several."""
-    from kinfolk.compare.contestants import gather
+    from kinfolk.contests.contestants import gather
     from kinfolk.family.making import divided
 
     ways = (

@@ -7,7 +7,7 @@ from torch import nn
 import kinfolk as kf
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.family.supervise import Labelling, as_classifier
-from kinfolk.layers.tag_head import SpanHead, TagHead
+from kinfolk.layers.heads.tag_head import SpanHead, TagHead
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.supervised import SpanAnswer, Tag

@@ -8,18 +8,18 @@ import torch
 from torch import nn
 
 import kinfolk as kf
-from kinfolk.compare.contestants import Contestant
+from kinfolk.contests.contestants import Contestant
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
 from kinfolk.family.pictures import Picture
-from kinfolk.layers.position import NoPosition
+from kinfolk.layers.positions.position import NoPosition
 from kinfolk.models.cost import cost
 from kinfolk.models.resolution import at_resolution, stretched
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 from kinfolk.train.evaluate import Score, bits_per_byte
 from kinfolk.train.fitting import labelling_of, picture_of
 from tests.exact import assert_exact

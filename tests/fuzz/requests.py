@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import KinfolkError
-from kinfolk.serve.app import App
-from kinfolk.serve.limits import Limits
-from kinfolk.serve.server import open_runs
+from kinfolk.use.serve.app import App
+from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.server import open_runs
 from tests.fuzz.specs import NUMBERS, OTHERS, WORDS, deep
-from tests.serve.conftest import make_run
+from tests.use.serve.conftest import make_run
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "gpt2", "prompt": "def f(", "max_tokens": 3, "temperature": 0, "logprobs": 1, "n": 1},

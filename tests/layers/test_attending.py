@@ -7,12 +7,12 @@ from torch import nn
 import kinfolk as kf
 from kinfolk.core.context import Context, Memory, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attending import Attentional, Feeding, Searching
+from kinfolk.layers.mixers.alignment_score import Additive, Dot, General
+from kinfolk.layers.mixers.attentional_rnn import Attentional, Feeding, Searching
+from kinfolk.layers.mixers.rnn import GRU, LSTM
 from kinfolk.layers.module import Dims
-from kinfolk.layers.recurrent import GRU, LSTM
-from kinfolk.layers.score import Additive, Dot, General
 from kinfolk.models.ends import Ends
-from kinfolk.ops.naive.cell import CELLS
+from kinfolk.ops.naive.rnn_cell import CELLS
 from tests.exact import assert_exact
 
 D, B, M = 6, 3, 5

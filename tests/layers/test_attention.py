@@ -5,10 +5,10 @@ import torch
 
 from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.cache import Ring, Slots
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
 from kinfolk.layers.module import Dims
-from kinfolk.ops.pattern import Causal, Full, PerHead, SameBlock, Strided, Window
+from kinfolk.layers.states.kv_cache import Ring, Slots
+from kinfolk.ops.patterns.leaves import Causal, Full, PerHead, SameBlock, Strided, Window
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 PATTERNS = [

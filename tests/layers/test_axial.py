@@ -6,8 +6,8 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.axial import Axial
 from kinfolk.layers.module import Dims
+from kinfolk.layers.positions.axial import Axial
 
 DIMS = Dims(6, 20, 10, 0.0, 1)
 

@@ -5,13 +5,13 @@ import torch
 
 from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.branched import Branched
-from kinfolk.layers.convolution import LightConv
-from kinfolk.layers.experts import Experts
-from kinfolk.layers.feed_forward import Dense, Gated
+from kinfolk.layers.feed_forwards.experts import Experts
+from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.mixers.convolution import LightConv
+from kinfolk.layers.mixers.weighted_heads import Branched
 from kinfolk.layers.module import Dims
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 
 D, F = 12, 20
 DIMS = Dims(d_model=D, vocab_size=7, max_len=32, dropout=0.0, n_sublayers=4)

@@ -6,8 +6,8 @@ import torch
 import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Padding
+from kinfolk.layers.mixers.rnn import GRU, LSTM
 from kinfolk.layers.module import Dims
-from kinfolk.layers.recurrent import GRU, LSTM
 
 D = 6
 

@@ -5,13 +5,13 @@ import torch
 
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.class_head import ClassHead, RegressionHead
-from kinfolk.layers.head import Head
+from kinfolk.layers.heads.class_head import ClassHead, RegressionHead
+from kinfolk.layers.heads.head import Head
+from kinfolk.layers.heads.tag_head import SpanHead, TagHead
+from kinfolk.layers.heads.two_tower_head import PairHead
 from kinfolk.layers.module import Dims
-from kinfolk.layers.tag_head import SpanHead, TagHead
-from kinfolk.layers.towers import PairHead
 from kinfolk.ops.activated_linear import ACTIVATIONS
-from kinfolk.ops.readout import POOLS
+from kinfolk.ops.pooled_vector import POOLS
 from tests.exact import assert_exact
 
 D, B, L = 6, 4, 5

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.compressed import Linformer
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.compressed_attention import Linformer
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused():
 
 def test_a_decoder_refuses_what_sees_the_future():
     from kinfolk.family.assembly import with_mixer
-    from kinfolk.layers.convolution import LightConv
+    from kinfolk.layers.mixers.convolution import LightConv
 
     decoder = kf.relative("gpt2", size="tiny").model
     with pytest.raises(SpecError, match="a decoder would see the future"):

@@ -8,7 +8,7 @@ import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_mixer
-from kinfolk.layers.convolution import DynamicConv, LightConv, SeparableConv
+from kinfolk.layers.mixers.convolution import DynamicConv, LightConv, SeparableConv
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact

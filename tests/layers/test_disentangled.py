@@ -6,11 +6,11 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.added import AddedMap, Lora
-from kinfolk.layers.disentangled import Disentangled, DisentangledAttention
+from kinfolk.layers.adapters import AddedMap, Lora
+from kinfolk.layers.mixers.disentangled import Disentangled, DisentangledAttention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.ops.naive.relative import log_bucket
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.ops.naive.relative_position import log_bucket
 from tests.exact import assert_same_with_gradients
 
 N_HEADS, WIDTH, LENGTH = 3, 12, 7

@@ -6,9 +6,9 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Memory
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.adaptive import Adaptive
-from kinfolk.layers.embedding import Factorised, Sides, Tokens
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.adaptive import Adaptive
+from kinfolk.layers.embeddings.embedding import Factorised, Sides, Tokens
+from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import Normal, Xavier, seeded
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost

@@ -9,13 +9,13 @@ import torch.nn.functional as F
 import kinfolk as kf
 from kinfolk.core.context import Context, Memory, Padding, Taps
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.convolution import Conv, LightConv, SeparableConv
-from kinfolk.layers.evolved import Branches, ConvBranches, GatedUnit
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.mixers.convolution import Conv, LightConv, SeparableConv
+from kinfolk.layers.mixers.evolved import Branches, ConvBranches, GatedUnit
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 from tests.exact import assert_same_with_gradients
 
 D = 12

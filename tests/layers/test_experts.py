@@ -4,8 +4,8 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.experts import Experts, NoisyTopK, Switch, Top2
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.feed_forwards.experts import Experts, NoisyTopK, Switch, Top2
+from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.init import Normal, Xavier, seeded
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost

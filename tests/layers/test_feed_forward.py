@@ -7,8 +7,8 @@ from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
 from kinfolk.core.paths import assign
 from kinfolk.family.assembly import with_feed_forward
-from kinfolk.layers.experts import Experts
-from kinfolk.layers.feed_forward import Chunked, Dense, Gated
+from kinfolk.layers.feed_forwards.experts import Experts
+from kinfolk.layers.feed_forwards.feed_forward import Chunked, Dense, Gated
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinfolk.bench import mixers
-from kinfolk.ops.attend import scored_pairs
+from kinfolk.ops.attention.attend import scored_pairs
 
 LENGTHS = (512, 1024, 2048, 4096)
 # where gathering pays: shorter ones are dense, and cheaper so

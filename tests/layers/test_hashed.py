@@ -7,10 +7,10 @@ import torch.nn.functional as F
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps, Visible
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.hashed import Hashed, Hashing
+from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
-from kinfolk.ops import lsh
-from kinfolk.ops.lsh import Chunks, Recent
+from kinfolk.ops import lsh_attention as lsh
+from kinfolk.ops.lsh_attention import Chunks, Recent
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 LENGTH = 23

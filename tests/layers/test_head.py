@@ -5,11 +5,11 @@ from torch import nn
 import kinfolk as kf
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.adaptive import Adaptive, AdaptiveSoftmax
-from kinfolk.layers.embedding import Factorised, Tokens
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.adaptive import Adaptive, AdaptiveSoftmax
+from kinfolk.layers.embeddings.embedding import Factorised, Tokens
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.layers.heads.mixture_of_softmaxes import MixtureHead
 from kinfolk.layers.init import Xavier, seeded
-from kinfolk.layers.mixture import MixtureHead
 from kinfolk.layers.module import Dims
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact

@@ -6,13 +6,13 @@ from torch import nn
 
 from kinfolk.core.context import Context, Padding, Taps, Visible
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.kernelised import LinearAttention, Performer
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.linear_attention import LinearAttention, Performer
 from kinfolk.layers.module import Dims
-from kinfolk.layers.relative import ALiBi, Rotary
-from kinfolk.ops import kernel
-from kinfolk.ops.features import draw
-from kinfolk.ops.pattern import Causal, Full
+from kinfolk.layers.positions.relative import ALiBi, Rotary
+from kinfolk.ops import linear_attention as kernel
+from kinfolk.ops.feature_maps import draw
+from kinfolk.ops.patterns.leaves import Causal, Full
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 SPECS = {

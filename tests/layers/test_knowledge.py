@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.context import Context, Mentions, Tree
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.knowledge import KnowledgeAttention, WhereKnown, span_means
+from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention, WhereKnown, span_means
 from kinfolk.layers.module import Dims
 from tests.exact import assert_same_with_gradients
 

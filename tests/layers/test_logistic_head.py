@@ -3,9 +3,9 @@ import torch
 
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.logistic_head import LogisticMixture
 from kinfolk.layers.init import Xavier, seeded
-from kinfolk.layers.logistic_head import LogisticMixture
 from kinfolk.layers.module import Dims
 from tests.exact import assert_exact
 

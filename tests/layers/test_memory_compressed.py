@@ -8,10 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps, Visible
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.compressed import MemoryCompressed
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.compressed_attention import MemoryCompressed
 from kinfolk.layers.module import Dims
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.norm import LayerNorm, NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm, RMSNorm, ScaleNorm, Shift, ShiftScale
 from tests.exact import assert_exact
 
 

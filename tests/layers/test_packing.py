@@ -3,7 +3,7 @@
 import torch
 
 from kinfolk.core.context import Context, Padding
-from kinfolk.layers.packing import Packing
+from kinfolk.layers.mixers.packing import Packing
 
 GROUP = torch.tensor([[4, 4, 4, 2, 2], [4, 4, 4, 4, 9]])
 POSITION = torch.tensor([[0, 1, 2, 0, 1], [0, 1, 2, 3, 0]])

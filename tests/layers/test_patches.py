@@ -7,13 +7,13 @@ from kinfolk.core.context import Context, Memory, Padding
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.grid import Grid
 from kinfolk.core.plain import dumps, loads
-from kinfolk.layers.embedding import Embedding, Sides, Tokens
-from kinfolk.layers.head import LMHead
+from kinfolk.layers.embeddings.embedding import Embedding, Sides, Tokens
+from kinfolk.layers.embeddings.patches import Patches
+from kinfolk.layers.embeddings.pixels import GridPosition, Pixels
+from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import Xavier, seeded
 from kinfolk.layers.module import Dims
-from kinfolk.layers.patches import Patches
-from kinfolk.layers.pixels import GridPosition, Pixels
-from kinfolk.layers.position import NoPosition, Sinusoid, sinusoids
+from kinfolk.layers.positions.position import NoPosition, Sinusoid, sinusoids
 from tests.exact import assert_exact
 
 D, V = 12, 263

@@ -5,11 +5,11 @@ import torch
 
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.embedding import Tokens
-from kinfolk.layers.features import Features
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.embeddings.features import Features
+from kinfolk.layers.heads.policy_head import GaussianHead, PolicyHead
 from kinfolk.layers.init import Normal, seeded
 from kinfolk.layers.module import Dims
-from kinfolk.layers.policy_head import GaussianHead, PolicyHead
 
 DIMS = Dims(16, 5, 32, 0.0, 1)
 

@@ -7,7 +7,7 @@ import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import DepthTime, Learned, LearnedSteps, NoPosition, Sinusoid, sinusoids
+from kinfolk.layers.positions.position import DepthTime, Learned, LearnedSteps, NoPosition, Sinusoid, sinusoids
 from kinfolk.models.cost import cost
 from kinfolk.models.model import build_model
 

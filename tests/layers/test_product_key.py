@@ -4,8 +4,8 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Taps
 from kinfolk.core.errors import SpecError
+from kinfolk.layers.feed_forwards.product_key import ProductKey
 from kinfolk.layers.module import Dims
-from kinfolk.layers.product_key import ProductKey
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact
 

@@ -8,9 +8,9 @@ import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.halting import Pondering
+from kinfolk.layers.mixers.act_rnn import PonderingRNN
+from kinfolk.layers.mixers.rnn import GRU, LSTM
 from kinfolk.layers.module import Dims
-from kinfolk.layers.pondering import PonderingRNN
-from kinfolk.layers.recurrent import GRU, LSTM
 from tests.exact import assert_exact
 
 D = 8

@@ -5,14 +5,14 @@ import torch
 
 from kinfolk.core.context import Context, Padding, Tree
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import NoPosition, sinusoids
-from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw, T5Buckets
-from kinfolk.ops import attend as executor
-from kinfolk.ops.naive.relative import bucket
-from kinfolk.ops.pattern import Causal, Full, PerHead, SameBlock, Strided, Summary, Window
+from kinfolk.layers.positions.position import NoPosition, sinusoids
+from kinfolk.layers.positions.relative import XL, ALiBi, Rotary, Shaw, T5Buckets
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.naive.relative_position import bucket
+from kinfolk.ops.patterns.leaves import Causal, Full, PerHead, SameBlock, Strided, Summary, Window
 
 D, H, K = 12, 2, 6
 POSITIONS = [Rotary(), Rotary(layout="halves"), ALiBi(), T5Buckets(n_buckets=8, farthest=12), Shaw(clip=3), XL()]

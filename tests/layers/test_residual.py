@@ -7,15 +7,15 @@ from torch import nn
 import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.family.assembly import with_residual
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.feed_forward import Dense, ShiftedDense
-from kinfolk.layers.gate import AddGate, GRUGate, HighwayGate, InputGate, OutputGate, SigmoidTanhGate
+from kinfolk.layers.feed_forwards.feed_forward import Dense, ShiftedDense
 from kinfolk.layers.init import Fixup as FixupInit
 from kinfolk.layers.init import seeded
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims, Module
-from kinfolk.layers.norm import LayerNorm, NoNorm, RMSNorm
-from kinfolk.layers.residual import PreNorm
-from kinfolk.layers.weighed import Fixup, Gated, ReZero
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm, RMSNorm
+from kinfolk.layers.residuals.gate import AddGate, GRUGate, HighwayGate, InputGate, OutputGate, SigmoidTanhGate
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.layers.residuals.rezero import Fixup, Gated, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact

@@ -7,12 +7,12 @@ import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.cache import Ring
+from kinfolk.layers.mixers.segment_attention import Recollection, SegmentAttention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import NoPosition
-from kinfolk.layers.relative import XL, ALiBi, Rotary, Shaw
-from kinfolk.layers.segment import Recollection, SegmentAttention
-from kinfolk.ops.pattern import Causal, Full, Local1D, PerHead, Window
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import XL, ALiBi, Rotary, Shaw
+from kinfolk.layers.states.kv_cache import Ring
+from kinfolk.ops.patterns.leaves import Causal, Full, Local1D, PerHead, Window
 
 D = 12
 PATTERNS = [

@@ -9,15 +9,15 @@ import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.cost import Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.cache import Ring, Slots
+from kinfolk.layers.mixers.adaptive_span import AdaptiveSpan, DynamicSpan, learned_spans, within
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import NoPosition
-from kinfolk.layers.relative import ALiBi, Shaw
-from kinfolk.layers.span import AdaptiveSpan, DynamicSpan, learned_spans, within
-from kinfolk.ops import attend as executor
-from kinfolk.ops.naive import span as slow
-from kinfolk.ops.pattern import Causal, Full, PerHead, SameBlock, Window
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import ALiBi, Shaw
+from kinfolk.layers.states.kv_cache import Ring, Slots
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.naive import adaptive_span as slow
+from kinfolk.ops.patterns.leaves import Causal, Full, PerHead, SameBlock, Window
 from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
@@ -56,7 +56,7 @@ def dense(module, inputs):
 def small_blocks(monkeypatch):
     for name, value in (("BLOCK", 4), ("DENSE_PAIRS", 0), ("DENSE_SHARE", 2.0)):
         monkeypatch.setattr(executor, name, value)
-    monkeypatch.setattr("kinfolk.layers.span.STEP", 4)
+    monkeypatch.setattr("kinfolk.layers.mixers.adaptive_span.STEP", 4)
 
 
 @pytest.mark.parametrize("span", SPANS, ids=lambda s: s.kind)

@@ -7,16 +7,16 @@ import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.embedding import Tokens
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import sinusoids
-from kinfolk.layers.relative import Shaw
-from kinfolk.layers.syntax import Syntax, TreeShaw
-from kinfolk.ops import attend as executor
-from kinfolk.ops.naive import syntax as slow
-from kinfolk.ops.pattern import Causal, Full, Window
-from kinfolk.ops.syntax import grow
+from kinfolk.layers.positions.position import sinusoids
+from kinfolk.layers.positions.relative import Shaw
+from kinfolk.layers.positions.syntax import Syntax, TreeShaw
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.dependency_tree import grow
+from kinfolk.ops.naive import dependency_tree as slow
+from kinfolk.ops.patterns.leaves import Causal, Full, Window
 
 D, H, K = 12, 2, 6
 HEADS, WORDS = [1, 2, -1, 4, 2], [0, 1, 1, 2, 3, 4, -1]

@@ -8,14 +8,14 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention
-from kinfolk.layers.cache import Ring
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.synthesizer import Form, Synthesizer
 from kinfolk.layers.module import Dims
-from kinfolk.layers.position import NoPosition
-from kinfolk.layers.relative import XL, T5Buckets
-from kinfolk.layers.synthesizer import Form, Synthesizer
-from kinfolk.ops import attend as executor
-from kinfolk.ops.pattern import Causal, Full, Window
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import XL, T5Buckets
+from kinfolk.layers.states.kv_cache import Ring
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.patterns.leaves import Causal, Full, Window
 from tests.exact import assert_exact
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=20, dropout=0.0, n_sublayers=2)

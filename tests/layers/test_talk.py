@@ -7,11 +7,11 @@ import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.attention import Attention
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.talking_heads import Talking
 from kinfolk.layers.module import Dims
-from kinfolk.layers.relative import ALiBi, Shaw
-from kinfolk.layers.talk import Talking
-from kinfolk.ops.pattern import Causal, Full, PerHead, Window
+from kinfolk.layers.positions.relative import ALiBi, Shaw
+from kinfolk.ops.patterns.leaves import Causal, Full, PerHead, Window
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 

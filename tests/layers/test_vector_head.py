@@ -5,7 +5,7 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.vector_head import VectorHead
+from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.models.cost import cost
 
 NUMBERS = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 24, "vocab_size": 40, "max_len": 32}

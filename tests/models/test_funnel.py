@@ -8,13 +8,13 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Padding, Visible
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.family.assembly import stack
-from kinfolk.layers.position import sinusoids
-from kinfolk.layers.relative import XL, Rotary
-from kinfolk.layers.residual import PreNorm
+from kinfolk.layers.positions.position import sinusoids
+from kinfolk.layers.positions.relative import XL, Rotary
+from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.cost import cost
-from kinfolk.models.funnel import Funnel, Narrowest
+from kinfolk.models.depth.funnel import Funnel, Narrowest
 from kinfolk.models.stack import Stack
-from kinfolk.ops.pattern import Window
+from kinfolk.ops.patterns.leaves import Window
 from tests.exact import assert_same_with_gradients
 
 D, H = 16, 2

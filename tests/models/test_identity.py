@@ -6,9 +6,9 @@ from torch import nn
 
 import kinfolk as kf
 from kinfolk.core.context import Context, Padding
-from kinfolk.layers.attention import Attention
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims
-from kinfolk.ops.pattern import Causal, Full
+from kinfolk.ops.patterns.leaves import Causal, Full
 
 D, H, F, V, L = 24, 4, 40, 37, 9
 DIMS = Dims(d_model=D, vocab_size=V, max_len=32, dropout=0.0, n_sublayers=4)

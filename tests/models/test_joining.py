@@ -5,7 +5,7 @@ import torch
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import ShapeError
-from kinfolk.layers.rows import Axes, appended
+from kinfolk.layers.states.rows import Axes, appended
 from kinfolk.models.joining import join, least_room, leave
 from tests.family.test_relatives import CAUSAL, model, tokens
 

@@ -6,7 +6,7 @@ import torch
 import kinfolk as kf
 from kinfolk.core.plain import dumps, loads
 from kinfolk.models.cost import cost
-from kinfolk.models.layer_mix import LayerMix
+from kinfolk.models.depth.layer_mix import LayerMix
 from kinfolk.models.model import Model, build_model
 
 NUMBERS = {"vocab_size": 20, "n_layers": 3, "d_model": 8, "d_ff": 16, "n_heads": 2, "max_len": 16}

@@ -10,20 +10,20 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context, Memory
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.experts import Experts
-from kinfolk.layers.feed_forward import Dense
-from kinfolk.layers.hashed import Hashed, Hashing
+from kinfolk.layers.feed_forwards.experts import Experts
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.position import DepthTime
-from kinfolk.layers.relative import Shaw, T5Buckets
-from kinfolk.layers.residual import PostNorm, PreNorm
-from kinfolk.layers.weighed import Fixup, Gated, ReZero
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.position import DepthTime
+from kinfolk.layers.positions.relative import Shaw, T5Buckets
+from kinfolk.layers.residuals.residual import PostNorm, PreNorm
+from kinfolk.layers.residuals.rezero import Fixup, Gated, ReZero
 from kinfolk.models.block import Block
-from kinfolk.models.reversible import Reversible
-from kinfolk.ops.lsh import Chunks
-from kinfolk.ops.pattern import Causal
+from kinfolk.models.depth.reversible import Reversible
+from kinfolk.ops.lsh_attention import Chunks
+from kinfolk.ops.patterns.leaves import Causal
 
 D = 12
 LOOK = Attention(n_heads=3, pattern=Causal(), dropout=0.2)

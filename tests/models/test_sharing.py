@@ -8,11 +8,11 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import shared, with_depth, with_stochastic_depth, without_every
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.residual import PostNorm, PreNorm
-from kinfolk.layers.stochastic import StochasticDepth
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.residuals.residual import PostNorm, PreNorm
+from kinfolk.layers.residuals.stochastic_depth import StochasticDepth
 from kinfolk.models.cost import cost
-from kinfolk.models.layer_drop import LayerDrop
+from kinfolk.models.depth.layer_drop import LayerDrop
 from kinfolk.objectives.learner import Learner
 from kinfolk.train.step import Paced
 

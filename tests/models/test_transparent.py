@@ -7,11 +7,11 @@ import kinfolk as kf
 from kinfolk.core.context import Context, Memory, Padding, Taps
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_depth
-from kinfolk.layers.norm import LayerNorm, NoNorm
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm
 from kinfolk.models.bridge import LastLayer
-from kinfolk.models.halting import Halting, Universal
-from kinfolk.models.layer_drop import LayerDrop
-from kinfolk.models.reversible import Reversible
+from kinfolk.models.depth.halting import Halting, Universal
+from kinfolk.models.depth.layer_drop import LayerDrop
+from kinfolk.models.depth.reversible import Reversible
 from kinfolk.models.transparent import Layers, Transparent
 
 NUMBERS = {"d_model": 16, "n_layers": 3, "n_heads": 2, "d_ff": 24, "vocab_size": 31, "max_len": 32}

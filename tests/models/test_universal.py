@@ -7,19 +7,19 @@ from torch.utils.flop_counter import FlopCounterMode
 import kinfolk as kf
 from kinfolk.core.context import Context, Memory, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.feed_forward import Dense
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.feed_forwards.transition import ConvTransition
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.norm import LayerNorm
-from kinfolk.layers.position import DepthTime
-from kinfolk.layers.relative import XL, Rotary, Shaw, T5Buckets
-from kinfolk.layers.residual import PostNorm, PreNorm
-from kinfolk.layers.transition import ConvTransition
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.position import DepthTime
+from kinfolk.layers.positions.relative import XL, Rotary, Shaw, T5Buckets
+from kinfolk.layers.residuals.residual import PostNorm, PreNorm
 from kinfolk.models.block import Block
-from kinfolk.models.halting import Halting, Universal
+from kinfolk.models.depth.halting import Halting, Universal
 from kinfolk.models.stack import Stack
-from kinfolk.ops.naive import halting as naive
-from kinfolk.ops.pattern import Causal, Full, Window
+from kinfolk.ops.naive import act as naive
+from kinfolk.ops.patterns.leaves import Causal, Full, Window
 
 D, M = 12, 5
 NUMBERS = {"d_model": 16, "n_layers": 3, "n_heads": 2, "d_ff": 24, "vocab_size": 31, "max_len": 32}

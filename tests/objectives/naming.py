@@ -6,7 +6,7 @@ import torch
 import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
-from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.supervised import Classify

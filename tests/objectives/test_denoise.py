@@ -11,8 +11,8 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import from_plain, to_plain
 from kinfolk.core.rng import Rng
-from kinfolk.data.pieces import pieces_of
-from kinfolk.data.tokenizer import Tokenizer
+from kinfolk.data.tokenizers.pieces import pieces_of
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.objectives.denoise import T5_TABLE, Denoising, DropTokens, PrefixLM
 from kinfolk.objectives.mass import MaskedFragment
 from kinfolk.objectives.noise import Deletion, Infilling, Masking, Permutation, Rotation, Shuffling

@@ -10,7 +10,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.knowledge import Names
 from kinfolk.core.rng import Rng
 from kinfolk.family.knowing import informed, knowledgeable, with_entities
-from kinfolk.layers.class_head import ClassHead
+from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.objectives.knowledge import Entities, Lexicon
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary

@@ -9,7 +9,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
 from kinfolk.family.assembly import with_mixer
 from kinfolk.family.knowing import informed
-from kinfolk.layers.added import Lora
+from kinfolk.layers.adapters import Lora
 from kinfolk.objectives.knowledge import Facts, Triples
 from kinfolk.objectives.objective import Vocabulary
 from tests.objectives.naming import kinds, learnt

@@ -15,7 +15,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import choices
-from kinfolk.layers.attention import Attention
+from kinfolk.layers.mixers.attention import Attention
 from kinfolk.models.model import build_model
 from kinfolk.objectives.auxiliary import Auxiliary
 from kinfolk.objectives.causal import CausalLM
@@ -28,7 +28,7 @@ from kinfolk.objectives.objective import HIDDEN, LATER, Objective, Vocabulary
 from kinfolk.objectives.sequence import SequenceToSequence
 from kinfolk.objectives.skipgram import SkipGram
 from kinfolk.objectives.span import SpanCorruption
-from kinfolk.ops.pattern import (
+from kinfolk.ops.patterns.leaves import (
     Axial,
     Causal,
     Full,

@@ -248,7 +248,7 @@ def test_another_seed_draws_otherwise(name):
 @pytest.mark.parametrize("name", ["t5-random-spans", "bart-all", "mass"])
 def test_workers_of_any_number_prepare_the_same(name):
     from kinfolk.data import Batches, open_data
-    from kinfolk.data.loader import Loader
+    from kinfolk.data.batches.loader import Loader
 
     objective, _ = cases()[name]
     data = open_data("stdlib:megabytes=1")

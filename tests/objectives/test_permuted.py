@@ -10,12 +10,12 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.pieces import Pieces
 from kinfolk.core.rng import Rng
+from kinfolk.layers.mixers.two_stream import TwoStreamAttention
 from kinfolk.layers.module import Dims
-from kinfolk.layers.streams import TwoStreamAttention
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.permuted import PermutedLM, two_streams
-from kinfolk.ops.pattern import Causal
+from kinfolk.ops.patterns.leaves import Causal
 
 D, H, K, F, V = 24, 3, 8, 40, 37
 TOY = {"d_model": D, "n_layers": 2, "n_heads": H, "d_ff": F, "vocab_size": V, "max_len": 32, "dropout": 0.0}

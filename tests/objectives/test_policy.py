@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from kinfolk.contests.acting.run import make_job
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.objectives.policy import Policy, Rollout
-from kinfolk.ops.naive.surrogate import entropy, surrogate
-from kinfolk.rl.run import make_job
-from tests.rl.toy import toy
+from kinfolk.ops.naive.ppo import entropy, surrogate
+from tests.contests.acting.toy import toy
 
 
 def setup():

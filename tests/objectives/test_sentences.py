@@ -11,7 +11,7 @@ from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.pieces import Pieces
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
-from kinfolk.data.passages import elsewhere
+from kinfolk.data.splits.passages import elsewhere
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.sentences import SentencePairs, framed, trimmed
 from kinfolk.train.run import vocabulary_of

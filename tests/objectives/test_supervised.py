@@ -10,8 +10,8 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.family.supervise import Labelling, as_classifier
-from kinfolk.layers.class_head import RegressionHead
-from kinfolk.layers.tag_head import SpanHead, TagHead
+from kinfolk.layers.heads.class_head import RegressionHead
+from kinfolk.layers.heads.tag_head import SpanHead, TagHead
 from kinfolk.models.model import Output
 from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.learner import Learner

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.ops import advantage
-from kinfolk.ops.naive import advantage as naive
+from kinfolk.ops import gae as advantage
+from kinfolk.ops.naive import gae as naive
 
 
 def drawn(batch, length, seed):

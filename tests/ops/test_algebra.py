@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.core.errors import SpecError
-from kinfolk.ops.algebra import Except, PerHead
-from kinfolk.ops.pattern import Causal, Full, Strided, Window
+from kinfolk.ops.patterns.algebra import Except, PerHead
+from kinfolk.ops.patterns.leaves import Causal, Full, Strided, Window
 from tests.ops.test_pattern import PATTERNS, mask
 
 

@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.errors import ShapeError
-from kinfolk.ops import attend as fast
-from kinfolk.ops import blocks, flex, naive  # noqa: F401
-from kinfolk.ops.attend import Scoring, View
-from kinfolk.ops.both_ways import BothWays
+from kinfolk.ops.attention import attend as fast
+from kinfolk.ops.attention import blocks, flex
+from kinfolk.ops.attention.attend import Scoring, View
 from kinfolk.ops.naive import attend as slow
-from kinfolk.ops.pattern import Axial, Causal, Full, Global, PerHead, RandomBlocks, SameBlock, Strided, Summary, Window
-from kinfolk.ops.plan import plan
+from kinfolk.ops.patterns.both_ways import BothWays
+from kinfolk.ops.patterns.leaves import (
+    Axial,
+    Causal,
+    Full,
+    Global,
+    PerHead,
+    RandomBlocks,
+    SameBlock,
+    Strided,
+    Summary,
+    Window,
+)
+from kinfolk.ops.patterns.plan import plan
 from tests.ops.test_pattern import PATTERNS
 
 SPARSE = [

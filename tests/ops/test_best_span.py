@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.ops import best_span
-from kinfolk.ops.naive import best_span as naive
+from kinfolk.ops import answer_span as best_span
+from kinfolk.ops.naive import answer_span as naive
 
 
 @given(

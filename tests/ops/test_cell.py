@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from kinfolk.ops.cell import step
-from kinfolk.ops.naive import cell as naive
+from kinfolk.ops.naive import rnn_cell as naive
+from kinfolk.ops.rnn_cell import step
 from tests.exact import assert_exact
 
 GATES = {"lstm": (4, 2, nn.LSTMCell), "gru": (3, 1, nn.GRUCell)}

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kinfolk.ops import compress as fast
-from kinfolk.ops.naive import compress as slow
+from kinfolk.ops import compressed_keys as fast
+from kinfolk.ops.naive import compressed_keys as slow
 
 
 def draw(*shape, seed=0):

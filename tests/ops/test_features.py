@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.core.errors import SpecError
-from kinfolk.ops import features
-from kinfolk.ops.features import Elu, Exponential, Rectified, draw, haar
-from kinfolk.ops.naive import features as slow
+from kinfolk.ops import feature_maps as features
+from kinfolk.ops.feature_maps import Elu, Exponential, Rectified, draw, haar
+from kinfolk.ops.naive import feature_maps as slow
 
 
 def vectors(n, width, seed=0, scale=1.0):

@@ -5,8 +5,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kinfolk.ops.halting import halt
-from kinfolk.ops.naive import halting as naive
+from kinfolk.ops.act import halt
+from kinfolk.ops.naive import act as naive
 
 
 def run(chances_NB, eps):

@@ -6,8 +6,8 @@ import math
 import pytest
 import torch
 
-from kinfolk.ops import hashing
-from kinfolk.ops.naive import hashing as slow
+from kinfolk.ops import lsh_hash as hashing
+from kinfolk.ops.naive import lsh_hash as slow
 
 
 def normal(*shape, seed=0):

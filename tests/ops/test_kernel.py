@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from kinfolk.core.errors import SpecError
-from kinfolk.ops import kernel as fast
-from kinfolk.ops.attend import attend
-from kinfolk.ops.features import Elu, Exponential, Rectified, draw
-from kinfolk.ops.kernel import DIRECTIONS, Sums, kernel_attend, kernel_continue, work
-from kinfolk.ops.naive import features as naive_features
-from kinfolk.ops.naive import kernel as slow
-from kinfolk.ops.pattern import Causal, Full
+from kinfolk.ops import linear_attention as fast
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.feature_maps import Elu, Exponential, Rectified, draw
+from kinfolk.ops.linear_attention import DIRECTIONS, Sums, kernel_attend, kernel_continue, work
+from kinfolk.ops.naive import feature_maps as naive_features
+from kinfolk.ops.naive import linear_attention as slow
+from kinfolk.ops.patterns.leaves import Causal, Full
 
 W = draw(5, 3, "orthogonal", seed=1)
 MAPS = {

@@ -3,8 +3,8 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kinfolk.ops import logistic
-from kinfolk.ops.naive import logistic as naive
+from kinfolk.ops import discretized_logistic as logistic
+from kinfolk.ops.naive import discretized_logistic as naive
 from tests.exact import assert_exact
 
 

@@ -13,9 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.ops import hashing, lsh
-from kinfolk.ops.lsh import Chunks, Looking, Recent
-from kinfolk.ops.naive import lsh as slow
+from kinfolk.ops import lsh_attention as lsh
+from kinfolk.ops import lsh_hash as hashing
+from kinfolk.ops.lsh_attention import Chunks, Looking, Recent
+from kinfolk.ops.naive import lsh_attention as slow
 
 SIGHTS = [Recent(size=4), Chunks(size=4), Chunks(size=4, within="chunk")]
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.ops.both_ways import BothWays, later_pair
-from kinfolk.ops.pattern import (
+from kinfolk.ops.patterns.both_ways import BothWays, later_pair
+from kinfolk.ops.patterns.leaves import (
     Axial,
     BlockWindow,
     Box,
@@ -21,8 +21,8 @@ from kinfolk.ops.pattern import (
     Summary,
     Window,
 )
-from kinfolk.ops.plan import Extent, lay_out, plan
-from kinfolk.ops.random_blocks import RandomBlocks
+from kinfolk.ops.patterns.plan import Extent, lay_out, plan
+from kinfolk.ops.patterns.random_blocks import RandomBlocks
 
 PICTURES = {
     Full(): "###### ###### ###### ###### ###### ######",

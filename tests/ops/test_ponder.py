@@ -5,9 +5,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kinfolk.ops import ponder as module
-from kinfolk.ops.naive import ponder as naive
-from kinfolk.ops.ponder import Rules, Weights, ponder
+from kinfolk.ops import act_rnn as module
+from kinfolk.ops.act_rnn import Rules, Weights, ponder
+from kinfolk.ops.naive import act_rnn as naive
 
 GATES = {"lstm": (4, 2), "gru": (3, 1)}
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.ops import readout
-from kinfolk.ops.naive import readout as naive
+from kinfolk.ops import pooled_vector as readout
+from kinfolk.ops.naive import pooled_vector as naive
 
 
 @given(pool=st.sampled_from(readout.POOLS), length=st.sampled_from([1, 2, 5, 7]), seed=st.integers(0, 99))

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from kinfolk.ops import relative as fast
-from kinfolk.ops.naive import relative as slow
+from kinfolk.ops import relative_position as fast
+from kinfolk.ops.naive import relative_position as slow
 
 
 @pytest.mark.parametrize("causal", [True, False])

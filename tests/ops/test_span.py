@@ -7,11 +7,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kinfolk.ops import attend as executor
-from kinfolk.ops.attend import Scoring, View, attend
-from kinfolk.ops.naive import span as slow
-from kinfolk.ops.pattern import Causal, Full, Strided, Window
-from kinfolk.ops.span import fade
+from kinfolk.ops.adaptive_span import fade
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.naive import adaptive_span as slow
+from kinfolk.ops.patterns.leaves import Causal, Full, Strided, Window
 
 
 def draws(*shape, seed=0):

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.ops import surrogate
-from kinfolk.ops.naive import surrogate as naive
+from kinfolk.ops import ppo as surrogate
+from kinfolk.ops.naive import ppo as naive
 
 
 @given(

@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kinfolk.core.errors import ShapeError
-from kinfolk.ops.naive import syntax as slow
-from kinfolk.ops.syntax import grow
+from kinfolk.ops.dependency_tree import grow
+from kinfolk.ops.naive import dependency_tree as slow
 
 
 def grown(heads, words):

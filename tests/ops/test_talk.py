@@ -5,11 +5,11 @@ import functools
 import pytest
 import torch
 
-from kinfolk.ops import attend as executor
-from kinfolk.ops.attend import Scoring, View, attend
-from kinfolk.ops.naive import talk as slow
-from kinfolk.ops.pattern import Causal, Full, SameBlock, Strided, Window
-from kinfolk.ops.talk import mix_heads
+from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.naive import talking_heads as slow
+from kinfolk.ops.patterns.leaves import Causal, Full, SameBlock, Strided, Window
+from kinfolk.ops.talking_heads import mix_heads
 
 PATTERNS = [Full(), Causal(), Window(left=3), Causal() & (SameBlock(size=4) | Strided(stride=3))]
 

@@ -7,8 +7,8 @@ import torch
 
 from kinfolk.core.batch import Batch
 from kinfolk.data import Tokenizer
-from kinfolk.data.answering import AnswerSplit, Reading
-from kinfolk.data.questions import Question
+from kinfolk.data.files.questions import Question
+from kinfolk.data.splits.answering import AnswerSplit, Reading
 from kinfolk.objectives.supervised import SpanAnswer
 from kinfolk.train.answers import Answers, Windows, exact, overlap, plain_words
 from kinfolk.train.judgement import metrics_of, tally_of

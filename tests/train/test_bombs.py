@@ -56,7 +56,7 @@ for change in (added, vocab, padded):
     text = changed(change)
     refused(change.__name__, lambda: Tokenizer.from_json(text).encode("a"))
     (out / "tokenizer.json").write_text(text)
-    from kinfolk.exchange.tokenizing import read_tokenizer
+    from kinfolk.runs.huggingface.tokenizing import read_tokenizer
     refused(change.__name__ + " imported", lambda: read_tokenizer(out, "bert"))
 """
 

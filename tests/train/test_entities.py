@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kinfolk.core.batch import IGNORE, Batch
-from kinfolk.data.conll import Tagged
+from kinfolk.data.files.conll import Tagged
 from kinfolk.objectives.supervised import Tag
 from kinfolk.train.entities import Entities, entities, marks_entities
 from kinfolk.train.judgement import tally_of

@@ -13,7 +13,7 @@ from kinfolk.cli.main import main
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError
 from kinfolk.data import open_data
-from kinfolk.data.labels import with_classes
+from kinfolk.data.splits.labels import with_classes
 from kinfolk.models.model import Output
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
 from kinfolk.train.judgement import tally_of

@@ -33,9 +33,9 @@ from kinfolk.family.tables.narang_changes import (
     transparent,
     universal,
 )
-from kinfolk.layers.convolution import DynamicConv, LightConv
-from kinfolk.layers.experts import Switch, Top2
-from kinfolk.layers.norm import LayerNorm, RMSNorm
+from kinfolk.layers.feed_forwards.experts import Switch, Top2
+from kinfolk.layers.mixers.convolution import DynamicConv, LightConv
+from kinfolk.layers.norms.norm import LayerNorm, RMSNorm
 
 PART = RMSNorm(part=0.0675)
 """Their RMSNorm looks at this share of the channels."""

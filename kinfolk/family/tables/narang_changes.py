@@ -14,25 +14,25 @@ from kinfolk.family.norms import fixed_up
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.synthesizer import synthesized
 from kinfolk.family.tables import Change, NotAtThisSizeError
-from kinfolk.layers.adaptive import Adaptive, AdaptiveSoftmax
-from kinfolk.layers.attention import Attention, CrossAttention
-from kinfolk.layers.convolution import DynamicConv, LightConv
-from kinfolk.layers.embedding import Factorised, Sides, Tokens
-from kinfolk.layers.evolved import Branches
-from kinfolk.layers.experts import Router
-from kinfolk.layers.feed_forward import Dense, Gated
-from kinfolk.layers.head import LMHead, Tie
-from kinfolk.layers.mixture import MixtureHead
-from kinfolk.layers.norm import NoNorm, Norm
+from kinfolk.layers.embeddings.adaptive import Adaptive, AdaptiveSoftmax
+from kinfolk.layers.embeddings.embedding import Factorised, Sides, Tokens
+from kinfolk.layers.feed_forwards.experts import Router
+from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
+from kinfolk.layers.feed_forwards.product_key import ProductKey
+from kinfolk.layers.heads.head import LMHead, Tie
+from kinfolk.layers.heads.mixture_of_softmaxes import MixtureHead
+from kinfolk.layers.mixers.attention import Attention, CrossAttention
+from kinfolk.layers.mixers.convolution import DynamicConv, LightConv
+from kinfolk.layers.mixers.evolved import Branches
+from kinfolk.layers.mixers.synthesizer import Form
+from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
-from kinfolk.layers.position import LearnedSteps
-from kinfolk.layers.product_key import ProductKey
-from kinfolk.layers.residual import PreNorm
-from kinfolk.layers.synthesizer import Form
-from kinfolk.layers.weighed import Gated as GatedResidual
-from kinfolk.layers.weighed import ReZero
+from kinfolk.layers.positions.position import LearnedSteps
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.layers.residuals.rezero import Gated as GatedResidual
+from kinfolk.layers.residuals.rezero import ReZero
 from kinfolk.models.block import Block
-from kinfolk.models.funnel import Funnel, Narrowest
+from kinfolk.models.depth.funnel import Funnel, Narrowest
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.models.transparent import Transparent

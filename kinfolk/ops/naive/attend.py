@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from kinfolk.ops.attend import Scoring, View
-from kinfolk.ops.pattern import Pattern
+from kinfolk.ops.attention.attend import Scoring, View
+from kinfolk.ops.patterns.leaves import Pattern
 
 
 def attend(

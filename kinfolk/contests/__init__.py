@@ -1,0 +1,58 @@
+"""The main job: trials at an equal budget, side by side, ranked with a test, in one report.
+
+import kinfolk as kf
+result = kf.compare(["gpt", "gpt2"], data="my.txt", budget="10m")
+result.best, result.rows, result.folder
+"""
+
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kinfolk.contests.comparison import Comparison
+
+
+def compare(
+    contestants: Sequence[str | Path] = (),
+    data: str | Path = "stdlib",
+    budget: str = "1m",
+    *,
+    seeds: int = 3,
+    match: str = "none",
+    size: str = "tiny",
+    out: str | Path | None = None,
+    **more: Any,
+) -> "Comparison":
+    """Train every contestant with every seed on the same data at the same budget, and rank them.
+
+    `more` are the other fields of `kinfolk.contests.settings.Settings`. Interrupted, the same call goes on.
+    """
+    from kinfolk.contests.run import run
+    from kinfolk.contests.settings import Settings
+
+    settings = Settings(
+        contestants=tuple(map(str, contestants)),
+        data=str(data),
+        budget=budget,
+        seeds=seeds,
+        match=match,
+        size=size,
+        out=None if out is None else Path(out),
+        **more,
+    )
+    return run(
+        settings, command=f"kf.compare({list(settings.contestants)}, data={settings.data!r}, budget={budget!r}, …)"
+    )
+
+
+class _Verb(types.ModuleType):
+    """This package, which can be called: `kf.compare` is the function even after a submodule made it the package."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "Comparison":
+        return compare(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Verb

@@ -1,0 +1,131 @@
+"""From a recipe and a world to a run of the one loop, and from its folder to its continuation."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from kinfolk.contests.acting.environment import OWN, World, open_world
+from kinfolk.contests.acting.learner import PolicyLearner
+from kinfolk.contests.acting.rollouts import Episodes, Rollouts
+from kinfolk.core import plugins
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import dumps, from_plain, load, to_plain
+from kinfolk.core.rng import Rng, derive
+from kinfolk.family.building import build
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import cost
+from kinfolk.models.folder import load_weights
+from kinfolk.models.room import check_size
+from kinfolk.objectives.policy import Policy
+from kinfolk.train import folder, loop, parallel, settling
+from kinfolk.train.checkpoint import weights_file
+from kinfolk.train.job import Job, Result, RunOptions, pinned
+from kinfolk.train.parallel import Team
+from kinfolk.train.run import finished
+
+ENV = "env"
+"""Under this key, run.toml names the environment where it names the data of other runs."""
+
+
+class ActingJob(Job):
+    """A job whose batches come from acting; a token is a step in the environment, counted when it is made."""
+
+    def read(self, step: int, team: Team) -> tuple[Batch, int]:
+        """Return the rollout of a step, and how many steps were made in the environment for it."""
+        assert isinstance(self.batches, Rollouts)
+        batch = self.batches.at(step - 1)
+        prepared = self.learner.prepare(batch, Rng(derive(self.seed, "objective")))
+        made = batch.log_probs.numel() if self.batches.fresh(step - 1) else 0
+        return pinned(prepared, team.device), made
+
+
+def train(recipe: Recipe, world: World, out: str | Path, *, seed: int = 0, options: RunOptions | None = None) -> Result:
+    """Let a recipe (see `as_policy`) learn to act, into a new run folder."""
+    out, options = Path(out), settling.with_threads(recipe, options or RunOptions())
+    job = make_job(recipe, world, seed)
+    run: dict[str, Any] = {
+        "seed": seed,
+        "fingerprint": world.name,
+        "plugins": plugins.loaded(),
+        "data": {ENV: world.name},
+        "options": to_plain(options),
+        # policies are small, and what they do next hangs on small differences
+        "choice": {"precision": "fp32", "compile": "off"},
+    }
+    folder.create(out, dumps(recipe), run | folder.origin())
+    return _carry_out(job, out, options)
+
+
+def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
+    """Go on with a run that was stopped; a finished one returns its result."""
+    out = Path(out)
+    done = finished(out)
+    if done is not None:
+        return done
+    run, recipe = _opened(out)
+    options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
+    if not options.threads:
+        # sums depend on how many threads share them
+        options = options.replace(threads=run["versions"]["threads"])
+    return _carry_out(make_job(recipe, open_world(run["data"][ENV]), run["seed"]), out, options)
+
+
+def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
+    """Return the recipe, the learner with the best weights of a run so far, and where it acts."""
+    out = Path(out)
+    run, recipe = _opened(out)
+    assert isinstance(recipe.objective, Policy)
+    weights = weights_file(out)
+    check_size(recipe.model, weights)
+    learner = PolicyLearner(build(recipe, run["seed"]), recipe.objective)
+    load_weights(learner.model, weights)
+    return recipe, learner, open_world(run["data"][ENV])
+
+
+def _opened(out: Path) -> tuple[dict[str, Any], Recipe]:
+    """Return run.toml and the recipe of a run."""
+    run = folder.opened(out)
+    module, named, _ = str(run["data"][ENV]).partition(":")
+    if named and module not in OWN and module not in sys.modules:
+        raise SpecError(
+            f"{out}: its environment is in Python module {module!r}, and opening a run imports nothing that it names; "
+            f"if you trust the module, import it in a file of your own and name that: --plugin FILE.py"
+        )
+    return run, load(Recipe, out / folder.SPEC)
+
+
+def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:
+    """Build what the loop works on."""
+    training, objective = recipe.training, recipe.objective
+    if not isinstance(objective, Policy):
+        raise SpecError(
+            f"objective: {objective.kind!r} does not learn from rewards; see kinfolk.contests.acting.as_policy"
+        )
+    if training.accumulate != 1:
+        raise SpecError(f"training.accumulate: rollouts are learnt from whole, use 1 instead of {training.accumulate}")
+    if training.precision not in ("auto", "fp32"):
+        raise SpecError(f"training.precision: policies are trained in fp32, not {training.precision}")
+    learner = PolicyLearner(build(recipe, seed), objective)
+    forward = cost(recipe.model, training.length).flops_per_token
+    return ActingJob(
+        name=recipe.name,
+        learner=learner,
+        training=training,
+        batches=Rollouts(world, learner, training, seed),
+        valid=Episodes(world, learner, training),
+        seed=seed,
+        # acting once, and learning as often as there are epochs
+        flops_per_token=forward * (1 + 3 * objective.epochs),
+    )
+
+
+def _carry_out(job: Job, out: Path, options: RunOptions) -> Result:
+    with (
+        settling.threads(options.threads),
+        parallel.join(options.strategy, options.device) as team,
+        folder.locked(out),
+    ):
+        if team.world > 1:
+            raise SpecError("--env: an actor learns in one process; leave --processes at 1")
+        return loop.run(job, out, team, options)

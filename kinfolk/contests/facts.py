@@ -1,0 +1,92 @@
+"""How a comparison was made: what a reader needs to judge it, and to do it again."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from kinfolk.contests.budget import amount
+from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.plan import SLACK, Plan
+from kinfolk.core import machine
+from kinfolk.train import folder
+
+
+def gather(plan: Plan, command: str, outcomes: Sequence[Outcome], paces: Mapping[str, float]) -> dict[str, str]:
+    """Return names and sentences, in the order in which a report shows them."""
+    settings, layout = plan.settings, plan.layout
+    planned = settings.seeds * len(plan.entrants)
+    return {
+        "command": command,
+        "budget": f"{str(plan.budget).replace('-', ' ')} of training for every trial",
+        "match": "widths as they are" if settings.match == "none" else f"matched by {settings.match}",
+        "seeds": f"{settings.seeds} seed{'s' * (settings.seeds > 1)}",
+        "made": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        "trials": ended(outcomes, planned),
+        **_same_for_all(plan),
+        "side by side": f"{layout}; the same for all. Only at the very end fewer are left to run beside each other.",
+        **_clock(paces),
+        **_machine(),
+    }
+
+
+def ended(outcomes: Sequence[Outcome], planned: int) -> str:
+    """Say how many trials have a result, and how the others ended, if they did."""
+    finished = [outcome for outcome in outcomes if outcome.done]
+    others = Counter(outcome.status for outcome in outcomes if not outcome.done)
+    cut = sum(outcome.cut_short for outcome in finished)
+    parts = [
+        f"all {planned} have finished" if len(finished) == planned else f"{len(finished)} of {planned} have finished"
+    ]
+    parts += [f"{n} {status}" for status, n in others.items()]
+    parts += [f"{cut} cut short by the clock"] if cut else []
+    return ", ".join(parts)
+
+
+def _same_for_all(plan: Plan) -> dict[str, str]:
+    data, training = plan.data, plan.entrants[0].recipe.training
+    tokens, vocabulary = amount(data.split("train").n_tokens), data.tokenizer.vocab_size
+    compiled = "not compiled" if training.compile == "off" else "compiled"
+    return {
+        "data": f"{data.name}: {data.kind}, {tokens} tokens, vocabulary of {vocabulary}, hash {data.fingerprint[:16]}",
+        "batches": f"{training.batch_size} examples of {training.length} tokens, in the same order for all "
+        f"contestants with the same seed",
+        "precision": f"{training.precision}, {compiled}; the same for all",
+    }
+
+
+def _clock(paces: Mapping[str, float]) -> dict[str, str]:
+    if not paces:
+        return {}
+    measured = ", ".join(f"{name} {1000 * pace:.1f} ms" for name, pace in paces.items())
+    return {
+        "seconds": f"steps were set before training from a measured time per step ({measured}); "
+        f"a clock stops a trial at {SLACK:g} times the budget"
+    }
+
+
+def _machine() -> dict[str, str]:
+    origin = folder.origin()
+    versions = {"kinfolk": importlib.metadata.version("kinfolk")} | origin["versions"]
+    commit = f", commit {origin['commit'][:12]}" if origin["commit"] else ""
+    memory = psutil.virtual_memory().total / 2**30
+    cores = f"{machine.cores()} of {os.cpu_count()} cores"
+    return {
+        "machine": f"{_processor()}, {cores}, {memory:.0f} GiB, {platform.system()}",
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if name != "threads") + commit,
+    }
+
+
+def _processor() -> str:
+    """Return the name of the processor, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        named = next(line for line in lines if line.startswith("model name"))
+        return named.partition(":")[2].strip()
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,256 @@
+"""Who is better, and is that more than chance? Simultaneous intervals from paired seeds.
+
+    y_ij = mu_i + b_j + e_ij,   e_ij ~ N(0, sigma_i^2)        contestant i, seed j
+
+All contestants see the same batches under the same seed, so seeds are blocks: $b_j$ is common to all and cancels in
+every difference. Spreads differ between contestants; they are moderated (`kinfolk.contests.moderation`), which makes a
+few seeds enough. For all pairs,
+
+    t_ij = (m_i - m_j) / sqrt(s~_i^2 / n_i + s~_j^2 / n_j)
+
+and the critical value is the quantile of the largest |t| of a comparison in which nothing differs: over all pairs (the
+studentized range, so that the best may be picked by looking), or over the pairs with a named baseline (Dunnett 1955).
+With equal and known-to-be-equal spreads these are the tables of Tukey and Dunnett, which the tests hold them to;
+moderated spreads have no table, so the quantile is simulated with the same estimator, seeded, and at the worse of two
+assumptions about how spreads differ. Repeated looks (more seeds for what is undecided) are part of the simulation: one
+level for every look, chosen so that the chance of any false difference over all looks is `level`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kinfolk.contests.moderation import Floats, squeeze
+
+LEVEL = 0.05
+SAMPLES = 16384
+SCATTER = (0.0, 0.6)
+"""Standard deviations of log sigma assumed in the simulation; 0.6 was measured (docs/comparing.md)."""
+
+MARGIN = 0.92
+"""Share of the level that is spent: what a simulated quantile may be off by stays inside the level."""
+
+BEST, WORSE, BETTER, OPEN, UNTESTED = "best", "worse", "better", "not told apart", ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Means, moderated variances of a single trial, and numbers of seeds, per contestant (last axis)."""
+
+    mean: Floats
+    variance: Floats
+    count: Floats
+
+    def statistic(self, reference: int | None) -> Floats:
+        """Return |t| of all pairs, or of the pairs with one contestant, flattened along the last axis."""
+        i, j = _pairs(self.mean.shape[-1], reference)
+        error = self.variance / self.count
+        gap = np.abs(self.mean[..., i] - self.mean[..., j])
+        return np.asarray(gap / np.sqrt(np.maximum(error[..., i] + error[..., j], 1e-300)))
+
+
+def estimate(score: Floats) -> Estimate:
+    """Fit contestants and blocks to scores [..., contestants, seeds]; NaN is a trial that is missing.
+
+    Block effects are averages over contestants weighted by precision, so that one noisy contestant does not spoil the
+    pairing of the others. A residual keeps sigma_i^2 - V of its variance, where V = 1 / sum(1 / sigma^2) is that of
+    the block
+    effect: it is added back. Two contestants have one difference and share its variance equally.
+    """
+    here = ~np.isnan(score)
+    y = np.where(here, score, 0.0)
+    count = here.sum(-1).astype(np.float64)
+    complete = bool(here.all())
+    k = score.shape[-2]
+    degrees = max(float(count.mean()) - 1, 1.0)
+    weight = np.full(score.shape[:-1], 1 / k)
+    variance = weight
+    for step in range(3):
+        mean, residual = _two_way(y, here, weight, sweeps=1 if complete else 50)
+        squares = (residual**2).sum(-1) / np.maximum(count - 1, 1)
+        # of the block effect under these weights, from the variances so far; equal weights at first: sum / k^2
+        if k == 2:
+            variance = 2 * squares
+        else:
+            common = (
+                squares.mean(-1, keepdims=True) / (k - 1) if step == 0 else 1 / (1 / variance).sum(-1, keepdims=True)
+            )
+            variance, _ = squeeze(squares + common, degrees)
+        weight = 1 / np.maximum(variance, 1e-3 * variance.mean(-1, keepdims=True) + 1e-300)
+        weight = weight / weight.sum(-1, keepdims=True)
+        # no contestant may be the block by itself: its own residual would vanish
+        weight = np.minimum(weight, 2 / k)
+        weight = weight / weight.sum(-1, keepdims=True)
+    return Estimate(mean, variance, count)
+
+
+def _two_way(y: Floats, here: np.ndarray, weight: Floats, sweeps: int) -> tuple[Floats, Floats]:
+    """Fit y = mean + block by alternating weighted averages; one sweep is exact where nothing is missing."""
+    share = weight[..., None] * here
+    total = np.maximum(share.sum(-2, keepdims=True), 1e-300)
+    count = np.maximum(here.sum(-1), 1)
+    block = np.zeros((*y.shape[:-2], 1, y.shape[-1]))
+    for _ in range(sweeps):
+        mean = ((y - block) * here).sum(-1) / count
+        block = (share * (y - mean[..., None])).sum(-2, keepdims=True) / total
+        block = block - block.mean(-1, keepdims=True)
+    mean = ((y - block) * here).sum(-1) / count
+    return mean, (y - mean[..., None] - block) * here
+
+
+def _pairs(k: int, reference: int | None) -> tuple[np.ndarray, np.ndarray]:
+    if reference is None:
+        return np.triu_indices(k, 1)
+    others = np.array([i for i in range(k) if i != reference])
+    return others, np.full(len(others), reference)
+
+
+@functools.cache
+def null(k: int, looks: tuple[int, ...], paired: bool = False, scatter: float = 0.0) -> Floats:
+    """Return the largest |t| of comparisons of `k` equal contestants at each look, [samples, looks], by simulation.
+
+    looks: numbers of seeds, growing. paired: pairs with the first contestant only, instead of all pairs.
+    """
+    # a generator of its own: the same numbers in every process, whatever else is random
+    rng = np.random.default_rng([2026, k, *looks])
+    sigma = np.exp(scatter * rng.standard_normal((SAMPLES, k, 1)))
+    score = sigma * rng.standard_normal((SAMPLES, k, looks[-1]))
+    found = [estimate(score[..., :n]).statistic(0 if paired else None).max(-1) for n in looks]
+    return np.stack(found, -1)
+
+
+@functools.cache
+def critical(k: int, looks: tuple[int, ...], paired: bool = False, level: float = LEVEL) -> tuple[float, ...]:
+    """Return the critical value of |t| at each look, so that any false difference at any look has chance `level`."""
+    values = np.zeros(len(looks))
+    for scatter in SCATTER:
+        largest = null(k, looks, paired, scatter)
+        # the share of samples that are at least as extreme at their own look; its smallest over looks is what is
+        # bounded
+        ranks = 1 - largest.argsort(0).argsort(0) / len(largest)
+        bound = np.quantile(ranks.min(-1), MARGIN * level)
+        values = np.maximum(values, np.quantile(largest, 1 - bound, axis=0))
+    return tuple(map(float, values))
+
+
+def p_value(t: float, k: int, looks: tuple[int, ...], look: int, paired: bool = False) -> float:
+    """Return the chance of a |t| this large somewhere in a comparison of equals, corrected for all looks."""
+    worst = 0.0
+    for scatter in SCATTER:
+        largest = null(k, looks, paired, scatter)
+        ranks = 1 - largest.argsort(0).argsort(0) / len(largest)
+        own = float((largest[:, look] >= t).mean())
+        worst = max(worst, float((ranks.min(-1) <= own + 1 / len(largest)).mean()))
+    return worst
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """A contestant beside the reference (the best, or the named baseline), in the unit of the score.
+
+    noise: standard deviation of one trial without the part that all contestants share under its seed. difference, low,
+    high: to the reference, positive is worse; the interval is simultaneous over all contestants and looks. p: corrected
+    likewise. chance: of being the best of all. verdict: "best", "worse", "better" (than a named baseline), "not told
+    apart", or "" without a test (the baseline itself; fewer than two seeds).
+    """
+
+    name: str
+    rank: int
+    mean: float
+    spread: float | None
+    n: int
+    noise: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    chance: float | None = None
+    verdict: str = UNTESTED
+
+
+def judge(
+    scores: Mapping[str, Sequence[float]],
+    *,
+    higher: bool = False,
+    against: str = "",
+    looks: tuple[int, ...] = (),
+    level: float = LEVEL,
+) -> list[Standing]:
+    """Order contestants, best first, and say who differs from the best, or from the named baseline.
+
+    scores: per contestant one score per seed, in the same order of seeds for all; NaN is a trial that failed.
+    Contestants with fewer than two scores are ordered by their mean and not tested. looks: the numbers of seeds at
+    which the comparison is judged, this one among them; without them this is the only look.
+    """
+    present = {name: [x for x in row if not math.isnan(x)] for name, row in scores.items()}
+    present = {name: row for name, row in present.items() if row}
+    sign = -1 if higher else 1
+    worth = {name: sign * float(np.mean(row)) for name, row in present.items()}
+    tested = [name for name, row in present.items() if len(row) > 1]
+    tests: dict[str, dict[str, Any]] = {}
+    if len(tested) > 1 and (not against or against in tested):
+        table = sign * np.array([scores[name] for name in tested], dtype=np.float64)
+        tests = _tests(tested, table, against, looks or (table.shape[1],), level)
+        # missing trials are accounted for by the fit, so the order is the fit's
+        worth |= {name: test.pop("fitted") for name, test in tests.items()}
+    return [
+        Standing(
+            name=name,
+            rank=1 + sum(worth[other] < worth[name] for other in worth),
+            mean=float(np.mean(present[name])),
+            spread=float(np.std(present[name], ddof=1)) if len(present[name]) > 1 else None,
+            n=len(present[name]),
+            **tests.get(name, {}),
+        )
+        for name in sorted(worth, key=lambda name: worth[name])
+    ]
+
+
+def _tests(
+    names: Sequence[str], table: Floats, against: str, looks: tuple[int, ...], level: float
+) -> dict[str, dict[str, Any]]:
+    """Return what the test says of each contestant, as fields of `Standing`."""
+    fit, seeds, k = estimate(table), table.shape[1], len(names)
+    reference = names.index(against) if against else int(fit.mean.argmin())
+    # seeds come in rounds: the look that has as many seeds as this comparison, or the next one
+    look = next((at for at, n in enumerate(looks) if n >= seeds), len(looks) - 1)
+    bound = critical(k, looks, bool(against), level)[look]
+    error = fit.variance / fit.count
+    chances = _chances(fit)
+    said: dict[str, dict[str, Any]] = {}
+    for i, name in enumerate(names):
+        gap = float(fit.mean[i] - fit.mean[reference])
+        width = 0.0 if i == reference else math.sqrt(error[i] + error[reference])
+        t = abs(gap) / width if width else math.inf if gap else 0.0
+        said[name] = {
+            "fitted": float(fit.mean[i]),
+            "noise": math.sqrt(fit.variance[i]),
+            "difference": gap,
+            "low": gap - bound * width,
+            "high": gap + bound * width,
+            "p": None if i == reference else p_value(t, k, looks, look, bool(against)),
+            "chance": float(chances[i]),
+            "verdict": _verdict(i == reference, bool(against), gap, bound * width),
+        }
+    return said
+
+
+def _verdict(own: bool, named: bool, gap: float, reach: float) -> str:
+    if own:
+        return UNTESTED if named else BEST
+    if abs(gap) <= reach or gap == 0:
+        return OPEN
+    return WORSE if gap > 0 else BETTER
+
+
+def _chances(fit: Estimate, samples: int = 20000) -> Floats:
+    """Return how likely each contestant is the best: the share of samples of all means in which its own is smallest."""
+    rng = np.random.default_rng(2026)
+    # moderated spreads borrow from all contestants: between the degrees of one and of all of them together
+    degrees = max(float(fit.count.mean()) - 1, 1.0) * (1 + max(len(fit.mean) - 2, 0) / 2)
+    draws = rng.standard_t(degrees, (samples, len(fit.mean))) * np.sqrt(fit.variance / fit.count) + fit.mean
+    return np.asarray(np.bincount(draws.argmin(1), minlength=len(fit.mean)) / samples)

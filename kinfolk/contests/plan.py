@@ -1,0 +1,350 @@
+"""From what was asked to trials: recipes on one vocabulary, widths matched, a budget turned into steps.
+
+All contestants see the same batches in the same order, so batch size and length are those of the first contestant.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.contests import devices, layout, match
+from kinfolk.contests.budget import Budget
+from kinfolk.contests.comparison import Card
+from kinfolk.contests.contestants import Contestant, gather, gather_rows
+from kinfolk.contests.layout import Layout
+from kinfolk.contests.outcome import write_json
+from kinfolk.contests.reading import Reading, cost_of, read
+from kinfolk.contests.settings import Settings
+from kinfolk.contests.trial import Trial
+from kinfolk.contests.tuning import Tuned, gather_tuned
+from kinfolk.core import paths
+from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import dumps, to_plain
+from kinfolk.data import Data, open_data
+from kinfolk.data.location import located
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import ModelCost
+from kinfolk.train.fitting import labelling_of, picture_of
+
+VALIDATIONS = (5, 10)
+"""Fewest and most validations of a trial; the first, after a fifth to a tenth of the steps, is the early loss."""
+
+VALIDATING = 0.2
+"""The share of training's work that validations may cost, as far as the fewest allow it."""
+
+SLACK = 1.1
+"""A trial with a budget in seconds is stopped when it has used this much of it."""
+
+KEPT = "layout.json"
+"""How the trials of a folder are run, chosen once: trials side by side, threads of each, precision."""
+
+PROGRAM_BYTES = 4e8
+"""What a trial takes before it has a model: interpreter, libraries, a view of the data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entrant:
+    """A contestant whose recipe is settled but for its number of steps. `reading`: its own, where it has one."""
+
+    contestant: Contestant
+    recipe: Recipe
+    cost: ModelCost
+    matched: str = ""
+    reading: Reading | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.contestant.name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything that is known before the first trial starts; `unavailable`: rows of a table, and why."""
+
+    settings: Settings
+    data: Data
+    reading: Reading
+    entrants: tuple[Entrant, ...]
+    layout: Layout
+    unavailable: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of a trial."""
+        return self.settings.allowance
+
+    def calibration(self, entrant: Entrant) -> Trial:
+        """Return the measurement of how long a step of this contestant takes."""
+        seconds = min(10.0, max(1.0, self.budget.amount / 20))
+        return self._trial(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
+
+    def trial(self, entrant: Entrant, seed: int, seconds_per_step: float | None = None) -> Trial:
+        """Return one trial of a contestant."""
+        steps = self.steps(entrant, seconds_per_step)
+        # a validation batch is a forward pass, a third of a step
+        affordable = 3 * VALIDATING * steps / max(1, entrant.recipe.training.eval_batches)
+        every = math.ceil(steps / min(max(affordable, VALIDATIONS[0]), VALIDATIONS[1]))
+        training = entrant.recipe.training.replace(
+            steps=steps, eval_every=every, save_every=every, keep_last=1, patience=0
+        )
+        clock = SLACK * self.budget.amount if self.budget.unit == "seconds" else 0.0
+        return self._trial(entrant, entrant.recipe.replace(training=training), seed, max_seconds=clock)
+
+    def steps(self, entrant: Entrant, seconds_per_step: float | None = None) -> int:
+        """Return how many steps of a contestant the budget allows."""
+        flops = entrant.cost.train_flops_per_token
+        reading = entrant.reading or self.reading
+        return self.budget.steps(reading.tokens_per_step, flops, seconds_per_step)
+
+    def _trial(self, entrant: Entrant, recipe: Recipe, seed: int, **fields: Any) -> Trial:
+        return Trial(
+            name=entrant.name,
+            seed=seed,
+            recipe=to_plain(recipe),
+            **self._reads(entrant),
+            flops_per_token=entrant.cost.train_flops_per_token,
+            threads=self.layout.threads,
+            nice=self.settings.nice,
+            extra={
+                "version": importlib.metadata.version("kinfolk"),
+                "budget": str(self.budget),
+                "foreign": _foreign(recipe),
+            }
+            | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {}),
+            **fields,
+        )
+
+    def _reads(self, entrant: Entrant) -> dict[str, Any]:
+        """Return what a trial reads, and what it begins with."""
+        contestant = entrant.contestant
+        if not isinstance(contestant, Tuned):
+            return {"data": _location(self.settings), "fingerprint": self.data.fingerprint}
+        begins = contestant.begins
+        return {"data": begins.pop("where"), "fingerprint": contestant.data.fingerprint, "begins": begins}
+
+    def card(self, entrant: Entrant, trial: Trial | None, problem: str = "") -> Card:
+        """Return what a report says of a contestant."""
+        contestant, recipe = entrant.contestant, entrant.recipe
+        about = contestant.about
+        if trial is not None:
+            recipe = recipe.replace(training=recipe.training.replace(steps=trial.recipe["training"]["steps"]))
+        parent = contestant.parent(self.data.tokenizer.vocab_size)
+        return Card(
+            name=entrant.name,
+            parent=(about.parent or "") if about else "",
+            year=about.year if about else 0,
+            paper=about.paper if about else "",
+            changes=contestant.changes,
+            differences=_differences(parent, recipe),
+            matched=entrant.matched,
+            spec=dumps(recipe),
+            steps=recipe.training.steps,
+            params=entrant.cost.params,
+            flops_per_token=entrant.cost.flops_per_token,
+            train_flops_per_token=entrant.cost.train_flops_per_token,
+            problem=problem,
+        )
+
+
+def make(settings: Settings) -> Plan:
+    """Settle everything that can be settled without training."""
+    if settings.finetune:
+        return _tuning(settings)
+    unavailable: list[tuple[str, str]] = []
+    if settings.table:
+        contestants, unavailable = gather_rows(settings.table, settings.rows, settings.size, settings.assignments)
+    else:
+        contestants = gather(settings.contestants, settings.size, settings.assignments)
+    data = open_data(**_arguments(settings))
+    vocab_size, labelling = data.tokenizer.vocab_size, labelling_of(data)
+    asked = {"labelling": labelling, "picture": picture_of(data), "reads": data.kind}
+    contestants = [dataclasses.replace(contestant, **asked) for contestant in contestants]  # type: ignore[arg-type]
+    recipes = [contestant.recipe(vocab_size) for contestant in contestants]
+    recipes[0] = _settled(recipes[0], settings)
+    first = recipes[0].training
+    reading = read(data, first.batch_size, first.length, first.grouping)
+    entrants = [
+        _entrant(contestant, recipe, recipes[0], reading)
+        for contestant, recipe in zip(contestants, recipes, strict=True)
+    ]
+    entrants = [entrants[0], *(_matched(e, entrants[0], settings, vocab_size, reading) for e in entrants[1:])]
+    return Plan(
+        settings=settings,
+        data=data,
+        reading=reading,
+        entrants=tuple(entrants),
+        layout=_layout(settings, entrants, reading),
+        unavailable=tuple(unavailable),
+    )
+
+
+def _tuning(settings: Settings) -> Plan:
+    """Settle a comparison of sources and tactics."""
+    contestants = gather_tuned(settings)
+    first = contestants[0].prepared.recipe
+    known = {one.data.fingerprint: one.data for one in contestants}
+    rows, length, grouping = first.training.batch_size, first.training.length, first.training.grouping
+    read_of = functools.cache(lambda fingerprint: read(known[fingerprint], rows, length, grouping))
+    entrants = []
+    for one in contestants:
+        reading = read_of(one.data.fingerprint)
+        entrant = _entrant(one, one.prepared.recipe, first, reading)
+        entrants.append(dataclasses.replace(entrant, reading=reading))
+    reading = read_of(contestants[0].data.fingerprint)
+    return Plan(
+        settings=settings,
+        data=contestants[0].data,
+        reading=reading,
+        entrants=tuple(entrants),
+        layout=_layout(settings, entrants, reading),
+    )
+
+
+def _entrant(contestant: Contestant, recipe: Recipe, first: Recipe, reading: Reading) -> Entrant:
+    """Settle a recipe: the same batches as the first contestant, and numbers in the same precision for all."""
+    training = recipe.training.replace(
+        batch_size=first.training.batch_size,
+        accumulate=first.training.accumulate,
+        length=first.training.length,
+        eval_batches=first.training.eval_batches,
+        precision=first.training.precision,
+        compile=first.training.compile,
+    )
+    recipe = recipe.replace(name=contestant.name, training=training)
+    return Entrant(contestant=contestant, recipe=recipe, cost=_cost(recipe, reading))
+
+
+def _cost(recipe: Recipe, reading: Reading) -> ModelCost:
+    """Return what a recipe costs; zeros where a part of a user's own cannot tell, which a trial then counts."""
+    try:
+        return cost_of(recipe, reading)
+    except SpecError:
+        raise
+    except Exception:
+        return ModelCost(0, 0.0, 0.0)
+
+
+def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: int, reading: Reading) -> Entrant:
+    """Scale a contestant's width until it is as large, or as costly, as the first."""
+    by, contestant = settings.match, entrant.contestant
+    if by == "none":
+        return entrant
+    target = _size(first.cost, by)
+    if not target or not entrant.cost.params:
+        return dataclasses.replace(entrant, matched="not matched: what it costs is not known")
+    if not contestant.scalable:
+        left = match.difference(_size(entrant.cost, by), target)
+        return dataclasses.replace(
+            entrant, matched=f"{by} {left} against {first.name}; its width is fixed and was left"
+        )
+
+    def at(**widths: int) -> Entrant:
+        recipe = contestant.recipe(vocab_size, widths)
+        return _entrant(contestant, recipe, first.recipe, reading)
+
+    def size(**widths: int) -> float:
+        return _size(at(**widths).cost, by)
+
+    unit = match.unit_of(entrant.recipe.model)
+    widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
+    if "d_ff" in widths:
+        # what is left is taken up by the feed-forward, whose width knows no heads
+        finer = match.nearest_width(lambda f: size(d_model=widths["d_model"], d_ff=f), target, 8)
+        widths["d_ff"] = match.near(finer, widths["d_ff"], 8)
+    found = at(**widths)
+    left = match.difference(_size(found.cost, by), target)
+    said = ", ".join(f"{name} {width}" for name, width in widths.items())
+    return dataclasses.replace(found, matched=f"matched to {first.name}: {said}; {by} {left}")
+
+
+def _size(cost: ModelCost, by: str) -> float:
+    return cost.params if by == "params" else cost.flops_per_token
+
+
+def _settled(recipe: Recipe, settings: Settings) -> Recipe:
+    """Return the first recipe in the precision of all trials: asked for, kept by the folder, or the device's."""
+    from kinfolk.core.device import choose_device
+    from kinfolk.train.precision import settle
+
+    training = recipe.training
+    if training.precision == "auto":
+        # a folder that has gone to another machine goes on as it was begun
+        training = training.replace(precision=_kept(settings).get("precision", "auto"))
+    choice = settle(training, choose_device("auto"))
+    return recipe.replace(training=training.replace(**dataclasses.asdict(choice)))
+
+
+def _kept(settings: Settings) -> Mapping[str, Any]:
+    """Return what this folder's trials were begun with."""
+    file = settings.folder / KEPT
+    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -> Layout:
+    """Choose a layout, or keep the one with which this folder's trials were begun."""
+    known = _kept(settings)
+    n_devices = len(devices.environments())
+    trials = settings.seeds * len(entrants)
+    chosen = layout.choose(
+        trials=trials,
+        step_flops=min(e.cost.train_flops_per_token for e in entrants) * reading.tokens_per_step,
+        trial_bytes=PROGRAM_BYTES + max(_bytes(e, reading) for e in entrants),
+        jobs=settings.jobs or known.get("jobs") or min(n_devices, trials) or None,
+        threads=settings.threads or known.get("threads"),
+    )
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    precision = entrants[0].recipe.training.precision
+    write_json(settings.folder / KEPT, dataclasses.asdict(chosen) | {"precision": precision})
+    return chosen
+
+
+def _bytes(entrant: Entrant, reading: Reading) -> float:
+    """Estimate what training takes: weights, gradients and two moments, and what the backward pass needs."""
+    per_step = entrant.cost.activation_bytes * reading.tokens_per_step / entrant.recipe.training.accumulate
+    return 16 * entrant.cost.params + per_step
+
+
+def _differences(parent: Recipe | None, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+    """Say what a recipe changes against its parent, leaving out what a comparison makes equal or counts itself."""
+    if parent is None:
+        return ()
+    given = {name: getattr(recipe.training, name) for name in _GIVEN}
+    parent = parent.replace(name=recipe.name, training=parent.training.replace(**given))
+    return tuple((d.path, paths.show(d.a), paths.show(d.b)) for d in paths.diff(parent, recipe))
+
+
+_GIVEN = ("steps", "batch_size", "length", "accumulate", "eval_batches", "precision", "compile")
+
+
+def _arguments(settings: Settings) -> dict[str, Any]:
+    """Return how to open the data."""
+    given = {"name": settings.data, "cache": settings.cache, "tokenizer": settings.tokenizer, "vocab": settings.vocab}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _location(settings: Settings) -> dict[str, Any]:
+    """Return the same as plain data, for another process that may run elsewhere."""
+    # a relative path must not depend on where the trial is started
+    return located(_arguments(settings))
+
+
+def _foreign(recipe: Recipe) -> list[str]:
+    """Return hashes of the users' own files that a recipe's kinds come from: another file, another trial."""
+    modules = {type(part).__module__ for part in match.specs_in(recipe)}
+    files = {sys.modules[name].__file__ for name in modules if not name.startswith("kinfolk.")}
+    return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files if file)
+
+
+def slug(name: str) -> str:
+    """Return a name as a folder may be called."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "contestant"

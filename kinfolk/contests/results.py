@@ -1,0 +1,226 @@
+"""From outcomes of trials to rows of a table: one row per contestant, ranked within what can be compared.
+
+A loss is a mean over certain targets, and means over different targets are different questions: a masked token is
+guessed from both sides, a next token from one. So contestants are grouped by a measure they share, the
+measure of the largest group first, and ranks exist only inside a group.
+"""
+
+import csv
+import dataclasses
+import io
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kinfolk.contests.inference import OPEN, WORSE, Standing, judge
+from kinfolk.contests.measures import called, higher_is_better
+from kinfolk.contests.outcome import Outcome
+
+EARLY = 0.1
+"""The early loss is that of the first validation after this share of the steps."""
+
+MARKS = {WORSE: "*", OPEN: "≈"}
+"""Beside a rank: worse than the first of its group; not told apart from it."""
+
+SEQUENTIAL = ("next-token", "continuation", "target-token")
+"""Measures that predict a text from what stands before it, so that they are code lengths: bits per byte."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contestant in the table. Numbers are means over the seeds that finished, memory is the largest.
+
+    measure: what `early` and `final` are the loss of, in nats per target, or a share of right answers; ranks compare
+        within it.
+    spread: sample standard deviation of `final` over seeds. mark, p, difference, low, high, chance, noise: beside the
+        first of the group, see `kinfolk.contests.inference.Standing`.
+    peak_bytes: of the accelerator, where they were trained `on_device`; otherwise of the process.
+    growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
+    seeds, failed: trials with and without a result; cut_short: those with one that the clock ended before their last
+        step; note: what a reader must know besides.
+    """
+
+    name: str
+    params: int
+    flops_per_token: float
+    tokens_per_second: float | None = None
+    peak_bytes: int | None = None
+    growth_bytes: int | None = None
+    on_device: bool = False
+    steps: float | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+    flops: float | None = None
+    measure: str = ""
+    early: float | None = None
+    final: float | None = None
+    spread: float | None = None
+    bits_per_byte: float | None = None
+    rank: int | None = None
+    mark: str = ""
+    p: float | None = None
+    noise: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    chance: float | None = None
+    seeds: int = 0
+    failed: int = 0
+    cut_short: int = 0
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Contestants that can be ranked with each other, by the measure they share."""
+
+    measure: str
+    names: tuple[str, ...]
+
+
+def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
+    """Put every contestant that has a result into the largest group whose measure it has.
+
+    Among measures that as many share, one that is no loss (accuracy) is what people ask for; of losses, the one that
+    the contestants name first wins: it is their own training loss.
+    """
+    measures = {name: _measures(trials) for name, trials in outcomes.items()}
+    left = [name for name, known in measures.items() if known]
+    groups: list[Group] = []
+    while left:
+        counts = Counter(measure for name in left for measure in measures[name])
+        place = {measure: min(m.index(measure) for m in measures.values() if measure in m) for measure in counts}
+        best = min(
+            counts,
+            key=lambda measure: (-counts[measure], not higher_is_better(measure), place[measure], measure),
+        )
+        groups.append(Group(best, tuple(name for name in left if best in measures[name])))
+        left = [name for name in left if best not in measures[name]]
+    return groups
+
+
+def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[int, float]]) -> list[Row]:
+    """Make the table, best first within each group, those without a result last.
+
+    costs: parameters and operations per token of each contestant, as known before any trial.
+    """
+    groups = group(outcomes)
+    made: list[Row] = []
+    for found in groups:
+        for place in standings(found, outcomes):
+            made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
+    scored = {row.name for row in made}
+    made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
+    if len(groups) > 1:
+        first = groups[0].measure
+        alone = {found.names[0] for found in groups if len(found.names) == 1}
+        made = [_set_apart(row, first, row.name in alone) if row.measure not in ("", first) else row for row in made]
+    return made
+
+
+def standings(found: Group, outcomes: Mapping[str, Sequence[Outcome]]) -> list[Standing]:
+    """Judge a group of contestants by the measure they share."""
+    scores = aligned(found.measure, {name: outcomes[name] for name in found.names})
+    return judge(scores, higher=higher_is_better(found.measure))
+
+
+def aligned(measure: str, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[float]]:
+    """Return the last score of every contestant by seed, in one order of seeds; NaN where a trial has none."""
+    ends = {
+        name: {o.seed: o.curve[-1].valid[measure] for o in _done(trials) if measure in o.curve[-1].valid}
+        for name, trials in outcomes.items()
+    }
+    seeds = sorted({seed for row in ends.values() for seed in row})
+    return {name: [row.get(seed, math.nan) for seed in seeds] for name, row in ends.items()}
+
+
+def early(outcome: Outcome, measure: str) -> float | None:
+    """Return the loss at the first validation after a tenth of the steps."""
+    after = (p for p in outcome.curve if p.step >= EARLY * outcome.steps and measure in p.valid)
+    return next((p.valid[measure] for p in after), None)
+
+
+def to_csv(table: Sequence[Row]) -> str:
+    """Write rows as CSV, unknown numbers as empty cells."""
+    text = io.StringIO()
+    out = csv.DictWriter(text, [f.name for f in dataclasses.fields(Row)], lineterminator="\n")
+    out.writeheader()
+    out.writerows({k: "" if v is None else v for k, v in dataclasses.asdict(row).items()} for row in table)
+    return text.getvalue()
+
+
+def _done(trials: Sequence[Outcome]) -> list[Outcome]:
+    return [trial for trial in trials if trial.done]
+
+
+def _measures(trials: Sequence[Outcome]) -> tuple[str, ...]:
+    """Return the measures that every finished trial of a contestant ends with, in its own order."""
+    ends = [trial.curve[-1].valid for trial in _done(trials)]
+    return tuple(measure for measure in ends[0] if all(measure in end for end in ends)) if ends else ()
+
+
+def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str) -> Row:
+    done = _done(trials)
+    failed = [trial for trial in trials if not trial.done]
+    row = Row(
+        name=name,
+        params=cost[0] or next((trial.params for trial in trials if trial.params), 0),
+        flops_per_token=cost[1],
+        seeds=len(done),
+        failed=len(failed),
+        cut_short=sum(trial.cut_short for trial in done),
+        note="; ".join(filter(None, (_failures(failed), _cut_short(done)))),
+        peak_bytes=max((trial.most_bytes for trial in trials), default=0) or None,
+        on_device=any(trial.device_bytes for trial in trials),
+    )
+    if place is None:
+        return row
+    first = [value for trial in done if (value := early(trial, measure)) is not None]
+    return dataclasses.replace(
+        row,
+        measure=measure,
+        early=statistics.fmean(first) if first else None,
+        final=place.mean,
+        spread=place.spread,
+        bits_per_byte=_bits_per_byte(place.mean, done, measure),
+        rank=place.rank,
+        mark=MARKS.get(place.verdict, ""),
+        **{name: getattr(place, name) for name in ("p", "noise", "difference", "low", "high", "chance")},
+        growth_bytes=max(trial.growth_bytes for trial in done),
+        **_used(done),
+    )
+
+
+def _used(done: Sequence[Outcome]) -> dict[str, Any]:
+    fields = ("tokens_per_second", "steps", "tokens", "seconds", "flops")
+    return {field: statistics.fmean(getattr(trial, field) for trial in done) for field in fields}
+
+
+def _bits_per_byte(nats: float, done: Sequence[Outcome], measure: str) -> float | None:
+    bytes_per_token = done[0].bytes_per_token
+    if measure not in SEQUENTIAL or not bytes_per_token:
+        return None
+    return nats / math.log(2) / bytes_per_token
+
+
+def _failures(failed: Sequence[Outcome]) -> str:
+    """Say why trials failed, once for all seeds that failed alike."""
+    seeds: dict[str, list[str]] = {}
+    for trial in failed:
+        last = trial.reason.strip().splitlines()[-1] if trial.reason.strip() else "no reason given"
+        seeds.setdefault(f"{trial.status}: {last}", []).append(str(trial.seed))
+    return "; ".join(f"seed{'s' * (len(who) > 1)} {', '.join(who)} {why}" for why, who in seeds.items())
+
+
+def _cut_short(done: Sequence[Outcome]) -> str:
+    """Say which trials the clock ended early: fewer tokens, a learning rate not yet decayed."""
+    cut = [f"seed {trial.seed} at step {trial.steps:,} of {trial.planned_steps:,}" for trial in done if trial.cut_short]
+    return f"cut short by the clock: {', '.join(cut)}" if cut else ""
+
+
+def _set_apart(row: Row, first: str, alone: bool) -> Row:
+    """Say that a row is not to be read against those above; one that is alone in its group has no rank at all."""
+    note = f"{called(row.measure)} is not a {called(first)}: not ranked with the others"
+    return dataclasses.replace(row, note="; ".join(filter(None, (row.note, note))), rank=None if alone else row.rank)

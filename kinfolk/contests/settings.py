@@ -1,0 +1,107 @@
+"""What the user asked for, checked before anything starts."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from kinfolk.contests import budget as budgets
+from kinfolk.contests.match import check
+from kinfolk.core.errors import SpecError
+from kinfolk.family import tables
+from kinfolk.train.finetune import names
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything that `kin compare` and `kf.compare` take.
+
+    contestants: relatives, spec files, run folders or tables; none: the first relatives.
+    table: a published table to run again, in the place of contestants; rows: some of it, see `Table.pick`.
+    finetune: runs and downloaded folders to begin with, in the place of contestants; tactics: what is tried on each;
+        valid: a file of its own to validate on.
+    data: a name, a file or a prepared folder; tokenizer, vocab: for raw files.
+    budget: of every trial: "10m", "2M-tokens", "1e15-flops". seeds: trials of every contestant, 0, 1, …
+    match: "params" or "flops" scales widths to the first contestant's; "none" leaves them.
+    assignments: `path=value`, applied to every recipe.
+    jobs, threads: trials side by side and threads of each; None: chosen from the machine and the models.
+    nice: politeness of the trials towards other processes. timeout: longest life of a trial, like "2h"; "" for none.
+    out: folder of the comparison; None: under runs/, named after what is compared. cache: where prepared data is kept.
+    """
+
+    contestants: tuple[str, ...] = ()
+    data: str = "stdlib"
+    budget: str = "1m"
+    seeds: int = 3
+    match: str = "none"
+    size: str = "tiny"
+    assignments: tuple[str, ...] = ()
+    tokenizer: str = "byte"
+    vocab: int | None = None
+    jobs: int | None = None
+    threads: int | None = None
+    nice: int = 5
+    timeout: str = ""
+    out: Path | None = None
+    cache: Path | None = None
+    table: str = ""
+    rows: str = ""
+    finetune: tuple[str, ...] = ()
+    tactics: tuple[str, ...] = ()
+    valid: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        check(self.match)
+        if self.table and self.contestants:
+            raise SpecError(f"table {self.table!r} has contestants of its own, found {', '.join(self.contestants)}")
+        if self.rows and not self.table:
+            raise SpecError(f"rows {self.rows!r}: of which table? (known: {', '.join(tables.NAMES)})")
+        if self.table:
+            tables.table(self.table).pick(self.rows)
+        self._check_tuning()
+        budgets.parse(self.budget)
+        for name in ("seeds", "jobs", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SpecError(f"{name} must be at least 1, got {value}")
+        if self.timeout and budgets.parse(self.timeout).unit != "seconds":
+            raise SpecError(f"timeout {self.timeout!r}: expected a duration, for example 2h")
+
+    def _check_tuning(self) -> None:
+        if (self.tactics or self.valid) and not self.finetune:
+            raise SpecError("tactics and a file to validate on are for --finetune RUN|FOLDER")
+        if self.finetune and (self.contestants or self.table or self.match != "none"):
+            raise SpecError("--finetune has contestants of its own, whose widths are what they are")
+        for tactic in self.tactics:
+            names.read(tactic)
+
+    @property
+    def allowance(self) -> budgets.Budget:
+        """The budget of a trial."""
+        return budgets.parse(self.budget)
+
+    @property
+    def limit(self) -> float | None:
+        """Seconds after which a trial is stopped and called timed out.
+
+        With a budget in seconds a trial that is far beyond it hangs; otherwise only the user can know.
+        """
+        if self.timeout:
+            return budgets.parse(self.timeout).amount
+        return 3 * self.allowance.amount + 300 if self.allowance.unit == "seconds" else None
+
+    @property
+    def folder(self) -> Path:
+        """Where the comparison lives: the same command finds the same folder, and so goes on."""
+        if self.out is not None:
+            return Path(self.out)
+        asked = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
+        # a comparison without a table, or without fine-tuning, is called what it was before there were any
+        asked = {name: value for name, value in asked.items() if value or name not in _LATER}
+        digest = hashlib.blake2b(json.dumps(asked, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
+        return Path("runs") / f"compare-{digest}"
+
+
+_LATER = ("table", "rows", "finetune", "tactics", "valid")
+_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds")

@@ -1,0 +1,132 @@
+"""The result on screen."""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from kinfolk.contests.budget import amount
+from kinfolk.contests.inference import LEVEL, OPEN, WORSE
+from kinfolk.contests.results import MARKS, Row
+from kinfolk.core.console import Console
+
+NONE = "-"
+
+CUT = "†"
+"""Marks the score of a contestant that the clock cut short."""
+
+WORDS = ("contestant", "of")
+"""Columns that are words and so stand on the left."""
+
+
+def show(rows: Sequence[Row], console: Console, title: str = "") -> None:
+    """Print the table and what its marks and numbers mean."""
+    if not console.is_terminal:
+        # a file or a pipe has no edge to wrap at
+        console.width = max(console.width, 120)
+    console.print(Group(_table(rows, title), *(Text(line, style="dim") for line in notes(rows))))
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Say what a reader of these rows must know."""
+    lines = [f"{row.name}: {row.note}" for row in rows if row.note]
+    marks = {row.mark for row in rows}
+    if all(row.seeds <= 1 for row in rows):
+        lines.append("1 seed: no test, and a difference may be chance")
+    if MARKS[WORSE] in marks:
+        sure = f"simultaneous {1 - LEVEL:.0%} intervals over paired seeds"
+        lines.append(f"{MARKS[WORSE]} worse than the first of its group ({sure})")
+    if any(row.cut_short for row in rows):
+        lines.append(f"{CUT} cut short by the clock: fewer steps than the budget was meant to allow")
+    if MARKS[OPEN] in marks:
+        lines.append(f"{MARKS[OPEN]} not told apart from the first of its group")
+    return lines + _limits(rows)
+
+
+def _limits(rows: Sequence[Row]) -> list[str]:
+    """Say what these seeds can and cannot show, for each group."""
+    lines = []
+    for measure in dict.fromkeys(row.measure for row in rows if row.p is not None):
+        tested = [row for row in rows if row.measure == measure and row.p is not None]
+        reach = statistics.median((row.high or 0) - (row.difference or 0) for row in tested)
+        noise = statistics.median(row.noise or 0 for row in rows if row.measure == measure and row.noise is not None)
+        line = f"{measure}: noise {noise:.2g} between trials of one contestant; "
+        line += f"these seeds show differences from {reach:.2g}"
+        if needed := _needed(tested):
+            line += f"; about {needed} seeds would decide what is open"
+        lines.append(line)
+    return lines
+
+
+def _needed(rows: Sequence[Row]) -> int | None:
+    """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
+    waiting = (
+        math.ceil(row.seeds * (row.high / row.difference - 1) ** 2)
+        for row in rows
+        if row.mark == MARKS[OPEN] and row.difference and row.high is not None
+    )
+    return min(waiting, default=None)
+
+
+def cells(row: Row) -> dict[str, str]:
+    """Return what the table says of a contestant, column by column."""
+    return {
+        "rank": f"{row.rank} {row.mark}".rstrip() if row.rank else NONE,
+        "contestant": row.name,
+        "final": _final(row),
+        "of": row.measure or NONE,
+        "to best": interval(row),
+        "bits/byte": number(row.bits_per_byte),
+        "early": number(row.early),
+        "params": amount(row.params, 3) if row.params else NONE,
+        "FLOPs/token": amount(row.flops_per_token, 3) if row.flops_per_token else NONE,
+        "tokens/s": amount(row.tokens_per_second, 3) if row.tokens_per_second else NONE,
+        "peak memory": memory(row.peak_bytes) + (" (device)" if row.on_device else ""),
+    }
+
+
+def _final(row: Row) -> str:
+    spread = "" if row.spread is None else f" ± {row.spread:.4f}"
+    return f"{number(row.final)}{spread}{f' {CUT}' if row.cut_short else ''}"
+
+
+def number(value: float | None) -> str:
+    """Write a loss."""
+    return NONE if value is None else f"{value:.4f}"
+
+
+def interval(row: Row) -> str:
+    """Write the difference to the first of the group, with its simultaneous interval."""
+    if row.p is None or row.difference is None or row.low is None or row.high is None:
+        return NONE
+    return f"{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
+
+
+def memory(size: float | None) -> str:
+    """Write bytes in megabytes or gigabytes."""
+    if not size:
+        return NONE
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def _table(rows: Sequence[Row], title: str) -> Table:
+    """Lay the rows out, each group under the name of its measure."""
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    columns = [name for name in cells(rows[0]) if name != "of"]
+    for name in columns:
+        # a long name stands on two lines, so that the table fits a terminal of 80 columns
+        short = name.replace(" ", "\n").replace("/", "/\n")
+        table.add_column(short, justify="left" if name in WORDS else "right", no_wrap=True)
+    for i, row in enumerate(rows):
+        following = rows[i + 1].measure if i + 1 < len(rows) else row.measure
+        if i == 0 or rows[i - 1].measure != row.measure:
+            above = row.measure or "no result"
+            table.add_row("", Text(above, style="italic dim"))
+        style = "bold" if row.rank == 1 else "dim" if row.final is None else ""
+        said = cells(row)
+        table.add_row(*(Text(said[name]) for name in columns), style=style, end_section=following != row.measure)
+    return table

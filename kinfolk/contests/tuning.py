@@ -1,0 +1,93 @@
+"""Fine-tuning in a comparison: which checkpoint and which tactic is best on these labels, at an equal budget.
+
+Everybody begins with the weights of a source and a head drawn from the seed. Sources may have tokenizers of their own;
+each then reads the same rows in its own tokens.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.contests.contestants import Contestant
+from kinfolk.contests.settings import Settings
+from kinfolk.core.errors import SpecError
+from kinfolk.data import Data
+from kinfolk.family.recipe import Recipe
+from kinfolk.train.finetune.names import TACTICS
+from kinfolk.train.finetune.recipe import Effort
+from kinfolk.train.finetune.run import Prepared, prepare
+from kinfolk.train.finetune.source import open_source
+from kinfolk.train.finetune.task import Named, choose
+
+PREFIXES = ("labelled:", "tags:", "pairs:", "corpus:")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned(Contestant):
+    """A contestant that begins with what another has learnt."""
+
+    made: Prepared | None = None
+
+    def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
+        """Return its recipe; the body is what it is."""
+        return self.prepared.recipe
+
+    def parent(self, vocab_size: int) -> Recipe | None:
+        """It descends from a checkpoint, not from a relative."""
+        return None
+
+    @property
+    def prepared(self) -> Prepared:
+        """What it is made of."""
+        assert self.made is not None
+        return self.made
+
+    @property
+    def changes(self) -> str:
+        """The tactics in words, and where it begins."""
+        said = "; ".join(TACTICS[name].says for name, _ in self.prepared.tactic.parts)
+        return f"begins with {self.prepared.source.path}: {said}"
+
+    @property
+    def data(self) -> Data:
+        """The rows in its own tokens."""
+        return self.prepared.data
+
+    @property
+    def begins(self) -> dict[str, Any]:
+        """What a trial must know to begin."""
+        made = self.prepared
+        return {
+            "source": str(made.source.path.resolve()),
+            "digest": made.source.digest,
+            "tactic": made.tactic.name,
+            "where": dict(made.where),
+        }
+
+
+def gather_tuned(settings: Settings) -> Sequence[Tuned]:
+    """Find the sources and tactics that were named; each tactic is tried on each source."""
+    sources = [open_source(path) for path in settings.finetune]
+    tactics = settings.tactics or ("plain",)
+    path = Path(settings.data)
+    task = Named(settings.data) if settings.data.startswith(PREFIXES) else choose("auto", path)
+    found = []
+    for source in sources:
+        for tactic in tactics:
+            made = prepare(
+                source,
+                task,
+                (path, Path(settings.valid) if settings.valid else None),
+                effort=Effort(),
+                tactic=tactic,
+                assignments=settings.assignments,
+                cache=settings.cache,
+            )
+            words = [source.name] * (len(sources) > 1) + [tactic] * (len(tactics) > 1 or len(sources) == 1)
+            found.append(Tuned(" ".join(words), written=made.recipe, made=made))
+    names = [one.name for one in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise SpecError(f"contestant {twice!r} is named twice; give sources and tactics names of their own")
+    return found

@@ -1,0 +1,1 @@
+"""Batches: a pure function of (seed, step)."""

@@ -1,0 +1,1 @@
+"""File readers: text, JSON lines, CSV, Parquet, CoNLL, SQuAD, treebanks, images."""

@@ -1,0 +1,1 @@
+"""`kin prepare`: raw files to tokenized shards on disk."""

@@ -1,0 +1,107 @@
+"""Do jobs on all cores: a few worker processes, each given the next job when it has finished one.
+
+Workers are started by their module's name and read everything from the folder, so nothing is pickled and a
+script without `if __name__ == "__main__"` works too.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core import child
+from kinfolk.core.errors import DataError
+from kinfolk.core.machine import cores
+from kinfolk.data.preparing.job import Tell, Workshop, run_job
+from kinfolk.data.preparing.plan import Plan
+
+# bytes of input from which on processes pay, by whether the tokenizer is quick
+_QUICK = 48 << 20
+_SLOW = 4 << 20
+
+
+def run_jobs(shop: Workshop, jobs: Sequence[int], workers: int, tell: Tell) -> None:
+    """Do the jobs, in this process or in several; raise the error of the first that fails."""
+    workers = min(workers, len(jobs))
+    if workers <= 1:
+        for job in jobs:
+            run_job(shop, job, tell)
+        return
+    todo: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    for job in jobs:
+        todo.put(job)
+    for _ in range(workers):
+        todo.put(None)
+    heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    crew = [_start(shop.folder, workers) for _ in range(workers)]
+    try:
+        for worker in crew:
+            threading.Thread(target=_serve, args=(worker, todo, heard), daemon=True).start()
+        _listen(heard, workers, tell)
+    finally:
+        for worker in crew:
+            worker.kill()
+            worker.communicate()
+
+
+def useful_workers(plan: Plan) -> int:
+    """Return all cores, or 1 where starting processes would take longer than the work."""
+    quick = plan.choices.tokenizer in ("byte", "char")
+    return cores() if plan.total > (_QUICK if quick else _SLOW) else 1
+
+
+def _listen(heard: "queue.SimpleQueue[dict[str, Any] | None]", workers: int, tell: Tell) -> None:
+    while workers:
+        message = heard.get()
+        if message is None:
+            workers -= 1
+        elif "error" in message:
+            raise DataError(message["error"])
+        elif "read" in message:
+            tell(message["read"])
+
+
+def _serve(
+    worker: "subprocess.Popen[str]",
+    todo: "queue.SimpleQueue[int | None]",
+    heard: "queue.SimpleQueue[dict[str, Any] | None]",
+) -> None:
+    """Hand jobs to one worker and pass on what it says, until there are no more."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    while (job := todo.get()) is not None:
+        try:
+            worker.stdin.write(f"{job}\n")
+            worker.stdin.flush()
+        except OSError:
+            # it is gone; its output says so
+            pass
+        for line in worker.stdout:
+            message = json.loads(line)
+            heard.put(message)
+            if "read" not in message:
+                break
+        else:
+            heard.put(
+                {"error": f"a worker ended (code {worker.wait()}) in the middle of job {job}; run again to go on"}
+            )
+            return
+    heard.put(None)
+
+
+def _start(folder: Path, workers: int) -> "subprocess.Popen[str]":
+    home = str(Path(__file__).parents[3])
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")])),
+        # the library's own threads would only fight over the cores that the workers use
+        "RAYON_NUM_THREADS": str(max(1, cores() // workers)),
+    }
+    command = [sys.executable, *child.safe_path(), "-m", "kinfolk.data.preparing.worker", str(folder)]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
+    )

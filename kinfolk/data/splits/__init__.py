@@ -1,0 +1,1 @@
+"""Splits: sequences, pairs and labelled examples that training and evaluation read."""

@@ -1,0 +1,179 @@
+"""Labels of rows: read from a column, kept beside the text, and known again by name."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.files.lines import RowError
+from kinfolk.data.preparing.preparation import BETWEEN as GAPS
+from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.preparing.shards import Shard
+from kinfolk.data.splits.split import Data, Indices, Shards, Split
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
+
+BETWEEN = "|"
+"""Stands between the names of classes that hold together, where they are kept as text."""
+
+LONGEST = 256
+MOST = 10_000
+
+
+def label_text(value: Any, kind: str, between: str = "bar") -> str:
+    """Return a label as text, or raise `RowError` with what is wrong with it; `kind` as in `Preparation.labels`."""
+    if kind == "classes":
+        given = (
+            value if isinstance(value, list | tuple) else () if value in (None, "") else str(value).split(GAPS[between])
+        )
+        # spaces around a comma are no part of a name, and several of them are one gap
+        names = sorted({_one(name) for name in given if between == "bar" or str(name).strip()})
+        if any(BETWEEN in name for name in names):
+            raise RowError("label not allowed", f"{BETWEEN!r} stands between classes, it cannot be in a name")
+        return BETWEEN.join(names)
+    text = _one(value)
+    if kind == "class":
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise RowError("not a number", f"the label is {text!r}")
+    return repr(number)
+
+
+def _one(value: Any) -> str:
+    if isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, float) and value.is_integer():
+        # where a value is missing, tables make whole numbers floats
+        value = int(value)
+    if value is None or not isinstance(value, str | int | float) or not str(value).strip():
+        raise RowError("no label", "" if value is None or value == "" else f"found {type(value).__name__}")
+    text = str(value).strip()
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise RowError("not valid UTF-8", "in the label") from None
+    if size > LONGEST:
+        raise RowError("label too long", f"{size} bytes, and {LONGEST} are allowed; is it the right column?")
+    return text
+
+
+def written(label: str) -> NDArray[Any]:
+    """Return a label as it stands in a shard, after the text: its bytes, as if they were ids."""
+    return np.frombuffer(label.encode(), np.uint8)
+
+
+def class_names(counts: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
+    """Put the names of all classes in order: whole numbers by their size, anything else by the alphabet."""
+    names = {name for count in counts for name in count}
+    try:
+        return tuple(sorted(names, key=int))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def refuse_many(counts: Mapping[str, int], choices: Preparation) -> None:
+    """Refuse a column that is no class of anything."""
+    if len(counts) > MOST:
+        such = ", ".join(map(repr, sorted(counts)[:3]))
+        raise DataError(
+            f"label_column: {choices.label_column!r} has more than {MOST:,} different labels, such as {such}; "
+            "is it the right column? Numbers are read with labels = 'number'"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """What the labels of a split are: their kind, and the names of classes in order."""
+
+    kind: str
+    classes: tuple[str, ...]
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.classes)}
+
+    def read(self, ids: NDArray[Any]) -> Any:
+        """Return what a label means: a class, a number, or which classes hold."""
+        text = ids.astype(np.uint8).tobytes().decode()
+        if self.kind == "class":
+            return self._numbers[text]
+        if self.kind == "number":
+            return float(text)
+        holds = np.zeros(len(self.classes), np.float32)
+        holds[[self._numbers[name] for name in text.split(BETWEEN) if name]] = 1
+        return holds
+
+
+class LabelledSplit:
+    """Rows with a label, from shards in which the texts of a row, one or two, are followed by its label."""
+
+    kind = "labelled"
+
+    def __init__(
+        self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], stated: Mapping[str, Any], labels: Labels
+    ) -> None:
+        self.name, self.tokenizer, self.labels, self.classes = name, tokenizer, labels, labels.classes
+        self.n_bytes, self.n_tokens, self.n = int(stated["bytes"]), int(stated["scored"]), int(stated["documents"])
+        self._shards = Shards(shards)
+        self.n_texts = self._shards.n_sequences // max(1, self.n) - 1
+
+    def __len__(self) -> int:
+        return self.n
+
+    def renamed(self, classes: Sequence[str]) -> "LabelledSplit":
+        """Return the same rows with other numbers for the same classes."""
+        other = copy.copy(self)
+        other.classes = tuple(classes)
+        other.labels = dataclasses.replace(self.labels, classes=other.classes)
+        return other
+
+    def described(self) -> dict[str, Any]:
+        """Return what must be known to read other rows in the same way."""
+        return {"sequences": self.n_texts}
+
+    def lengths(self, indices: Indices) -> Any:
+        """Return the lengths of the texts; of two, both."""
+        first = indices * (self.n_texts + 1)
+        sides = tuple(self._shards.lengths(first + i) for i in range(self.n_texts))
+        return sides if self.n_texts > 1 else sides[0]
+
+    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
+        """Return the token ids of texts, and their labels."""
+        found = []
+        for i in map(int, indices):
+            first = i * (self.n_texts + 1)
+            parts = [self._shards.tokens(*self._shards.bounds(first + k)) for k in range(self.n_texts + 1)]
+            found.append((*parts[:-1], self.labels.read(parts[-1])))
+        return found
+
+
+def with_classes(data: Data, classes: Sequence[str]) -> Data:
+    """Number the classes of data as a model knows them; one that it does not know is refused."""
+    own = tuple(getattr(data.split("train" if len(data.splits["train"]) else "valid"), "classes", ()))
+    if own == tuple(classes):
+        return data
+    strange = [name for name in own if name not in classes]
+    if strange:
+        raise DataError(
+            f"{data.name}: has the class {strange[0]!r}, which the model does not know{suggest(strange[0], classes)}"
+        )
+    return dataclasses.replace(data, splits={name: known_as(split, classes) for name, split in data.splits.items()})
+
+
+def known_as(split: Split, classes: Sequence[str]) -> Split:
+    """Number the classes of a split otherwise, where it can."""
+    renamed = getattr(split, "renamed", None)
+    if renamed is None:
+        own = ", ".join(getattr(split, "classes", ()))
+        raise DataError(f"{split.name}: its classes are {own}, and they cannot become {', '.join(classes)}")
+    other: Split = renamed(classes)
+    return other

@@ -1,0 +1,1 @@
+"""Tokenizers: bytes, characters, words, BPE, unigram, SentencePiece, WordPiece."""

@@ -1,0 +1,58 @@
+"""Warn of text that turns into unknown tokens: a model sees one token in the place of every such word."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kinfolk.data.splits.split import Data
+from kinfolk.data.tokenizers.tokenizer import Tokenizer
+
+SHARE = 0.01
+"""Fewer unknown tokens than this are rare characters, which every vocabulary lacks some of."""
+SAMPLED, AROUND = 2000, 20
+
+
+class UnknownTokens(UserWarning):
+    """A text has many tokens that a vocabulary lacks."""
+
+
+def warn_of_unknown(tokenizer: Tokenizer, sequences: Sequence[NDArray[Any]], where: str) -> None:
+    """Warn if many ids of sequences are unknown, with their share and the text around the first of them."""
+    # GPT-2 names the end of a text as its unknown token, because bytes leave nothing unknown
+    if tokenizer.kind == "byte" or tokenizer.special_ids.count(tokenizer.unk) > 1 or not sequences:
+        return
+    unknown = [np.asarray(ids) == tokenizer.unk for ids in sequences]
+    n, total = sum(int(x.sum()) for x in unknown), sum(map(len, sequences))
+    if n <= SHARE * total:
+        return
+    which = next(i for i, x in enumerate(unknown) if x.any())
+    at = int(unknown[which].argmax())
+    example = tokenizer.decode(sequences[which][max(0, at - AROUND) : at + AROUND], specials=True)
+    name = tokenizer.inner.id_to_token(tokenizer.unk)
+    text = (
+        f"{where}: {n:,} of {total:,} tokens ({n / total:.1%}) are unknown to the tokenizer ({name}), as in {example!r}"
+    )
+    warnings.warn(text, UnknownTokens, stacklevel=3)
+
+
+def warn_of_data(data: Data) -> Data:
+    """Look at the first examples of each split, and return the data."""
+    for name, split in data.splits.items():
+        sequences = _first(split)
+        warn_of_unknown(data.tokenizer, sequences, f"{data.name} ({name})")
+    return data
+
+
+def _first(split: Any) -> list[NDArray[Any]]:
+    """Return the token ids of the first examples of a split, of whatever kind it is."""
+    if split.kind == "pairs" and hasattr(split, "pairs"):
+        return [ids for pair in split.pairs(np.arange(min(SAMPLED, len(split)))) for ids in pair]
+    if split.kind == "labelled" and hasattr(split, "examples"):
+        found = split.examples(np.arange(min(SAMPLED, len(split))))
+        return [np.asarray(ids) for example in found for ids in example[:-1]]
+    if hasattr(split, "document"):
+        return [split.document(i) for i in range(min(SAMPLED // 20, len(split)))]
+    return []

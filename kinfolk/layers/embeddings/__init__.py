@@ -1,0 +1,1 @@
+"""Axis Embedding: token, patch, pixel and adaptive embeddings."""

@@ -1,0 +1,1 @@
+"""Axis FeedForward: dense and gated MLPs, mixtures of experts, product-key memory."""

@@ -1,0 +1,1 @@
+"""Axis Head: language model, classification, tagging, span, policy and other output heads."""

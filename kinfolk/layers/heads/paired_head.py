@@ -1,0 +1,45 @@
+"""A head with two answers: hidden tokens, and the class of the pair of passages they stand in."""
+
+import dataclasses
+from typing import Annotated
+
+from torch import Tensor
+
+from kinfolk.core.bounds import Bounds
+from kinfolk.core.cost import Cost
+from kinfolk.layers.embeddings.embedding import EmbeddingModule
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.heads.head import HeadModule, MaskedLMHead, MaskedLMHeadModule
+from kinfolk.layers.module import Dims
+
+
+class PairedHead(MaskedLMHead, kind="masked-lm-and-pair"):
+    """The masked-LM head, and beside it `n_classes` classes of the first state through a tanh layer.
+
+    The pooler and the next-sentence classifier of Devlin et al. 2019, section 3.1 and its released code.
+    """
+
+    n_classes: Annotated[int, Bounds(2)] = 2
+
+    def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
+        return PairedHeadModule(self, dims, embedding)
+
+    def cost(self, dims: Dims) -> Cost:
+        # the class is one of a whole row: its parameters count, its operations are nothing beside those of the tokens
+        return super().cost(dims) + Cost(params=_judge(self).cost(dims).params)
+
+
+def _judge(spec: PairedHead) -> ClassHead:
+    return ClassHead(n_classes=spec.n_classes, pool="first", activation="tanh")
+
+
+class PairedHeadModule(MaskedLMHeadModule):
+    """Answers both."""
+
+    def __init__(self, spec: PairedHead, dims: Dims, embedding: EmbeddingModule) -> None:
+        super().__init__(spec, dims, embedding)
+        self.judge = _judge(spec).build(dataclasses.replace(dims, dropout=0.0), embedding)
+
+    def pair(self, x_BLD: Tensor) -> Tensor:
+        """Score the classes of each row: [B, C]."""
+        return self.judge.answer(x_BLD, None)

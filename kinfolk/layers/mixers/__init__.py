@@ -1,0 +1,1 @@
+"""Axis Mixer: attention, linear attention, convolutions, recurrent networks."""

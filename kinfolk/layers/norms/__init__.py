@@ -1,0 +1,1 @@
+"""Axis Norm: layer norm, RMSNorm, ScaleNorm, and where norms are placed."""

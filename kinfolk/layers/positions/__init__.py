@@ -1,0 +1,1 @@
+"""Axis Position: absolute, relative and rotary position encodings."""

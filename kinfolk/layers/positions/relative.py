@@ -1,0 +1,267 @@
+"""Positions that attention sees as relations between a query and a key: Shaw, Transformer-XL, T5, rotary, ALiBi.
+
+Each works with any pattern, dense or sparse, and while decoding: it is told absolute positions and nothing else.
+"""
+
+import functools
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from kinfolk.core.bounds import Bounds, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost
+from kinfolk.core.errors import SpecError
+from kinfolk.layers.module import Dims, Linear, borrow
+from kinfolk.layers.positions.position import Heads, Hooks, Position, PositionModule, sinusoids
+from kinfolk.layers.positions.rope_scaling import NoScaling, RopeScaling
+from kinfolk.ops.relative_position import (
+    bucket,
+    distance_scores,
+    distances,
+    picked_scores,
+    picked_values,
+    rotate,
+    slopes,
+)
+
+
+def _of(heads: Heads | None, kind: str) -> Heads:
+    if heads is None:
+        raise SpecError(f"position {kind!r} belongs to attention, not to an embedding")
+    return heads
+
+
+class Rotary(Position, kind="rotary"):
+    """Rotary position embedding, RoPE: queries and keys turned by their positions (Su et al. 2021, section 3.2.2).
+
+    `share` is the part of each head that turns, counted from its first channel (GPT-J, GPT-NeoX: partial RoPE).
+    """
+
+    base: PositiveFloat = 10000.0
+    layout: Literal["interleaved", "halves"] = "interleaved"
+    share: Fraction = 1.0
+    scaling: RopeScaling = NoScaling()
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        width = _of(heads, self.kind).d_head
+        turned = int(self.share * width)
+        if turned % 2 or not turned:
+            raise SpecError(f"rotary: the part of a head that turns must be even, got {turned} of {width} channels")
+        return _Rotary(self, turned)
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        return Cost(flops=6.0 * width, kept=2 * width)
+
+
+class _Rotary(PositionModule):
+    def __init__(self, spec: Rotary, width: int) -> None:
+        super().__init__()
+        self.spec, self.width = spec, width
+        self.scale = None if isinstance(spec.scaling, NoScaling) else spec.scaling.rates
+
+    def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
+        pos = ctx.positions(q_BHLK.shape[2], q_BHLK.device)
+        return self._turn(q_BHLK, pos), self._turn(k_BGMK, pos)
+
+    def _turn(self, x_BHLK: Tensor, pos: Tensor) -> Tensor:
+        whole = self.width == x_BHLK.shape[-1]
+        y_BHLr = rotate(
+            x_BHLK if whole else x_BHLK[..., : self.width], pos, self.spec.base, self.spec.layout, self.scale
+        )
+        if self.spec.scaling.magnitude != 1:
+            y_BHLr = y_BHLr * self.spec.scaling.magnitude
+        return y_BHLr if whole else torch.cat([y_BHLr, x_BHLK[..., self.width :]], -1)
+
+
+class ALiBi(Position, kind="alibi"):
+    """A penalty proportional to the distance, another slope for each head, nothing learnt (Press et al. 2022)."""
+
+    explicit: ClassVar[bool] = True
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _ALiBi(_of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        return Cost(flops=2.0 * _of(heads, self.kind).n_heads * scored)
+
+
+class _ALiBi(PositionModule):
+    def __init__(self, heads: Heads) -> None:
+        super().__init__()
+        self.slopes_H: Tensor
+        self.register_buffer("slopes_H", slopes(heads.n_heads), persistent=False)
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(bias=self._bias)
+
+    def _bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        away = distances(q_pos, k_pos).abs()
+        slope = self.slopes_H[heads].to(q.dtype)
+        return -slope.view(-1, *[1] * (away.ndim - 2)) * away
+
+
+class T5Buckets(Position, kind="t5-buckets"):
+    """A learned number for each head and bucket of distances, one table for all layers (Raffel et al. 2020)."""
+
+    n_buckets: Annotated[int, Bounds(2)] = 32
+    farthest: PositiveInt = 128
+
+    explicit: ClassVar[bool] = True
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _T5Buckets(self, dims, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        n_heads = _of(heads, self.kind).n_heads
+        return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * scored)
+
+
+class _T5Buckets(PositionModule):
+    table: nn.Embedding
+
+    def __init__(self, spec: T5Buckets, dims: Dims, heads: Heads) -> None:
+        super().__init__()
+        self.spec = spec
+        table = dims.shared.once(spec, lambda: nn.Embedding(spec.n_buckets, heads.n_heads))
+        if table.embedding_dim != heads.n_heads:
+            found = f"{table.embedding_dim} and {heads.n_heads}"
+            raise SpecError(f"n_heads: layers share the biases of {spec.kind!r}, so all have as many; found {found}")
+        borrow(self, "table", table)
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(bias=functools.partial(self._bias, causal))
+
+    def _bias(self, causal: bool, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        which = bucket(distances(q_pos, k_pos)[:, 0], self.spec.n_buckets, self.spec.farthest, causal)
+        return self.table.weight[:, heads][which].movedim(-1, 1)
+
+
+class Shaw(Position, kind="shaw"):
+    """A learned vector for each distance up to `clip`, added to keys and values (Shaw et al. 2018, equations 3 and 4).
+
+    Heads share the tables, layers do not. `values` "none" leaves the values alone, which costs little quality.
+    """
+
+    clip: NonNegativeInt = 16
+    values: Literal["learned", "none"] = "learned"
+
+    explicit: ClassVar[bool] = True
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        return _Shaw(self, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        n_heads, d_head = _of(heads, self.kind)
+        tables, rows = 1 if self.values == "none" else 2, 2 * self.clip + 1
+        flops = 2.0 * n_heads * d_head * rows * tables
+        return Cost(params=tables * rows * d_head, flops=flops, kept=n_heads * (d_head + rows))
+
+
+class _Shaw(PositionModule):
+    def __init__(self, spec: Shaw, heads: Heads) -> None:
+        super().__init__()
+        self.spec = spec
+        self.keys = nn.Embedding(2 * spec.clip + 1, heads.d_head)
+        self.values = nn.Embedding(2 * spec.clip + 1, heads.d_head) if spec.values == "learned" else None
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return Hooks(
+            bias=functools.partial(self._bias, ctx), value=functools.partial(self._value, ctx) if self.values else None
+        )
+
+    def _bias(self, ctx: Context, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        return picked_scores(q * q.shape[-1] ** -0.5, self.keys.weight, self._index(ctx, q_pos, k_pos))
+
+    def _value(self, ctx: Context, weights: Tensor, v: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        assert self.values is not None
+        return picked_values(weights, self.values.weight, self._index(ctx, q_pos, k_pos))
+
+    def _index(self, ctx: Context, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Return the row of the tables for each pair: its distance, or what the example says instead of it."""
+        away = -distances(q_pos, k_pos)
+        relation_BLM = None if ctx.tree is None else ctx.tree.relation_BLM
+        if relation_BLM is not None:
+            example = torch.arange(len(relation_BLM), device=away.device).view(-1, *[1] * (away.ndim - 2))
+            away = relation_BLM[example, q_pos.unsqueeze(-1), k_pos.clamp(min=0).unsqueeze(-2)].unsqueeze(1)
+        return away.clamp(-self.spec.clip, self.spec.clip) + self.spec.clip
+
+
+class XL(Position, kind="xl"):
+    r"""Content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
+
+    $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
+    The first `apart` tokens of an encoder stand for all of it, so nothing is far from them: their pairs have no $R$.
+    """
+
+    biases: Literal["shared", "per-layer"] = "shared"
+    apart: NonNegativeInt = 0
+
+    explicit: ClassVar[bool] = True
+
+    def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
+        if self.apart and dims.direction == "past":
+            raise SpecError(
+                f"apart: {self.apart} tokens cannot stand for all of a decoder, which has not seen the rest"
+            )
+        return _XL(self, dims, _of(heads, self.kind))
+
+    def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
+        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
+        flops = 2.0 * dims.d_model * width + 2.0 * width * scored
+        return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
+
+
+class _XL(PositionModule):
+    biases: nn.Embedding
+
+    def __init__(self, spec: XL, dims: Dims, heads: Heads) -> None:
+        super().__init__()
+        self.heads, self.apart = heads, spec.apart
+        width = heads.n_heads * heads.d_head
+        self.distance = Linear(dims.d_model, width, bias=False)
+        # row 0 is u, row 1 is v; a table, so that it is drawn like the other weights
+        if spec.biases == "shared":
+            biases = dims.shared.once(spec, lambda: nn.Embedding(2, width))
+            if biases.embedding_dim != width:
+                found = f"{biases.embedding_dim} and {width}"
+                raise SpecError(f"biases: 'shared' needs layers of one width, found {found}; use 'per-layer'")
+            borrow(self, "biases", biases)
+        else:
+            self.biases = nn.Embedding(2, width)
+
+    def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
+        return self.kept_hooks(n, causal, ctx.unit, ctx.pos_BL)
+
+    def kept_hooks(self, n: int, causal: bool, unit: int = 1, pos_BL: Tensor | None = None) -> Hooks:
+        low, dtype = 0 if causal else 1 - n, self.distance.weight.dtype
+        # the farthest first: that is the order in which a query meets its keys
+        away = torch.arange(n - 1, low - 1, -1, device=self.distance.weight.device)
+        table_RD = sinusoids(unit * away, self.distance.in_features, "halves").to(dtype)
+        table_HRK = self.distance(table_RD).unflatten(-1, (self.heads.n_heads, -1)).transpose(0, 1)
+        return Hooks(bias=functools.partial(self._bias, _Distances(table_HRK, n - 1, pos_BL)))
+
+    def _bias(self, known: "_Distances", q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        scale = q.shape[-1] ** -0.5
+        u_HK, v_HK = self.biases.weight.unflatten(1, (self.heads.n_heads, -1))[:, heads]
+        between = [1] * (q.ndim - 3)
+        u, v = (x.view(len(x), *between, x.shape[-1]) for x in (u_HK, v_HK))
+        content = (k * (u * scale)).sum(-1).unsqueeze(-2)
+        far = distance_scores((q + v) * scale, known.table_HRK[heads], known.high, q_pos, k_pos)
+        return content + (far * known.between(q_pos, k_pos, self.apart) if self.apart else far)
+
+
+class _Distances(NamedTuple):
+    """A row for each distance from `high` downwards, and the positions of tokens in their documents, if packed."""
+
+    table_HRK: Tensor
+    high: int
+    pos_BL: Tensor | None
+
+    def between(self, q_pos: Tensor, k_pos: Tensor, apart: int) -> Tensor:
+        """Tell which pairs have no token among the first `apart`."""
+        q_in, k_in = ((pos if self.pos_BL is None else self.pos_BL[:, pos[0]]) >= apart for pos in (q_pos, k_pos))
+        return (q_in.unsqueeze(-1) & k_in.unsqueeze(-2)).unsqueeze(1)

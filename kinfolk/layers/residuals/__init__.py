@@ -1,0 +1,1 @@
+"""Axis Residual: residual connections and gates."""

@@ -1,0 +1,1 @@
+"""State of incremental decoding: KV cache, ring buffer, recurrent state."""

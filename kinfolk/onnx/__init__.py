@@ -1,4 +1,0 @@
-"""Models for onnxruntime: graphs with their state as inputs and outputs, and the engine that runs them.
-
-`import kinfolk.onnx` needs no extra; what writes or runs a graph does.
-"""

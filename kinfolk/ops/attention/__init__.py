@@ -1,0 +1,1 @@
+"""Softmax attention: the one executor and its paths."""

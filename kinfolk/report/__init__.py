@@ -1,0 +1,1 @@
+"""HTML pages and charts, without scripts from elsewhere."""

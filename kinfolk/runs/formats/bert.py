@@ -1,0 +1,347 @@
+"""BERT, and those that keep its body: DistilBERT, RoBERTa, CamemBERT."""
+
+from typing import Any, ClassVar, Literal
+
+from kinfolk.family.assembly import self_block, stack
+from kinfolk.layers.embeddings.embedding import Embedding, Projected, Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.heads.head import Head, MaskedLMHead
+from kinfolk.layers.heads.paired_head import PairedHead
+from kinfolk.layers.heads.tag_head import SpanHead, TagHead
+from kinfolk.layers.heads.vector_head import VectorHead
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.position import Learned
+from kinfolk.layers.residuals.residual import PostNorm
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Depth, Stack
+from kinfolk.ops.activated_linear import Activation
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation
+from kinfolk.runs.huggingface.places import Below, Table
+
+LAYER: Table = {
+    "parts.0.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "parts.0.out": "attention.output.dense",
+    "residuals.0.norm": "attention.output.LayerNorm",
+    "parts.1.widen": "intermediate.dense",
+    "parts.1.narrow": "output.dense",
+    "residuals.1.norm": "output.LayerNorm",
+}
+
+
+def norm_of(config: Config, usual: float = 1e-12) -> LayerNorm:
+    """Return the norm of a BERT."""
+    return LayerNorm(eps=config.get("layer_norm_eps", usual))
+
+
+def masked_lm(
+    config: Config, activation: Activation | None = None, to: Literal["model", "table"] = "model"
+) -> MaskedLMHead:
+    """Return the head of a masked language model; its activation is the body's if none is given."""
+    config.only("tie_word_embeddings", True)
+    activation = activation or config.choice("hidden_act", ACTIVATIONS, "gelu")
+    return MaskedLMHead(activation=activation, norm=norm_of(config), to=to)
+
+
+def paired(head: MaskedLMHead) -> Head:
+    """Return a head over pairs of passages beside one over hidden tokens."""
+    return PairedHead(activation=head.activation, norm=head.norm, to=head.to)
+
+
+def pooled(config: Config) -> Head:
+    """Return the head of a body alone: its pooler where the file has one."""
+    return VectorHead(pool="first", activation="tanh" if config.has("*pooler.dense.weight") else "none")
+
+
+def classes(config: Config) -> dict[str, Any]:
+    """Return how many classes there are, and where dropout before them has a rate of its own."""
+    names, number = config.get("id2label", {}), config.get("num_labels", 0)
+    return {"n_classes": number or len(names) or 2}
+
+
+def class_values(head: ClassHead) -> dict[str, Any]:
+    """Return what a configuration says of classes."""
+    names = [f"LABEL_{i}" for i in range(head.n_classes)]
+    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+
+
+def layer_values(model: Model, depth: Stack, look: Any, think: Dense) -> dict[str, Any]:
+    """Return what a configuration says of layers that look and think, and of rates of dropout."""
+    return {
+        "hidden_size": model.d_model,
+        "num_hidden_layers": depth.n_layers,
+        "num_attention_heads": look.n_heads,
+        "intermediate_size": think.d_ff,
+        "hidden_act": their_activation(think.activation),
+        "hidden_dropout_prob": model.dropout,
+        "attention_probs_dropout_prob": look.dropout,
+        "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+    }
+
+
+def over_tokens(name: str, unused: tuple[str, ...], answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
+    """Return the architectures that judge every token; the body's pooler has no part in them."""
+    return (
+        Architecture(
+            f"{name}ForTokenClassification",
+            TagHead,
+            lambda config: TagHead(n_tags=classes(config)["n_classes"]),
+            lambda head: class_values(ClassHead(n_classes=head.n_tags)),
+            table={"head.output": "classifier", "head.bias": "classifier.bias"},
+            unused=unused,
+        ),
+        Architecture(f"{name}For{answering}", SpanHead, _span, table={"head.output": "qa_outputs"}, unused=unused),
+    )
+
+
+def _span(config: Config) -> Head:
+    # a first and a last token; more outputs are no answer
+    config.only("num_labels", 2)
+    return SpanHead()
+
+
+class Encoder(Format):
+    """What the bodies share: learned positions, post-norm, and a norm behind the embedding."""
+
+    first: ClassVar[int] = 0  # the row of the first position
+    keys: ClassVar[dict[str, str]] = {}  # where a kind has its own name for a number
+
+    def model(self, config: Config, head: Head) -> Model:
+        key = {name: self.keys.get(name, name) for name in NUMBERS}
+        # of account for a head over the vocabulary only, which asks itself
+        config.get("tie_word_embeddings", True)
+        config.only("is_decoder", False)
+        config.only("add_cross_attention", False)
+        config.only("position_embedding_type", "absolute")
+        config.only("sinusoidal_pos_embds", False, True)
+        n_heads, dropout = (
+            config.number(key["num_attention_heads"]),
+            config.get(key["attention_probs_dropout_prob"], 0.1),
+        )
+        look = Attention(n_heads=n_heads, dropout=dropout)
+        activation = config.choice(key["hidden_act"], ACTIVATIONS, "gelu")
+        think = Dense(d_ff=config.number(key["intermediate_size"]), activation=activation)
+        block = self_block(look, think, PostNorm(norm=norm_of(config)))
+        return Model(
+            d_model=config.number(key["hidden_size"]),
+            vocab_size=config.number("vocab_size"),
+            max_len=config.number("max_position_embeddings", 512) - self.first,
+            dropout=config.get(key["hidden_dropout_prob"], 0.1),
+            embedding=self.embedding(config),
+            encoder=self.depth(stack(block, config.number(key["num_hidden_layers"])), config),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.02)),
+        )
+
+    def embedding(self, config: Config) -> Embedding:
+        """Return the embedding: tokens, positions and segments."""
+        return Tokens(position=Learned(), norm=norm_of(config), n_segments=config.number("type_vocab_size", 2))
+
+    def depth(self, depth: Stack, config: Config) -> Depth:
+        """Return the layers, which some kinds share."""
+        return depth
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(Attention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
+        outer = model.embedding
+        embedding = need(Tokens, outer.of if isinstance(outer, Projected) else outer, "embedding")
+        norm = need(LayerNorm, embedding.norm, "embedding.norm")
+        found = {
+            **layer_values(model, depth, look, think),
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_len + self.first,
+            "type_vocab_size": embedding.n_segments,
+            "layer_norm_eps": norm.eps,
+            "tie_word_embeddings": True,
+        }
+        return {self.keys.get(key, key): value for key, value in found.items()}
+
+
+NUMBERS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)
+
+PREDICTIONS: dict[str, str] = {
+    "head.transform": "cls.predictions.transform.dense",
+    "head.norm": "cls.predictions.transform.LayerNorm",
+    "head.bias": "cls.predictions.bias",
+}
+PREDICTIONS_TIES = {
+    "cls.predictions.decoder.weight": "embedding.table.weight",
+    "cls.predictions.decoder.bias": "head.bias",
+}
+
+CLASS_UNUSED = ("cls.*", "lm_head.*")
+
+
+class Bert(Encoder, model_type="bert"):
+    """Devlin et al. 2019."""
+
+    prefix = "bert."
+    table: ClassVar[Table] = {
+        "embedding.table": "embeddings.word_embeddings",
+        "embedding.position.table": "embeddings.position_embeddings",
+        "embedding.segments": "embeddings.token_type_embeddings",
+        "embedding.norm": "embeddings.LayerNorm",
+        **layers("encoder.blocks.*", "encoder.layer.*", LAYER),
+    }
+    architectures: ClassVar[tuple[Architecture, ...]] = (
+        Architecture(
+            "BertModel", VectorHead, pooled, bare=True, table={"head.map": "bert.pooler.dense"}, unused=("cls.*",)
+        ),
+        Architecture(
+            "BertForMaskedLM",
+            MaskedLMHead,
+            masked_lm,
+            table=PREDICTIONS,
+            ties=PREDICTIONS_TIES,
+            unused=("bert.pooler.*", "cls.seq_relationship.*"),
+        ),
+        Architecture(
+            "BertForPreTraining",
+            PairedHead,
+            lambda config: paired(masked_lm(config)),
+            table=PREDICTIONS | {"head.judge.hidden": "bert.pooler.dense", "head.judge.output": "cls.seq_relationship"},
+            ties=PREDICTIONS_TIES,
+        ),
+        Architecture(
+            "BertForSequenceClassification",
+            ClassHead,
+            lambda config: ClassHead(**classes(config), activation="tanh"),
+            class_values,
+            table={"head.hidden": "bert.pooler.dense", "head.output": "classifier"},
+            unused=CLASS_UNUSED,
+        ),
+        *over_tokens("Bert", ("bert.pooler.*", *CLASS_UNUSED)),
+    )
+
+
+class DistilBert(Encoder, model_type="distilbert"):
+    """Sanh et al. 2019: half the layers, no segments, no pooler."""
+
+    prefix = "distilbert."
+    keys: ClassVar[dict[str, str]] = {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+    }
+    table: ClassVar[Table] = {
+        "embedding.table": "embeddings.word_embeddings",
+        "embedding.position.table": "embeddings.position_embeddings",
+        "embedding.norm": "embeddings.LayerNorm",
+        **layers(
+            "encoder.blocks.*",
+            "transformer.layer.*",
+            {
+                "parts.0.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+                "parts.0.out": "attention.out_lin",
+                "residuals.0.norm": "sa_layer_norm",
+                "parts.1.widen": "ffn.lin1",
+                "parts.1.narrow": "ffn.lin2",
+                "residuals.1.norm": "output_layer_norm",
+            },
+        ),
+    }
+    architectures: ClassVar[tuple[Architecture, ...]] = (
+        Architecture(
+            "DistilBertModel", VectorHead, lambda config: VectorHead(pool="first"), bare=True, unused=("vocab_*",)
+        ),
+        Architecture(
+            "DistilBertForMaskedLM",
+            MaskedLMHead,
+            lambda config: MaskedLMHead(activation=config.choice("activation", ACTIVATIONS, "gelu")),
+            table={
+                "head.transform": "vocab_transform",
+                "head.norm": "vocab_layer_norm",
+                "head.bias": "vocab_projector.bias",
+            },
+            ties={"vocab_projector.weight": "embedding.table.weight"},
+        ),
+        Architecture(
+            "DistilBertForSequenceClassification",
+            ClassHead,
+            lambda config: ClassHead(**classes(config), activation="relu"),
+            class_values,
+            table={"head.hidden": "pre_classifier", "head.output": "classifier"},
+            unused=("vocab_*",),
+        ),
+        *over_tokens("DistilBert", ("vocab_*",)),
+    )
+
+    def embedding(self, config: Config) -> Embedding:
+        return Tokens(position=Learned(), norm=LayerNorm(eps=1e-12))
+
+    def values(self, model: Model) -> dict[str, Any]:
+        found = super().values(model)
+        # what this kind has no key for is as it always is there, or the model is not of this kind
+        return {key: value for key, value in found.items() if key not in ("type_vocab_size", "layer_norm_eps")}
+
+
+class Roberta(Encoder, model_type="roberta"):
+    """Liu et al. 2019: positions are counted from behind the padding's id."""
+
+    prefix = "roberta."
+    first = 2
+    table: ClassVar[Table] = {
+        **Bert.table,
+        "embedding.position.table": Below.at("embeddings.position_embeddings", skip=2),
+    }
+    architectures: ClassVar[tuple[Architecture, ...]] = (
+        Architecture(
+            "RobertaModel",
+            VectorHead,
+            pooled,
+            bare=True,
+            table={"head.map": "roberta.pooler.dense"},
+            unused=("lm_head.*",),
+        ),
+        Architecture(
+            "RobertaForMaskedLM",
+            MaskedLMHead,
+            # its activation does not follow the configuration's
+            lambda config: masked_lm(config, "gelu"),
+            table={"head.transform": "lm_head.dense", "head.norm": "lm_head.layer_norm", "head.bias": "lm_head.bias"},
+            ties={"lm_head.decoder.weight": "embedding.table.weight", "lm_head.decoder.bias": "head.bias"},
+            unused=("roberta.pooler.*",),
+        ),
+        Architecture(
+            "RobertaForSequenceClassification",
+            ClassHead,
+            lambda config: ClassHead(**classes(config), activation="tanh"),
+            class_values,
+            table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
+            unused=("lm_head.*", "roberta.pooler.*"),
+        ),
+        *over_tokens("Roberta", ("lm_head.*", "roberta.pooler.*")),
+    )
+
+    def model(self, config: Config, head: Head) -> Model:
+        # the row of the first position follows from it
+        config.only("pad_token_id", 1)
+        return super().model(config, head)
+
+    def values(self, model: Model) -> dict[str, Any]:
+        return super().values(model) | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+
+
+class Camembert(Roberta, model_type="camembert"):
+    """Martin et al. 2020: RoBERTa in French."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = tuple(
+        Architecture(**{**vars(one), "name": one.name.replace("Roberta", "Camembert")}) for one in Roberta.architectures
+    )

@@ -1,0 +1,225 @@
+"""DeBERTa and its second release, which the third shares: content and distance apart."""
+
+from typing import Any, ClassVar
+
+from kinfolk.family.assembly import self_block, stack
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.heads.head import Head, MaskedLMHead
+from kinfolk.layers.heads.vector_head import VectorHead
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.disentangled import TERMS, Disentangled, DisentangledAttention
+from kinfolk.layers.norms.norm import LayerNorm, NoNorm
+from kinfolk.layers.positions.position import Learned, NoPosition
+from kinfolk.layers.residuals.residual import PostNorm
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Stack
+from kinfolk.runs.formats.bert import (
+    PREDICTIONS,
+    PREDICTIONS_TIES,
+    class_values,
+    classes,
+    layer_values,
+    masked_lm,
+    norm_of,
+    over_tokens,
+)
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.places import InThrees, Table
+
+LAYER: Table = {
+    "parts.0.out": "attention.output.dense",
+    "residuals.0.norm": "attention.output.LayerNorm",
+    "parts.1.widen": "intermediate.dense",
+    "parts.1.narrow": "output.dense",
+    "residuals.1.norm": "output.LayerNorm",
+}
+OUTER: Table = {
+    "embedding.table": "embeddings.word_embeddings",
+    "embedding.position.table": "embeddings.position_embeddings",
+    "embedding.segments": "embeddings.token_type_embeddings",
+    "embedding.norm": "embeddings.LayerNorm",
+    "encoder.shared.*.table": "encoder.rel_embeddings",
+    "encoder.shared.*.norm": "encoder.LayerNorm",
+}
+# how the first release's own code names its head, which their class does not read
+HEADS = {
+    "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+UNUSED = ("cls.*", "mask_predictions.*", "pooler.*", "classifier.*", "deberta.encoder.LayerNorm.*")
+
+
+def architectures(name: str) -> tuple[Architecture, ...]:
+    """Return the heads of either release."""
+    return (
+        Architecture(f"{name}Model", VectorHead, lambda config: VectorHead(pool="first"), bare=True, unused=UNUSED),
+        Architecture(
+            f"{name}ForMaskedLM",
+            MaskedLMHead,
+            lambda config: masked_lm(config).replace(norm=norm_of(config, 1e-7)),
+            table=PREDICTIONS,
+            ties=PREDICTIONS_TIES,
+            unused=UNUSED[1:],
+        ),
+        Architecture(
+            f"{name}ForSequenceClassification",
+            ClassHead,
+            lambda config: ClassHead(
+                **classes(config), activation=config.choice("pooler_hidden_act", ACTIVATIONS, "gelu")
+            ),
+            lambda head: class_values(head) | {"pooler_hidden_act": their_activation(head.activation)},
+            table={"head.hidden": "pooler.dense", "head.output": "classifier"},
+            unused=(*UNUSED[:2], *UNUSED[4:]),
+        ),
+        *over_tokens(name, (*UNUSED[:3], *UNUSED[4:])),
+    )
+
+
+class Releases(Format):
+    """What the two share."""
+
+    prefix = "deberta."
+    key_bias: ClassVar[bool]
+    refuses = "conv_kernel_size, talking_head, embedding_size other than hidden_size, an untied output layer"
+
+    def model(self, config: Config, head: Head) -> Model:
+        width, n_heads = config.number("hidden_size"), config.number("num_attention_heads")
+        allowed: dict[str, Any] = {
+            "embedding_size": width,
+            "pooler_hidden_size": width,
+            "attention_head_size": width // n_heads,
+            "talking_head": False,
+            "conv_kernel_size": 0,
+        }
+        for key, value in allowed.items():
+            config.only(key, value)
+        for key in ("legacy", "tie_word_embeddings", "pooler_hidden_act", "conv_act", "conv_groups", "padding_idx"):
+            # of how tensors are named, and of heads and layers that ask themselves or are not there
+            config.get(key, None)
+        norm, max_len = norm_of(config, 1e-7), config.number("max_position_embeddings", 512)
+        look = DisentangledAttention(
+            n_heads=n_heads,
+            dropout=config.get("attention_probs_dropout_prob", 0.1),
+            position=self.distances(config, norm, max_len),
+            key_bias=self.key_bias,
+        )
+        activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
+        think = Dense(d_ff=config.number("intermediate_size"), activation=activation)
+        where = Learned() if config.get("position_biased_input", True) else NoPosition()
+        return Model(
+            d_model=width,
+            vocab_size=config.number("vocab_size"),
+            max_len=max_len,
+            dropout=config.get("hidden_dropout_prob", 0.1),
+            embedding=Tokens(position=where, norm=norm, n_segments=config.get("type_vocab_size", 0)),
+            encoder=stack(self_block(look, think, PostNorm(norm=norm)), config.number("num_hidden_layers")),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.02)),
+        )
+
+    def distances(self, config: Config, norm: LayerNorm, max_len: int) -> Disentangled:
+        """Return how distances enter; without them, scores are of content alone."""
+        given = config.get("pos_att_type", None) or []
+        if not isinstance(given, str | list):
+            raise config.refusal("pos_att_type", given, ["c2p|p2c"])
+        found = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else list(given)
+        terms = tuple(term for term in TERMS if term in found)
+        relative = config.get("relative_attention", False)
+        if len(terms) < len(found) or bool(terms) != relative:
+            raise config.refusal("pos_att_type", given, ["c2p|p2c where relative_attention is true, else none"])
+        # whoever has no distances says these of nothing
+        farthest, buckets = config.get("max_relative_positions", -1), config.get("position_buckets", -1)
+        shared, normed = config.get("share_att_key", False), config.get("norm_rel_ebd", "none")
+        if not relative:
+            return Disentangled(terms=(), key_bias=self.key_bias)
+        return Disentangled(
+            terms=terms,
+            farthest=0 if farthest < 1 or farthest == max_len else farthest,
+            buckets=max(0, buckets),
+            maps="attention" if shared else "own",
+            norm=norm if "layer_norm" in normed.lower().split("|") else NoNorm(),
+            key_bias=self.key_bias,
+        )
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
+        embedding = need(Tokens, model.embedding, "embedding")
+        where = need(Disentangled, look.position, "encoder.blocks[0].parts[0].position")
+        if look.key_bias != self.key_bias:
+            raise Misfit(f"encoder.blocks[0].parts[0].key_bias is {look.key_bias}", 3)
+        if where.norm != NoNorm():
+            need(LayerNorm, where.norm, "encoder.blocks[0].parts[0].position.norm")
+        return {
+            **layer_values(model, depth, look, think),
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_len,
+            "type_vocab_size": embedding.n_segments,
+            "layer_norm_eps": need(LayerNorm, embedding.norm, "embedding.norm").eps,
+            "position_biased_input": embedding.position != NoPosition(),
+            "relative_attention": bool(where.terms),
+            "pos_att_type": list(where.terms),
+            "max_relative_positions": where.farthest or -1,
+            "legacy": True,
+        }
+
+    def rename(self, name: str) -> str:
+        for old, new in HEADS.items():
+            if name.startswith(old):
+                return new + name.removeprefix(old)
+        return super().rename(name)
+
+
+class Deberta(Releases, model_type="deberta"):
+    """He et al. 2020. Queries and values have a bias, keys have none."""
+
+    key_bias = False
+    architectures: ClassVar[tuple[Architecture, ...]] = architectures("Deberta")
+
+    def body(self, model: Model) -> Table:
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        layer: Table = {
+            **LAYER,
+            "parts.0.qkv.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=look.n_heads),
+            "parts.0.qkv.biases": ("attention.self.q_bias", "attention.self.v_bias"),
+            "parts.0.position.keys": "attention.self.pos_proj",
+            "parts.0.position.queries": "attention.self.pos_q_proj",
+        }
+        return {**OUTER, **layers("encoder.blocks.*", "encoder.layer.*", layer)}
+
+
+class DebertaV2(Releases, model_type="deberta-v2"):
+    """He et al. 2021. Distances in buckets, often through the maps of content."""
+
+    key_bias = True
+    architectures: ClassVar[tuple[Architecture, ...]] = architectures("DebertaV2")
+    table: ClassVar[Table] = {
+        **OUTER,
+        **layers(
+            "encoder.blocks.*",
+            "encoder.layer.*",
+            {
+                **LAYER,
+                "parts.0.qkv": tuple(f"attention.self.{name}_proj" for name in ("query", "key", "value")),
+                "parts.0.position.keys": "attention.self.pos_key_proj",
+                "parts.0.position.queries": "attention.self.pos_query_proj",
+            },
+        ),
+    }
+
+    def values(self, model: Model) -> dict[str, Any]:
+        found = super().values(model)
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        where = need(Disentangled, look.position, "encoder.blocks[0].parts[0].position")
+        return found | {
+            "position_buckets": where.buckets or -1,
+            "share_att_key": where.maps == "attention",
+            "norm_rel_ebd": "none" if where.norm == NoNorm() else "layer_norm",
+        }

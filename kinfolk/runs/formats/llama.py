@@ -1,0 +1,398 @@
+"""LLaMA and the decoders with its block: Mistral, Qwen2, Qwen3, OLMo 2, Gemma 3, SmolLM3."""
+
+from typing import Any, ClassVar
+
+from kinfolk.family.assembly import self_block
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Gated
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.heads.head import Head, LMHead
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.norms.norm import NoNorm, Norm, RMSNorm
+from kinfolk.layers.norms.sandwich_norm import SandwichNorm
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import Rotary
+from kinfolk.layers.positions.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, RopeScaling, YarnScaling
+from kinfolk.layers.residuals.residual import PreNorm, Residual
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Stack
+from kinfolk.ops.patterns.algebra import Both
+from kinfolk.ops.patterns.leaves import Causal, Pattern, Window
+from kinfolk.runs.formats.bert import class_values, classes
+from kinfolk.runs.formats.gpt import lm_values
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.places import Nothing, Rows, Table
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def rotary_of(config: Config, kind: str = "", base: float = 10000.0) -> Rotary:
+    """Return the rotary position that a configuration says, in the new words (`rope_parameters`) or the old ones.
+
+    kind: the type of layer, where types have parameters of their own. base: where a configuration says none.
+    """
+    given = config.get("rope_parameters", {})
+    given = given.get(kind, given) if kind and kind in given else given
+    old = config.get("rope_scaling", {}) if not given else {}
+    said = {"rope_theta": config.get("rope_theta", base), **old, **given}
+    share = said.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    return Rotary(base=float(said["rope_theta"]), layout="halves", share=float(share), scaling=_scaling(config, said))
+
+
+def _scaling(config: Config, said: dict[str, Any]) -> RopeScaling:
+    kind = said.get("rope_type", said.get("type", "default"))
+    original = said.get("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
+    if kind in ("default", None):
+        return NoScaling()
+    if kind == "linear":
+        return LinearScaling(factor=float(said["factor"]))
+    if kind == "llama3":
+        low, high = float(said["low_freq_factor"]), float(said["high_freq_factor"])
+        return Llama3Scaling(factor=float(said["factor"]), low=low, high=high, original=original)
+    if kind == "yarn":
+        fast, slow = float(said.get("beta_fast") or 32), float(said.get("beta_slow") or 1)
+        length = float(said.get("attention_factor") or 0)
+        return YarnScaling(factor=float(said["factor"]), original=original, fast=fast, slow=slow, length=length)
+    raise config.refusal("rope_type", kind, ("default", "linear", "llama3", "yarn"))
+
+
+def rope_values(rotary: Rotary) -> dict[str, Any]:
+    """Return the `rope_parameters` of a rotary position."""
+    said: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": rotary.scaling.kind.replace("none", "default")}
+    if rotary.share != 1:
+        said["partial_rotary_factor"] = rotary.share
+    scaling = rotary.scaling
+    if isinstance(scaling, LinearScaling):
+        said["factor"] = scaling.factor
+    elif isinstance(scaling, Llama3Scaling):
+        said |= {"factor": scaling.factor, "low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        said["original_max_position_embeddings"] = scaling.original
+    elif isinstance(scaling, YarnScaling):
+        said |= {"factor": scaling.factor, "beta_fast": scaling.fast, "beta_slow": scaling.slow}
+        said |= {"original_max_position_embeddings": scaling.original}
+        said |= {"attention_factor": scaling.length} if scaling.length else {}
+    elif not isinstance(scaling, NoScaling):
+        raise Misfit(f"rotary scaling {scaling.kind!r} has no name there")
+    return said
+
+
+def causal_heads(name: str, *, bias: bool = False) -> tuple[Architecture, ...]:
+    """Return the architectures of a decoder: next token, the body alone, classes from the last token."""
+
+    def lm(config: Config) -> Head:
+        tied = config.get("tie_word_embeddings", config.values.get("model_type", "").startswith("gemma"))
+        return LMHead(weights="tied" if tied else "untied", bias=bias)
+
+    head: Table = {"head.untied": "lm_head", "head.bias": "lm_head.bias"}
+    rows: Table = {"head.output.weight": "score.weight", "head.output.bias": Nothing.at()}
+    return (
+        Architecture(f"{name}ForCausalLM", LMHead, lm, lm_values, table=head),
+        Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
+        Architecture(
+            f"{name}ForSequenceClassification",
+            ClassHead,
+            lambda config: ClassHead(**classes(config), pool="last"),
+            class_values,
+            table=rows,
+            unused=("lm_head.*",),
+        ),
+    )
+
+
+def window_of(pattern: Pattern) -> int | None:
+    """Return the size of a sliding window, the query's own position included; None where everything is seen."""
+    if isinstance(pattern, Causal):
+        return None
+    if isinstance(pattern, Both) and isinstance(pattern.a, Causal) and isinstance(pattern.b, Window):
+        return pattern.b.left + 1
+    raise Misfit(f"pattern {pattern.kind!r} has no name there", 3)
+
+
+class LlamaLike(Format):
+    """What all of them share; the class variables and `look` say how one differs."""
+
+    prefix = "model."
+    buffers = ("*rotary_emb.inv_freq",)
+    # their defaults are ids of the published vocabularies
+    unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    norms: ClassVar[Table] = {"residuals.0.norm": "input_layernorm", "residuals.1.norm": "post_attention_layernorm"}
+    qk_norm: ClassVar[bool] = False
+    activation: ClassVar[str] = "hidden_act"
+    eps: ClassVar[float] = 1e-6
+
+    def norm(self, config: Config) -> RMSNorm:
+        """Return the norm that all layers have."""
+        return RMSNorm(eps=config.get("rms_norm_eps", self.eps))
+
+    def residual(self, norm: Norm) -> Residual:
+        """Return how parts join the stream."""
+        return PreNorm(norm=norm)
+
+    def look(self, config: Config, layer: int) -> Attention:
+        """Return the attention of a layer."""
+        return self.plain(config).replace(position=rotary_of(config))
+
+    def plain(self, config: Config) -> Attention:
+        """Return what the attention of all layers has in common."""
+        width, n_heads = config.number("hidden_size"), config.number("num_attention_heads")
+        d_head = config.get("head_dim", 0) or width // n_heads
+        n_kv = config.get("num_key_value_heads", 0) or n_heads
+        return Attention(
+            n_heads=n_heads,
+            n_kv_heads=0 if n_kv == n_heads else n_kv,
+            d_head=0 if d_head * n_heads == width else d_head,
+            pattern=Causal(),
+            bias=config.get("attention_bias", False),
+            dropout=config.get("attention_dropout", 0.0),
+        )
+
+    def windowed(self, config: Config, layer: int) -> Pattern:
+        """Return the pattern of a layer: a sliding window where `layer_types`, or without them the window, says so."""
+        window, kinds = config.get("sliding_window", None), config.get("layer_types", None)
+        sliding = kinds[layer] == SLIDING if kinds else config.get("use_sliding_window", window is not None)
+        return Causal() & Window(left=window - 1) if sliding and window else Causal()
+
+    def model(self, config: Config, head: Head) -> Model:
+        config.get("tie_word_embeddings", False)
+        config.only("pretraining_tp", 1)
+        config.get("max_window_layers", 0)
+        norm, width = self.norm(config), config.number("hidden_size")
+        activation = config.choice(self.activation, ACTIVATIONS, "silu")
+        bias = config.get("mlp_bias", False)
+        think = Gated(d_ff=config.number("intermediate_size"), activation=activation, bias=bias)
+        n_layers = config.number("num_hidden_layers")
+        looks = [self.look(config, layer) for layer in range(n_layers)]
+        blocks = tuple(self_block(look, think, self.residual(norm)) for look in looks)
+        return Model(
+            d_model=width,
+            vocab_size=config.number("vocab_size"),
+            max_len=config.number("max_position_embeddings", 2048),
+            dropout=0.0,
+            embedding=Tokens(),
+            decoder=Stack(blocks=blocks, order=tuple(range(n_layers)), norm=norm),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.02)),
+        )
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Stack, model.decoder, "decoder")
+        look = need(Attention, depth.blocks[0].parts[0], "decoder.blocks[0].parts[0]")
+        think = need(Gated, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
+        norm = need(RMSNorm, depth.norm, "decoder.norm")
+        return {
+            "hidden_size": model.d_model,
+            "num_hidden_layers": depth.n_layers,
+            "num_attention_heads": look.n_heads,
+            "num_key_value_heads": look.n_kv_heads or look.n_heads,
+            "head_dim": look.d_head or model.d_model // look.n_heads,
+            "intermediate_size": think.d_ff,
+            self.activation: their_activation(think.activation),
+            "attention_dropout": look.dropout,
+            "max_position_embeddings": model.max_len,
+            "vocab_size": model.vocab_size,
+            "rms_norm_eps": norm.eps,
+            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+            **self.own(model, look, think),
+        }
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        """Return what a configuration says besides, in the words of this kind."""
+        return {"rope_parameters": rope_values(need(Rotary, look.position, "decoder.blocks[0].parts[0].position"))}
+
+    def tied_to(self, model: Model) -> dict[str, str]:
+        head = model.head
+        return (
+            {"lm_head.weight": "embedding.table.weight"} if isinstance(head, LMHead) and head.weights == "tied" else {}
+        )
+
+    def looks(self, model: Model) -> list[Attention]:
+        """Return the attention of every layer."""
+        blocks = need(Stack, model.decoder, "decoder").blocks
+        return [need(Attention, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
+
+    def sliding(self, model: Model) -> dict[str, Any]:
+        """Return what a configuration says of windows, by layer."""
+        windows = [window_of(look.pattern) for look in self.looks(model)]
+        kinds = [SLIDING if window else FULL for window in windows]
+        window = next((window for window in windows if window), None)
+        return {"layer_types": kinds, "sliding_window": window, "use_sliding_window": window is not None}
+
+    def body(self, model: Model) -> Table:
+        look = self.looks(model)[0]
+        d_head = look.d_head or model.d_model // look.n_heads
+        heights = tuple(n * d_head for n in (look.n_heads, *[look.n_kv_heads or look.n_heads] * 2))
+        layer: Table = {
+            "parts.0.qkv": Rows.at("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", heights=heights),
+            "parts.0.out": "self_attn.o_proj",
+            "parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"),
+            "parts.1.narrow": "mlp.down_proj",
+            **({"parts.0.norms.q": "self_attn.q_norm", "parts.0.norms.k": "self_attn.k_norm"} if self.qk_norm else {}),
+            **self.norms,
+        }
+        return {
+            "embedding.table": "embed_tokens",
+            "decoder.norm": "norm",
+            **layers("decoder.blocks.*", "layers.*", layer),
+        }
+
+
+class Llama(LlamaLike, model_type="llama"):
+    """Touvron et al. 2023; Grattafiori et al. 2024."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Llama")
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        return super().own(model, look, think) | {"attention_bias": look.bias, "mlp_bias": think.bias}
+
+
+class Mistral(LlamaLike, model_type="mistral"):
+    """Jiang et al. 2023."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Mistral")
+
+    def look(self, config: Config, layer: int) -> Attention:
+        return super().look(config, layer).replace(pattern=self.windowed(config, layer))
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        return super().own(model, look, think) | {"sliding_window": window_of(look.pattern)}
+
+
+class Qwen2(LlamaLike, model_type="qwen2"):
+    """Yang et al. 2024."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Qwen2")
+
+    def look(self, config: Config, layer: int) -> Attention:
+        look = super().look(config, layer).replace(bias=True, out_bias=False)
+        return look.replace(pattern=self.windowed(config, layer))
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        return super().own(model, look, think) | self.sliding(model)
+
+
+class Qwen3(LlamaLike, model_type="qwen3"):
+    """Yang et al. 2025."""
+
+    qk_norm = True
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Qwen3")
+
+    def look(self, config: Config, layer: int) -> Attention:
+        look = super().look(config, layer).replace(qk_norm=self.norm(config))
+        return look.replace(pattern=self.windowed(config, layer))
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        return super().own(model, look, think) | self.sliding(model) | {"attention_bias": look.bias}
+
+
+class Olmo2(LlamaLike, model_type="olmo2"):
+    """OLMo et al. 2024."""
+
+    qk_norm = True
+    eps = 1e-5
+    norms: ClassVar[Table] = {
+        "residuals.0.after": "post_attention_layernorm",
+        "residuals.1.after": "post_feedforward_layernorm",
+    }
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Olmo2")
+
+    def residual(self, norm: Norm) -> Residual:
+        return SandwichNorm(before=NoNorm(), after=norm)
+
+    def look(self, config: Config, layer: int) -> Attention:
+        return super().look(config, layer).replace(qk_norm=self.norm(config), qk_norm_over="heads")
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        if look.d_head:
+            raise Misfit("heads are d_model / n_heads wide there", 3)
+        return super().own(model, look, think) | {"attention_bias": look.bias}
+
+
+class Gemma3(LlamaLike, model_type="gemma3_text"):
+    """Gemma Team 2025, the language model."""
+
+    qk_norm = True
+    activation = "hidden_activation"
+    norms: ClassVar[Table] = {
+        "residuals.0.before": "input_layernorm",
+        "residuals.0.after": "post_attention_layernorm",
+        "residuals.1.before": "pre_feedforward_layernorm",
+        "residuals.1.after": "post_feedforward_layernorm",
+    }
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Gemma3")
+
+    def norm(self, config: Config) -> RMSNorm:
+        return super().norm(config).replace(gain="one-plus")
+
+    def residual(self, norm: Norm) -> Residual:
+        return SandwichNorm(before=norm, after=norm)
+
+    def look(self, config: Config, layer: int) -> Attention:
+        every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
+        kinds = config.get("layer_types", None)
+        local = kinds[layer] == SLIDING if kinds else bool((layer + 1) % every)
+        base = config.get("rope_local_base_freq", 10000.0) if local else 1e6
+        if local and "rope_parameters" not in config.values:
+            # older files name the local base apart, and scale the global rotation only
+            rotary = Rotary(base=base, layout="halves")
+        else:
+            rotary = rotary_of(config, SLIDING if local else FULL, base)
+        look = self.plain(config)
+        width, scalar = (
+            look.d_head or config.number("hidden_size") // look.n_heads,
+            config.get("query_pre_attn_scalar", 256),
+        )
+        window = config.number("sliding_window", 4096)
+        return look.replace(
+            position=rotary,
+            pattern=Causal() & Window(left=window - 1) if local else Causal(),
+            qk_norm=self.norm(config),
+            scale=0.0 if scalar == width else float(scalar) ** -0.5,
+        )
+
+    def model(self, config: Config, head: Head) -> Model:
+        config.only("use_bidirectional_attention", False)
+        config.only("final_logit_softcapping", None)
+        config.only("attn_logit_softcapping", None)
+        if "hidden_activation" not in config.values:
+            config.values["hidden_activation"] = config.get("hidden_act", "gelu_pytorch_tanh")
+        return super().model(config, head).replace(embedding=Tokens(scale="sqrt"))
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        looks = self.looks(model)
+        kinds = [SLIDING if window_of(one.pattern) else FULL for one in looks]
+        rope = {
+            kind: rope_values(need(Rotary, one.position, "position"))
+            for kind, one in zip(reversed(kinds), reversed(looks), strict=True)
+        }
+        usual = {SLIDING: Rotary(layout="halves"), FULL: Rotary(base=1e6, layout="halves")}
+        width = look.d_head or model.d_model // look.n_heads
+        return {
+            "rope_parameters": {kind: rope.get(kind, rope_values(usual[kind])) for kind in (SLIDING, FULL)},
+            "layer_types": kinds,
+            "sliding_window": next((w for one in looks if (w := window_of(one.pattern))), 4096),
+            "query_pre_attn_scalar": round(look.scale**-2) if look.scale else width,
+            "attention_bias": look.bias,
+        }
+
+
+class SmolLM3(LlamaLike, model_type="smollm3"):
+    """Bakouch et al. 2025: layers without positions."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("SmolLM3")
+
+    def look(self, config: Config, layer: int) -> Attention:
+        every = config.get("no_rope_layer_interval", 4)
+        turned = config.get("no_rope_layers", None)
+        look = self.plain(config).replace(pattern=self.windowed(config, layer))
+        rotary = rotary_of(config, base=2e6)
+        turns = bool(turned[layer]) if turned else bool((layer + 1) % every)
+        return look.replace(position=rotary if turns else NoPosition())
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        positions = [one.position for one in self.looks(model)]
+        rotary = next((one for one in positions if isinstance(one, Rotary)), Rotary(base=2e6, layout="halves"))
+        turned = [int(isinstance(one, Rotary)) for one in positions]
+        said = {"rope_parameters": rope_values(rotary), "no_rope_layers": turned, "mlp_bias": think.bias}
+        return said | {"attention_bias": look.bias} | self.sliding(model)

@@ -1,0 +1,237 @@
+"""XLNet and the Funnel-Transformer: distances of Transformer-XL, maps stored by head."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from kinfolk.family.assembly import self_block, stack
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Dense
+from kinfolk.layers.heads.class_head import ClassHead
+from kinfolk.layers.heads.head import Head, LMHead
+from kinfolk.layers.heads.vector_head import VectorHead
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.two_stream import TwoStreamAttention, XLSegments
+from kinfolk.layers.norms.norm import LayerNorm
+from kinfolk.layers.positions.relative import XL
+from kinfolk.layers.residuals.residual import PostNorm
+from kinfolk.models.depth.funnel import Funnel
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Stack
+from kinfolk.runs.formats.bert import class_values, classes, over_tokens
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.places import BelowNothing, ByHead, HeadRows, Stacked, Table
+
+
+def _summary(config: Config) -> Head:
+    """Return the head over the last token, through a layer; theirs takes the last place, padding or not."""
+    for key, value in (("summary_type", "last"), ("summary_use_proj", True), ("summary_activation", "tanh")):
+        config.only(key, value)
+    return ClassHead(**classes(config), pool="last", activation="tanh")
+
+
+class XLNet(Format, model_type="xlnet"):
+    """Yang et al. 2019, both directions. What asks about hidden tokens is a token here, so `mask_emb` is left out."""
+
+    prefix = "transformer."
+    refuses = "attn_type uni, clamp_len, same_length"
+    free = ("max_len",)
+    unused = ("transformer.mask_emb",)
+    architectures = (
+        Architecture(
+            "XLNetModel", VectorHead, lambda config: VectorHead(pool="last"), unused=("lm_loss.*",), bare=True
+        ),
+        Architecture(
+            "XLNetLMHeadModel",
+            LMHead,
+            lambda config: LMHead(bias=True),
+            table={"head.bias": "lm_loss.bias"},
+            ties={"lm_loss.weight": "embedding.table.weight"},
+        ),
+        Architecture(
+            "XLNetForSequenceClassification",
+            ClassHead,
+            _summary,
+            class_values,
+            table={"head.hidden": "sequence_summary.summary", "head.output": "logits_proj"},
+            unused=("lm_loss.*",),
+        ),
+        *over_tokens("XLNet", ("lm_loss.*",), answering="QuestionAnsweringSimple"),
+    )
+
+    def model(self, config: Config, head: Head) -> Model:
+        allowed: dict[str, Any] = {"attn_type": "bi", "clamp_len": -1, "same_length": False, "bi_data": False}
+        for key, value in {**allowed, "untie_r": True, "tie_word_embeddings": True}.items():
+            config.only(key, value)
+        for key in ("use_mems_eval", "use_mems_train", "reuse_len", "start_n_top", "end_n_top", "summary_activation"):
+            # how memory is handed on, and of heads that are not here
+            config.get(key, None)
+        width, n_heads = config.number("d_model"), config.number("n_head")
+        config.only("d_head", width // n_heads)
+        dropout, norm = config.get("dropout", 0.1), LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
+        look = TwoStreamAttention(
+            n_heads=n_heads,
+            position=XLSegments(biases="per-layer"),
+            bias=False,
+            dropout=dropout,
+            memory=config.get("mem_len", 0),
+        )
+        activation = config.choice("ff_activation", ACTIVATIONS, "gelu")
+        think = Dense(d_ff=config.number("d_inner"), activation=activation)
+        return Model(
+            d_model=width,
+            vocab_size=config.number("vocab_size"),
+            max_len=512,
+            dropout=dropout,
+            embedding=Tokens(),
+            encoder=stack(self_block(look, think, PostNorm(norm=norm)), config.number("n_layer")),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.02)),
+        )
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(TwoStreamAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
+        residual = need(PostNorm, depth.blocks[0].residual, "encoder.blocks[0].residual")
+        return {
+            "d_model": model.d_model,
+            "n_layer": depth.n_layers,
+            "n_head": look.n_heads,
+            "d_head": model.d_model // look.n_heads,
+            "d_inner": think.d_ff,
+            "ff_activation": their_activation(think.activation),
+            "dropout": model.dropout,
+            "layer_norm_eps": need(LayerNorm, residual.norm, "encoder.blocks[0].residual.norm").eps,
+            "vocab_size": model.vocab_size,
+            "mem_len": look.memory or None,
+            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+        }
+
+    def body(self, model: Model) -> Table:
+        depth = need(Stack, model.encoder, "encoder")
+        look = need(TwoStreamAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        n = look.n_heads
+        layer: Table = {
+            "parts.0.qkv.weight": ByHead.at("rel_attn.q", "rel_attn.k", "rel_attn.v", n_heads=n),
+            "parts.0.out.weight": HeadRows.at("rel_attn.o", n_heads=n),
+            "parts.0.position.distance.weight": ByHead.at("rel_attn.r", n_heads=n),
+            "parts.0.position.biases.weight": HeadRows.at("rel_attn.r_w_bias", "rel_attn.r_r_bias", n_heads=n),
+            "parts.0.position.segments.weight": HeadRows.at("rel_attn.r_s_bias", "rel_attn.seg_embed", n_heads=n),
+            "residuals.0.norm": "rel_attn.layer_norm",
+            "parts.1.widen": "ff.layer_1",
+            "parts.1.narrow": "ff.layer_2",
+            "residuals.1.norm": "ff.layer_norm",
+        }
+        return {"embedding.table": "word_embedding", **layers("encoder.blocks.*", "layer.*", layer)}
+
+
+class FunnelTransformer(Format, model_type="funnel"):
+    """Dai et al. 2020. Which of two segments a pair is of has no part in its scores here, so that term must be zero."""
+
+    prefix = "funnel."
+    refuses = "truncate_seq, pooling other than the mean, block_repeats, segment terms that are not zero"
+    free = ("max_len",)
+    zeros: ClassVar[tuple[str, ...]] = ("*attention.seg_embed", "*attention.r_s_bias")
+    architectures = (
+        Architecture(
+            "FunnelModel", VectorHead, lambda config: VectorHead(pool="first"), unused=("lm_head.*",), bare=True
+        ),
+        Architecture(
+            "FunnelForMaskedLM",
+            LMHead,
+            lambda config: LMHead(bias=True),
+            table={"head.bias": "lm_head.bias"},
+            ties={"lm_head.weight": "embedding.table.weight"},
+        ),
+    )
+
+    def model(self, config: Config, head: Head) -> Model:
+        allowed: dict[str, Any] = {"truncate_seq": False, "pooling_type": "mean", "separate_cls": True}
+        for key, value in {**allowed, "pool_q_only": True, "tie_word_embeddings": True}.items():
+            config.only(key, value)
+        config.only("attention_type", "relative_shift", "factorized")
+        config.get("initializer_std", None)
+        sizes = config.get("block_sizes", [4, 4, 4])
+        config.only("block_repeats", [1] * len(sizes))
+        width, n_heads = config.number("d_model"), config.number("n_head")
+        d_head = config.number("d_head", 64)
+        norm = LayerNorm(eps=config.get("layer_norm_eps", 1e-9))
+        look = Attention(
+            n_heads=n_heads,
+            d_head=0 if d_head * n_heads == width else d_head,
+            position=XL(biases="per-layer", apart=1),
+            dropout=config.get("attention_dropout", 0.1),
+        )
+        think = Dense(d_ff=config.number("d_inner"), activation=config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
+        block = self_block(look, think, PostNorm(norm=norm))
+        levels = tuple(stack(block, size) for size in sizes)
+        return Model(
+            d_model=width,
+            vocab_size=config.number("vocab_size"),
+            max_len=512,
+            dropout=config.get("hidden_dropout", 0.1),
+            embedding=Tokens(norm=norm),
+            encoder=Funnel(levels=levels, top=stack(block, config.number("num_decoder_layers", 2))),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.1)),
+        )
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Funnel, model.encoder, "encoder")
+        block = depth.levels[0].blocks[0]
+        look = need(Attention, block.parts[0], "encoder.levels[0].blocks[0].parts[0]")
+        think = need(Dense, block.parts[1], "encoder.levels[0].blocks[0].parts[1]")
+        if depth.top is None:
+            raise Misfit("encoder.top is missing")
+        return {
+            "d_model": model.d_model,
+            "n_head": look.n_heads,
+            "d_head": look.d_head or model.d_model // look.n_heads,
+            "d_inner": think.d_ff,
+            "hidden_act": their_activation(think.activation),
+            "block_sizes": [level.n_layers for level in depth.levels],
+            "num_decoder_layers": depth.top.n_layers,
+            "hidden_dropout": model.dropout,
+            "attention_dropout": look.dropout,
+            "layer_norm_eps": need(LayerNorm, need(Tokens, model.embedding, "embedding").norm, "embedding.norm").eps,
+            "vocab_size": model.vocab_size,
+            "truncate_seq": False,
+            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.1,
+        }
+
+    def body(self, model: Model) -> Table:
+        depth = need(Funnel, model.encoder, "encoder")
+        look = need(Attention, depth.levels[0].blocks[0].parts[0], "encoder.levels[0].blocks[0].parts[0]")
+        n = look.n_heads
+        names = tuple(f"attention.{part}_head" for part in "qkv")
+        layer: Table = {
+            "parts.0.qkv.weight": Stacked(tuple(f"{name}.weight" for name in names)),
+            "parts.0.qkv.bias": BelowNothing(tuple(f"{name}.bias" for name in names[1:])),
+            "parts.0.out": "attention.post_proj",
+            "parts.0.position.distance.weight": ByHead.at("attention.r_kernel", n_heads=n),
+            "parts.0.position.biases.weight": HeadRows.at("attention.r_w_bias", "attention.r_r_bias", n_heads=n),
+            "residuals.0.norm": "attention.layer_norm",
+            "parts.1.widen": "ffn.linear_1",
+            "parts.1.narrow": "ffn.linear_2",
+            "residuals.1.norm": "ffn.layer_norm",
+        }
+        return {
+            "embedding.table": "embeddings.word_embeddings",
+            "embedding.norm": "embeddings.layer_norm",
+            **layers("encoder.levels.*.blocks.*", "encoder.blocks.*.*", layer),
+            **layers("encoder.top.blocks.*", "decoder.layers.*", layer),
+        }
+
+    def always(self, model: Model, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = {}
+        for name, x in written.items():
+            if name.endswith("attention.r_w_bias"):
+                layer = name.removesuffix("r_w_bias")
+                found[f"{layer}r_s_bias"] = torch.zeros_like(x)
+                found[f"{layer}seg_embed"] = x.new_zeros(2, *x.shape)
+        return found

@@ -1,0 +1,45 @@
+"""Further pre-training: first the text of the task without its labels, then the labels (Howard and Ruder 2018)."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import SpecError
+from kinfolk.train import RunOptions, folder
+from kinfolk.train.finetune.recipe import Effort
+from kinfolk.train.finetune.run import finetune, prepare
+from kinfolk.train.finetune.source import Source, open_source
+from kinfolk.train.finetune.task import LABELS, Task
+
+SUFFIX = "-further"
+
+
+def further(
+    source: Source,
+    task: Task,
+    files: tuple[Path, Path | None],
+    out: Path,
+    effort: Effort,
+    *,
+    seed: int = 0,
+    options: RunOptions | None = None,
+    cache: Path | None = None,
+) -> Source:
+    """Let a source go on learning from the text of a task, as it once learnt; return it with its new body.
+
+    What it does is an ordinary run beside `out`, which is found again if it is finished.
+    """
+    if task.kind not in LABELS:
+        raise SpecError(f"--further: reads the text column of a table, and task {task.kind!r} has none")
+    beside = out.with_name(out.name + SUFFIX)
+    if folder.result(beside) is None:
+        text = Task("lm", text=task.text or "text")
+        made = prepare(source, text, files, effort=dataclasses.replace(effort, metric="loss"), cache=cache)
+        known: dict[str, Any] = {"seed": seed, "options": options}
+        result, _ = finetune(made, beside, **known)
+        if result.status == "interrupted":
+            raise KeyboardInterrupt
+    learnt = open_source(beside)
+    head = {name: x for name, x in source.weights.items() if name.startswith("head.")}
+    body = {name: x for name, x in learnt.weights.items() if not name.startswith("head.")}
+    return dataclasses.replace(source, weights=body | head)

@@ -1,0 +1,147 @@
+"""What a model is worth and what it costs: quality on held-out data, size, speed beside another, and memory."""
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kinfolk.contests.measures import higher_is_better
+from kinfolk.core.batch import Batch
+from kinfolk.core.rng import Rng, derive
+from kinfolk.data import Batches, Data
+from kinfolk.family.recipe import Recipe
+from kinfolk.layers.linear_maps import WholeMap
+from kinfolk.models.model import Transformer
+from kinfolk.objectives.learner import Learner
+from kinfolk.train.evaluate import evaluate
+from kinfolk.train.run import reading_of
+
+TIMINGS = 9
+"""Pairs of passes that are timed; the median counts, so that one that was disturbed does not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """A model as it stands after a step.
+
+    params: numbers that it has; bytes: of its weights, as they are stored; zeros: the share of its numbers that are
+    zero; loss: the first of `measures`, all of them over validation data; speed: forward passes beside the model
+    before the first step, taken in turn; memory: bytes of weights, and of the tensors of one such pass at their most.
+    """
+
+    step: str
+    params: int
+    bytes: int
+    zeros: float
+    loss: float
+    measures: dict[str, float]
+    speed: float
+    memory: int = 0
+
+    @property
+    def quality(self) -> tuple[str, float]:
+        """The measure that decides, and its value: the first of which more is better, or else the loss."""
+        return next(
+            ((k, v) for k, v in self.measures.items() if higher_is_better(k)), next(iter(self.measures.items()))
+        )
+
+    def worse(self, first: "Measured") -> float:
+        """Return by how much of it the quality is worse than another's: 0.01 is 1 % more loss or less accuracy."""
+        (name, now), (_, before) = self.quality, first.quality
+        if not math.isfinite(now) or before == 0:
+            return math.inf
+        return 1 - now / before if higher_is_better(name) else now / before - 1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Judge:
+    """Measures models beside the first one, on the same batches."""
+
+    recipe: Recipe
+    data: Data
+    first: Transformer
+    n_valid: int = 16
+
+    def measure(self, name: str, learner: Learner) -> Measured:
+        """Measure a model as it stands."""
+        valid = Batches(self.data.split("valid"), shuffle=False, **reading_of(self.recipe.training))
+        scores = {measure: score.mean for measure, score in evaluate(learner, valid, self.n_valid).items()}
+        model = learner.model
+        own = list(model.parameters())
+        params = sum(p.numel() for p in own)
+        size = sum(p.numel() * p.element_size() for p in own)
+        zeros = sum(int((p == 0).sum()) for p in own) / max(1, params)
+        batch = learner.prepare(valid.at(0), Rng(derive(0, "valid")))
+        memory = size + peak(model, batch) + sum(m.held for m in model.modules() if isinstance(m, WholeMap))
+        speed = faster(model, self.first, batch)
+        return Measured(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory)
+
+
+@torch.inference_mode()
+def faster(model: Transformer, first: Transformer, batch: Batch) -> float:
+    """Return how many times as fast as another model this one runs, by the median of passes in turn."""
+    if model is first:
+        return 1.0
+    states = [(one, one.training) for one in (first, model)]
+    for one, _ in states:
+        one.eval().run(batch)
+    ratios = []
+    for _ in range(TIMINGS):
+        took = []
+        for one, _ in states:
+            start = time.perf_counter()
+            one.run(batch).logits  # noqa: B018 - made when it is asked for
+            took.append(time.perf_counter() - start)
+        ratios.append(took[0] / took[1])
+    for one, training in states:
+        one.train(training)
+    return statistics.median(ratios)
+
+
+@torch.no_grad()
+def peak(model: Transformer, batch: Batch) -> int:
+    """Return the most bytes that the tensors of one pass hold at once, without those of the weights."""
+    training = model.training
+    model.eval()
+    with _Living([*model.parameters(), *model.buffers()]) as living:
+        model.run(batch).logits  # noqa: B018
+    model.train(training)
+    return living.most
+
+
+class _Living(TorchDispatchMode):
+    """Adds up the storages that are alive, looked at after every operation."""
+
+    def __init__(self, known: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.known = {x.untyped_storage()._cdata for x in known}
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_quantized:
+                storage = x.untyped_storage()
+                if storage._cdata not in self.known:
+                    self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}
+        self.most = max(self.most, sum(size for _, size in self.alive.values()))
+        return out
+
+
+@torch.no_grad()
+def loss_of(learner: Learner, model: Transformer, batches: Sequence[Batch]) -> float:
+    """Return the loss of a model where another stands, in nats per target."""
+    other = Learner(model.eval(), learner.objective, learner.vocabulary)
+    total = count = 0.0
+    for batch in batches:
+        loss = other(batch)
+        total, count = total + float(loss.total), count + float(loss.count)
+    return total / max(1.0, count)

@@ -1,0 +1,189 @@
+"""A run as a server has it: its way from text to ids and back, and what it can be asked for."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kinfolk.core.errors import SpecError
+from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.data import Tokenizer
+from kinfolk.decoding.spelling import Spelling
+from kinfolk.family.recipe import Recipe
+from kinfolk.layers.heads.class_head import JudgingHead
+from kinfolk.models.model import Model, Transformer
+from kinfolk.objectives.corruption import Corruption
+from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.learner import Learner
+from kinfolk.train import folder
+from kinfolk.train.run import load_learner
+from kinfolk.use.onnx.folder import is_exported
+from kinfolk.use.predict.embedding import Embedder, embedder_of
+from kinfolk.use.predict.opening import Opened, judges, open_run
+from kinfolk.use.predict.predicting import predict
+from kinfolk.use.predict.rows import Row
+from kinfolk.use.serve.workers import OnnxWorker, TorchWorker, Worker
+
+ENGINES = ("torch", "onnx")
+
+
+@dataclasses.dataclass(eq=False)
+class Served:
+    """An opened run, or an export of one, which has graphs and no weights of its own.
+
+    engine: what runs exported graphs, where those are to write.
+    """
+
+    path: Path
+    name: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    kind: str
+    learner: Learner | None = None
+    engine: Any = None
+    created: int = 0
+
+    @classmethod
+    def open(cls, path: str | Path, engine: str = "torch", threads: int = 0) -> "Served":
+        """Open a run folder, or an export for onnxruntime; it goes by the name of its folder."""
+        path = Path(path)
+        name, tokenizer = path.resolve().name, path / folder.TOKENIZER
+        if is_exported(path):
+            if engine != "onnx":
+                raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
+            from kinfolk.use.onnx.opening import open_engine, recipe_of
+
+            graphs, created = open_engine(path, threads), int(tokenizer.stat().st_mtime)
+            recipe = recipe_of(path)
+            return cls(path, name, recipe, Tokenizer.load(tokenizer), graphs.about.kind, None, graphs, created)
+        recipe, learner = load_learner(path)
+        learner.eval()
+        about, created = folder.read(path), int((path / folder.RUN).stat().st_mtime)
+        made = cls(path, name, recipe, Tokenizer.load(tokenizer), str(about.get("kind", "")), learner, None, created)
+        if engine == "onnx" and made.writes:
+            from kinfolk.use.onnx.opening import open_engine
+
+            made.engine = open_engine(path, threads)
+        return made
+
+    @property
+    def spec(self) -> Model:
+        """The network's spec."""
+        return self.recipe.model
+
+    @property
+    def model(self) -> Transformer:
+        """The network; an export has none."""
+        if self.learner is None:
+            raise SpecError(f"{self.name}: an export has graphs to write with, and nothing to look into; serve the run")
+        return self.learner.model
+
+    @cached_property
+    def spelling(self) -> Spelling:
+        """Text to ids and back, sentinels included."""
+        return Spelling(self.tokenizer, self.recipe.objective.extra_ids)
+
+    @property
+    def writes(self) -> bool:
+        """Whether it continues texts."""
+        if self.learner is None:
+            return bool(self.engine.decodes)
+        judging = isinstance(self.learner.model.head, JudgingHead) or judges(self.recipe)
+        return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
+
+    @cached_property
+    def opened(self) -> Opened | None:
+        """What answers about the labels it was taught; None if it was taught none."""
+        if self.learner is None or not judges(self.recipe):
+            return None
+        opened = open_run(self.path)
+        if opened.picture is not None:
+            raise SpecError(f"{self.path}: judges pictures, and requests are texts; kin predict reads pictures")
+        return opened
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it tells classes apart."""
+        return self.opened is not None and self.opened.task in ("class", "classes")
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """What gives the vectors of texts."""
+        return embedder_of(self.path, self.recipe, self.model)
+
+    def limit(self, context: int) -> int:
+        """Return how many positions a text may have."""
+        own = self.engine.about.limit if self.learner is None else self.model.limit
+        return min(context, own or context)
+
+    @property
+    def generation(self) -> GenerationIds:
+        """What it begins, ends and pads with."""
+        found: GenerationIds = (self.engine if self.learner is None else self.learner.model).generation
+        return found
+
+    def source(self, ids: list[int]) -> list[int]:
+        """Return a source with the special tokens around it; the prompt of a decoder has none."""
+        if self.spec.topology != "encoder-decoder":
+            return ids
+        ends = isinstance(self.recipe.objective, Corruption) or self.kind == "pairs"
+        before, behind = self.tokenizer.source_frame or ([], [self.tokenizer.eos] if ends else [])
+        return [*before, *ids, *behind]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a prompt; an empty one is the beginning of a text."""
+        return self.source(self.spelling.encode(text)) or [self.generation.start_id]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids; what is no token of the tokenizer's has none."""
+        return self.spelling.decode([i for i in ids if i < self.spelling.end])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """How each token is written, no two alike: its text where that is its own, else its name in the vocabulary."""
+        found: list[str] = []
+        taken: set[str] = set()
+        for i in range(self.spec.vocab_size):
+            text = "" if i in self.tokenizer.special_ids else self.decode([i])
+            if not text or "\ufffd" in text or text in taken:
+                text = self.tokenizer.inner.id_to_token(i) or f"<{i}>"
+                text = f"<{i}>" if text in taken else text
+            taken.add(text)
+            found.append(text)
+        return found
+
+    def embed(self, texts: Sequence[Any]) -> tuple[list[list[float]], int]:
+        """Return a vector for each text, as `kin embed` does, and how many texts were too long."""
+        ids = [one for one in texts if not isinstance(one, str)]
+        if ids:
+            return self.embedder.of_rows([list(one) for one in ids]).tolist(), 0
+        vectors, n_cut = self.embedder.vectors(list(texts))
+        return vectors.tolist(), n_cut
+
+    def classify(self, texts: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return what it says of each text or pair of texts, as `kin predict` does."""
+        opened = self.opened
+        assert opened is not None
+        names = [opened.columns.text, opened.columns.second or "second"][: opened.n_texts]
+        opened = dataclasses.replace(opened, columns=dataclasses.replace(opened.columns, second=names[-1]))
+        rows = []
+        for i, one in enumerate(texts):
+            given = [one] if isinstance(one, str) else list(one)
+            if len(given) != opened.n_texts:
+                raise SpecError(f"input[{i}]: {self.name} judges {opened.n_texts} text(s) at once, got {len(given)}")
+            rows.append(Row("input", i, dict(zip(names, given, strict=True))))
+        return [{key: value for key, value in said.items() if key != "line"} for said in predict(opened, rows)]
+
+    def worker(self, context: int) -> Worker:
+        """Return who runs the model."""
+        if self.engine is not None:
+            return OnnxWorker(self.engine, self.spec.topology == "encoder-decoder", self.limit(context))
+        return TorchWorker(self.model, context)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device

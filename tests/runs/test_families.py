@@ -1,0 +1,281 @@
+"""Every importable family beside transformers: logits, token ids, greedy and beam search, export and reload."""
+
+import json
+import warnings
+
+import pytest
+import tokenizers
+import torch
+
+import kinfolk as kf
+from kinfolk.cli.main import main
+from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.core.rng import Rng
+from kinfolk.data import Batches, Tokenizer, open_data
+from kinfolk.objectives.sequence import SequenceToSequence
+from kinfolk.runs.huggingface.folder import FORMATS, load_formats, open_folder
+from kinfolk.train.run import vocabulary_of
+from tests.runs.hard_strings import hard_strings, sentences
+from tests.runs.test_parity import (
+    APART,
+    BERT,
+    BUCKETS,
+    DISTIL,
+    FUNNEL,
+    GPT,
+    ROUNDED,
+    SIDES,
+    SWITCH,
+    T5,
+    WINDOWS,
+    XLNET,
+    batch,
+    in_double,  # noqa: F401
+    ours,
+    same,
+    their_model,
+    theirs,
+)
+
+transformers = pytest.importorskip("transformers", reason="it is the other side of these tests")
+V = 300
+PIECE = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+ENDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+LOCAL = {"attn_layers": ["local", "local"], "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8}
+LOCAL |= {"feed_forward_size": 40, "is_decoder": True, "axial_pos_embds": False, "local_attn_chunk_length": 4}
+LOCAL |= {"max_position_embeddings": 32, "vocab_size": V, "eos_token_id": 1, "pad_token_id": 0}
+LOCAL |= {"hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0}
+CASES = {
+    "bert": ("BertForMaskedLM", BERT, "words"),
+    "distilbert": ("DistilBertForMaskedLM", DISTIL, "words"),
+    "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 24}, "words"),
+    "funnel": ("FunnelForMaskedLM", FUNNEL | {"block_sizes": [2, 1]}, "words"),
+    "albert": ("AlbertForMaskedLM", BERT | {"embedding_size": 5}, "albert"),
+    "roberta": ("RobertaForMaskedLM", BERT | ENDS, "bytes"),
+    "longformer": ("LongformerForMaskedLM", WINDOWS | ENDS, "bytes"),
+    "camembert": ("CamembertForMaskedLM", BERT | ENDS, "camembert"),
+    "deberta": ("DebertaForMaskedLM", APART, "deberta"),
+    "deberta-v2": ("DebertaV2ForMaskedLM", BUCKETS, "deberta-v2"),
+    "big_bird": ("BigBirdForMaskedLM", BERT | {"attention_type": "original_full"}, "big_bird"),
+    "xlnet": ("XLNetLMHeadModel", XLNET, "xlnet"),
+    "gpt2": ("GPT2LMHeadModel", GPT | {"bos_token_id": 0, "eos_token_id": 51, "pad_token_id": 1}, "gpt2"),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", GPT | {"eos_token_id": 7}, "letters"),
+    "reformer": ("ReformerModelWithLMHead", LOCAL, "reformer"),
+    "t5": ("T5ForConditionalGeneration", T5 | PIECE, "t5"),
+    "switch_transformers": ("SwitchTransformersForConditionalGeneration", SWITCH | PIECE, "t5"),
+    "bart": (
+        "BartForConditionalGeneration",
+        SIDES | ENDS | {"decoder_start_token_id": 2, "forced_eos_token_id": 2, "max_position_embeddings": 40},
+        "bytes",
+    ),
+    "marian": (
+        "MarianMTModel",
+        SIDES
+        | {"eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 1, "forced_eos_token_id": 0}
+        | {"max_position_embeddings": 40},
+        "whole",
+    ),
+}
+PICTURES = {"vit"}
+"""Families without text; tests/runs/test_parity.py holds them."""
+DECODERS = {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3_text", "smollm3", "gpt_neox", "phi"}
+"""Decoders after 2022; tests/runs/test_llama_formats.py holds their logits, gradients, text and export."""
+GENERATES = ["gpt2", "openai-gpt", "reformer", "t5", "switch_transformers", "bart", "marian"]
+BEAMS = [(1.0, False), (2.0, True), (0.0, "never"), (-1.0, False)]
+STOPPING = {False: "estimate", True: "full", "never": "never"}
+
+
+def trained(model, trainer, before, names):
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = before
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet() if "bytes" in names else []
+    specials = [name for name in names if name != "bytes"]
+    how = trainer(vocab_size=V, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(sentences(), how)
+    return json.loads(made.to_str())["model"]
+
+
+def byte_pairs(names):
+    level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made = trained(tokenizers.models.BPE(), tokenizers.trainers.BpeTrainer, level, ["bytes", *names])
+    return {"vocab": made["vocab"], "merges": [tuple(pair) for pair in made["merges"]]}
+
+
+def their_tokenizer(kind, folder):
+    """A tokenizer as transformers makes it, of each family's own class."""
+    if kind == "words":
+        letters = sorted({letter for line in sentences() for letter in line.casefold() if letter.strip()})
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+        words += ["hello", "world", "##ing", "run", "\u2028", "caf", "##é"]
+        return transformers.BertTokenizer(vocab={word: i for i, word in enumerate(dict.fromkeys(words))})
+    if kind in ("bytes", "whole"):
+        return transformers.RobertaTokenizer(**byte_pairs(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]))
+    if kind == "deberta":
+        return transformers.DebertaTokenizer(**byte_pairs(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]))
+    if kind == "gpt2":
+        return transformers.GPT2Tokenizer(
+            **byte_pairs(["<BOS>", "<PAD>"]), bos_token="<BOS>", eos_token="3", unk_token="<BOS>"
+        )
+    if kind == "letters":
+        split = tokenizers.pre_tokenizers.BertPreTokenizer()
+        model = tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
+        trainer = lambda **how: tokenizers.trainers.BpeTrainer(end_of_word_suffix="</w>", **how)  # noqa: E731
+        made = trained(model, trainer, split, ["<unk>"])
+        return transformers.OpenAIGPTTokenizer(vocab=made["vocab"], merges=[tuple(pair) for pair in made["merges"]])
+    pieces = pytest.importorskip("tests.runs.test_sentencepiece", reason="sentencepiece trains these files")
+    name, algorithm, options = pieces.FAMILIES[kind]
+    pieces.trained(folder / name, algorithm, "nmt_nfkc", **options)
+    (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+def same_ids(ours, inner, theirs):
+    """Both with the special tokens around a text and without; an empty text too."""
+    for text in hard_strings():
+        assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"], ascii(text)
+        assert inner.encode(text).ids == theirs(text)["input_ids"], ascii(text)
+
+
+def told(original, tokenizer):
+    """Prompts of a generating model: two sources of unequal lengths, or one text."""
+    pairs = original.config.is_encoder_decoder
+    texts = ["Hello world, running", "the café"] if pairs else ["Hello the world"]
+    return [tokenizer(text)["input_ids"] for text in texts]
+
+
+def written(model, rows, n, **how):
+    """What transformers writes, without what is behind an end."""
+    width = max(map(len, rows))
+    tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
+        found = model.generate(tokens, attention_mask=mask, max_new_tokens=n, do_sample=False, **how).tolist()
+    stops = model.generation_config.eos_token_id
+    stops = stops if isinstance(stops, list) else [stops]
+    begun = 1 if model.config.is_encoder_decoder else width
+    ends = [next((i + 1 for i, t in enumerate(row) if i >= begun and t in stops), len(row)) for row in found]
+    return [row[:end] for row, end in zip(found, ends, strict=True)]
+
+
+def same_texts(original, model, rows, n=7):
+    assert kf.generate(model, rows, n, greedy=True) == written(original, rows, n)
+    for penalty, early in BEAMS:
+        how = {"length_penalty": penalty, "length_norm": "tokens", "early_stopping": STOPPING[early]}
+        wanted = written(original, rows, n, num_beams=3, length_penalty=penalty, early_stopping=early)
+        assert kf.generate(model, rows, n, beams=3, **how) == wanted, (penalty, early)
+
+
+def made(case, folder):
+    """A small checkpoint with random weights and its tokenizer."""
+    folder.mkdir()
+    name, numbers, kind = CASES[case]
+    tokenizer = their_tokenizer(kind, folder)
+    n = max(len(tokenizer), tokenizer.vocab_size, V if kind == "t5" else 0)
+    original = their_model(name, numbers | {"vocab_size": n})
+    for file in folder.iterdir():
+        file.unlink()
+    if case in GENERATES:
+        # a token that it does write ends its texts
+        if hasattr(original, "lm_head") and case == "reformer":
+            torch.nn.init.zeros_(original.lm_head.bias)
+        text = written(original, told(original, tokenizer)[:1], 6)[0]
+        original.generation_config.eos_token_id = [text[-2], original.config.eos_token_id]
+        original.generation_config.pad_token_id = original.config.pad_token_id or 0
+    original.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return original, tokenizer
+
+
+def by_command(run, original, rows, capsys):
+    """What `kin generate` writes after the same text, and after none."""
+    pairs = original.config.is_encoder_decoder
+    start = [original.config.bos_token_id if not pairs and original.config.bos_token_id is not None else 1]
+    for text, row in (("Hello world, running" if pairs else "Hello the world", rows[0]), ("", None)):
+        if row is None and pairs:
+            continue
+        capsys.readouterr()
+        assert main(["generate", str(run), "--prompt", text, "--greedy", "--max-new", "5", "--json"]) == 0
+        ids = json.loads(capsys.readouterr().out)["ids"]
+        if row is None:
+            row = ids[:1]
+            assert row == start or original.config.bos_token_id is None
+        assert ids == written(original, [row], 5)[0]
+
+
+@pytest.mark.parametrize("case", ["bart", "gpt2", "t5"])
+def test_tokens_are_forced_and_suppressed_as_in_transformers(case, tmp_path):
+    original, tokenizer = made(case, tmp_path / "theirs")
+    rows = told(original, tokenizer)
+    usual = written(original, rows, 6)[0]
+    how, own = original.generation_config, GenerationIds
+    how.forced_eos_token_id, how.suppress_tokens = 9, [usual[-1], 11]
+    how.forced_bos_token_id, how.begin_suppress_tokens = (8, [usual[-2]]) if case == "bart" else (None, [13])
+    original.save_pretrained(tmp_path / "theirs")
+    model = open_folder(tmp_path / "theirs").model
+    assert model.generation.suppressed_ids == (usual[-1], 11)
+    same_texts(original, model, rows)
+    assert written(original, rows, 6)[0] != usual
+    assert kf.generate(model, rows, 9, greedy=True, no_repeat_ngram=2) == written(
+        original, rows, 9, no_repeat_ngram_size=2
+    )
+    assert kf.generate(model, rows, 9, greedy=True) != written(original, rows, 9, no_repeat_ngram_size=2)
+    # saved and loaded, the model still knows
+    kf.save(model, tmp_path / "saved")
+    assert kf.load(tmp_path / "saved").generation == model.generation != own()
+
+
+@pytest.mark.parametrize("case", ["t5", "bart", "marian"])
+def test_fine_tuning_begins_as_generation_does(case, tmp_path):
+    original, tokenizer = made(case, tmp_path / "theirs")
+    assert main(["import", str(tmp_path / "theirs"), "--out", str(tmp_path / "run")]) == 0
+    pairs = [("Hello world", "the café"), ("running", "of the world")]
+    (tmp_path / "pairs.tsv").write_text("a\tb\n" + "".join(f"{a}\t{b}\n" for a, b in pairs * 20), encoding="utf-8")
+    file = tmp_path / "run" / "tokenizer.json"
+    data = open_data(f"pairs:source=a,target=b:{tmp_path / 'pairs.tsv'}", tokenizer=str(file), cache=tmp_path / "cache")
+    read = Batches(split=data.split("train"), batch_size=4, length=32, shuffle=False).at(0)
+    model = kf.load(tmp_path / "run")
+    assert set(read.tokens[:, 0].tolist()) == {model.generation.start_id} == {original.config.decoder_start_token_id}
+    wanted = [tokenizer(a)["input_ids"] for a, _ in pairs]
+    for i in range(len(read)):
+        assert read.source[i][read.source_keep[i]].tolist() in wanted
+        assert int(read.tokens[i][read.keep[i]][-1]) in model.generation.stop_ids
+    prepared = SequenceToSequence().prepare(read, Rng(0), vocabulary_of(Tokenizer.load(file)))
+    assert set(prepared.tokens[:, 0].tolist()) == {model.generation.start_id}
+
+
+def test_no_family_is_missing():
+    load_formats()
+    assert {*CASES, *PICTURES, *DECODERS} == set(FORMATS)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  # noqa: F811
+    original, tokenizer = made(case, tmp_path / "theirs")
+    imported = open_folder(tmp_path / "theirs")
+    tokens, keep = batch()
+    keep = torch.ones_like(keep) if case in ("funnel", "xlnet", "reformer") else keep
+    tokens = tokens[:, :16] if case == "reformer" else tokens  # whole chunks
+    keep = keep[:, : tokens.shape[1]]
+    with torch.random.fork_rng(devices=[]):
+        wanted = theirs(original, tokens, keep)
+    atol = ROUNDED.get(case, 1e-5 if case in ("funnel", "longformer", "switch_transformers") else 1e-9)
+    same(ours(imported.model, tokens, keep), wanted, keep, atol)
+    same_ids(imported.own_tokenizer(), open_folder(tmp_path / "theirs").tokenizer, tokenizer)
+    rows = told(original, tokenizer) if case in GENERATES else []
+    if rows:
+        same_texts(original, imported.model, rows)
+    run, again = tmp_path / "run", tmp_path / "again"
+    assert main(["import", str(tmp_path / "theirs"), "--out", str(run)]) == 0
+    assert main(["export", str(run), "--to", "hf", "--out", str(again)]) == 0, capsys.readouterr().err
+    with warnings.catch_warnings(action="ignore"):
+        auto = transformers.AutoTokenizer.from_pretrained(again)
+        back = type(original).from_pretrained(again, dtype=torch.float64).double().eval()
+    same_ids(Tokenizer.load(run / "tokenizer.json"), open_folder(again).tokenizer, auto)
+    for text in hard_strings():
+        assert auto(text)["input_ids"] == tokenizer(text)["input_ids"], ascii(text)
+    with torch.random.fork_rng(devices=[]):
+        same(theirs(back, tokens, keep), wanted, keep, max(atol, 1e-6))
+    if rows:
+        assert written(back, rows, 7) == written(original, rows, 7)
+        assert kf.generate(kf.load(run), rows, 7, greedy=True) == written(original, rows, 7)
+        by_command(run, original, rows, capsys)

@@ -1,0 +1,39 @@
+"""Small models away from their beginning, exported once for all tests."""
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+
+import kinfolk as kf
+from kinfolk.use.onnx.engine import Engine
+from kinfolk.use.onnx.export import to_onnx
+from tests.family.test_relatives import numbers
+
+
+@functools.cache
+def toy(name, **changes):
+    """Return a model of one layer whose biases are not zero and whose gains are not one."""
+    recipe = kf.relative(name, size="tiny", **numbers(name, n_layers=1, **changes))
+    m, draw = kf.build(recipe, seed=1).eval(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in m.parameters():
+            p += 0.05 * torch.randn(p.shape, generator=draw)
+    return m
+
+
+@functools.cache
+def exported(name):
+    """Return the folder of its graphs."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    to_onnx(toy(name), folder / "graphs")
+    return folder / "graphs"
+
+
+@functools.cache
+def engine(name):
+    return Engine(exported(name), threads=1)
