@@ -126,13 +126,15 @@ def test_a_plugin_runs_when_its_hash_is_allowed_and_only_with_that_content(stran
     assert list(stranger.parent.rglob(MARK))
 
 
-def test_naming_the_plugin_opens_the_run_if_the_hash_is_the_recorded_one(stranger, capsys):
+def test_naming_the_plugin_opens_the_run_if_the_hash_is_the_recorded_one(stranger, capsys, monkeypatch):
     assert main(["generate", ".", "--prompt", "a", "--max-new", "1", "--plugin", "evil.py"]) == 0
     assert (stranger / MARK).exists()
     capsys.readouterr()
     other = stranger.parent / "evil.py"
     other.write_text("x = 1\n")
+    # as in a process of its own, which has loaded and inherited nothing
     plugins._loaded.clear()
+    monkeypatch.setenv(plugins.VARIABLE, "")
     assert main(["generate", ".", "--prompt", "a", "--plugin", str(other)]) == 2
     assert "and the file of --plugin has" in capsys.readouterr().err
     assert main(["resume", ".", "--accept-changes", "--plugin", str(other)]) in (0, 1, 2)
