@@ -1,18 +1,14 @@
 """A comparison as a whole: who took part, how it was run, and what came of it. What `kf.compare` returns."""
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.contests.outcome import Outcome, write_json
+from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
-from kinfolk.contests.results import Row, rows, to_csv
+from kinfolk.contests.results import Row, rows
 from kinfolk.family.tables import table
-from kinfolk.train import durable
-
-RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,17 +81,3 @@ class Comparison:
             "contestants": [dataclasses.asdict(card) for card in self.cards],
             "trials": [dataclasses.asdict(o) for trials in self.outcomes.values() for o in trials],
         } | ({"published": dataclasses.asdict(published)} if published else {})
-
-    def write(self) -> Path:
-        """Write `results.json`, `results.csv` and `report.html`; return the path of the report.
-
-        A comparison of a table's rows also has `published.csv`.
-        """
-        from kinfolk.contests.report import render
-
-        write_json(self.folder / RESULTS, json.loads(json.dumps(self.to_plain())))
-        durable.write(self.folder / TABLE, to_csv(self.rows))
-        if published := self.beside:
-            durable.write(self.folder / PUBLISHED, published.to_csv())
-        durable.write(self.folder / REPORT, render(self))
-        return self.folder / REPORT

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from kinfolk.contests import devices, facts, plan, trial
 from kinfolk.contests.comparison import Comparison
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import DONE, KEPT, Outcome
 from kinfolk.contests.plan import Entrant, Plan, slug
-from kinfolk.contests.schedule import Job, lock, run_all
+from kinfolk.contests.report.files import write
+from kinfolk.contests.schedule import lock, run_all
 from kinfolk.contests.screen import Screen
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
@@ -38,10 +40,10 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
             contest.calibrate()
             contest.train()
         except KeyboardInterrupt:
-            contest.result().write()
+            write(contest.result())
             raise
         result = contest.result()
-        result.write()
+        write(result)
         return result
 
 

@@ -4,12 +4,12 @@ Knows nothing of Transformers: a job is a folder and a command that leaves `resu
 """
 
 import contextlib
-import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.contests.process import Child, explain
 from kinfolk.contests.screen import Screen
@@ -20,26 +20,6 @@ LOOK_EVERY = 0.2
 
 SAVING = 30.0
 """Seconds a child may take to save when it is asked to stop."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
-    """What to run where. `weight` is its share of the work ahead, `limit` the seconds after which it is stopped."""
-
-    name: str
-    seed: int
-    key: str
-    folder: Path
-    command: Sequence[str]
-    threads: int
-    weight: float = 1.0
-    limit: float | None = None
-    progress: Callable[[], float] = lambda: 0.0
-
-    @property
-    def label(self) -> str:
-        """How the job is called on screen."""
-        return f"{self.name} · seed {self.seed}"
 
 
 def run_all(

@@ -2,17 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich.live import Live
 from rich.table import Table
 
 from kinfolk.contests.budget import duration
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import DONE, Outcome
 from kinfolk.core.console import Console
-
-if TYPE_CHECKING:
-    from kinfolk.contests.schedule import Job
 
 BAR = 24
 
@@ -42,19 +39,19 @@ class Screen:
         """Say one thing above the bars."""
         self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
-    def started(self, job: "Job") -> None:
+    def started(self, job: Job) -> None:
         """Say that a job begins, where no bar would show it; what an earlier run did of it is not this run's work."""
         self._found += job.weight * job.progress()
         if not self._live:
             self.note(f"[{self.ended}/{self.total}] {job.label} begins")
 
-    def finished(self, job: "Job", outcome: Outcome) -> None:
+    def finished(self, job: Job, outcome: Outcome) -> None:
         """Say how a job ended."""
         self.ended += 1
         self._worked += job.weight
         self.note(f"[{self.ended}/{self.total}] {job.label}: {summary(outcome)}")
 
-    def update(self, running: Sequence[tuple["Job", float]]) -> None:
+    def update(self, running: Sequence[tuple[Job, float]]) -> None:
         """Redraw the bars."""
         if not self._live:
             return

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from kinfolk.contests.arena import NOT_COMPARABLE, PAPER
 from kinfolk.contests.report.suite import costs, published, scores
-from kinfolk.contests.suite import SuiteResult
+from kinfolk.contests.suite_result import SuiteResult
 from kinfolk.core.console import Console
 
 

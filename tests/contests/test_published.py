@@ -13,7 +13,8 @@ from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.contestants import gather_rows
 from kinfolk.contests.published import EQUAL, FAILS, HOLDS, UNCLEAR, spearman
 from kinfolk.contests.published_table import show_beside, show_rows
-from kinfolk.contests.report import render
+from kinfolk.contests.report.files import write
+from kinfolk.contests.report.page import render
 from kinfolk.contests.settings import Settings
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import table
@@ -100,7 +101,7 @@ def test_the_same_in_every_form(tmp_path: Path) -> None:
     page = render(made)
     assert 'id="published"' in page
     assert "Evolved Transformer: not available: not there yet" in page
-    made.write()
+    write(made)
     rows = list(csv.DictReader((tmp_path / "published.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["name"] for row in rows] == [*LOSSES, "Evolved Transformer"]
     assert (rows[4]["final_published"], rows[4]["holds"], rows[-1]["unavailable"]) == ("-0.046", "yes", "not there yet")

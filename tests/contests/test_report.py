@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.report import render
+from kinfolk.contests.report.page import render
 from kinfolk.report.html import Html, embed, join, tag
 from tests.contests.made_up import NASTY, comparison
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from kinfolk.contests.facts import ended
 from kinfolk.contests.outcome import CRASHED, Outcome
+from kinfolk.contests.report.files import write
 from kinfolk.contests.results import Group, early, group, rows, to_csv
 from kinfolk.contests.screen import summary
 from kinfolk.contests.table import CUT, cells, memory, notes, show
@@ -106,7 +107,7 @@ def test_early_is_the_first_validation_after_a_tenth() -> None:
 
 def test_csv_and_json_say_the_same(tmp_path: Path) -> None:
     made = comparison(tmp_path)
-    made.write()
+    write(made)
     read = list(csv.DictReader(io.StringIO((tmp_path / "results.csv").read_text())))
     plain = json.loads((tmp_path / "results.json").read_text())
     assert [line["name"] for line in read] == [row["name"] for row in plain["rows"]]

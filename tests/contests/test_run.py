@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from kinfolk.contests import plan, run
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, Outcome, Point
-from kinfolk.contests.schedule import Job
 from kinfolk.contests.settings import Settings
 from kinfolk.models.cost import ModelCost
 

@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 from kinfolk.contests import devices, schedule
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DONE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.contests.process import explain, last_lines
-from kinfolk.contests.schedule import Job, lock, run_all
+from kinfolk.contests.schedule import lock, run_all
 from kinfolk.contests.screen import Screen
 from kinfolk.core.errors import KinfolkError
 

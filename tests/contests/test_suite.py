@@ -12,10 +12,11 @@ from rich.console import Console
 
 from kinfolk.cli.main import main
 from kinfolk.contests import arena, run, suite_table
+from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DONE, Outcome, Point
-from kinfolk.contests.schedule import Job
 from kinfolk.contests.settings import Settings
-from kinfolk.contests.suite import SuiteResult, majority, run_suite
+from kinfolk.contests.suite import majority, run_suite
+from kinfolk.contests.suite_result import SuiteResult
 from kinfolk.core.errors import SpecError
 from kinfolk.data import open_data
 

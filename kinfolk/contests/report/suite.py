@@ -2,14 +2,25 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
-from kinfolk.contests.suite import Standing, SuiteResult
+from kinfolk.contests.outcome import write_json
+from kinfolk.contests.suite_result import Standing, SuiteResult
 from kinfolk.contests.table import memory
 from kinfolk.report.html import Html, asset, join, page, tag
+from kinfolk.train import durable
 
 WIDE, HIGH, EDGE = 720, 380, 56
 COLOURS = 8
+
+
+def write(result: SuiteResult) -> Path:
+    """Write `results.json`, `results.csv` and `report.html`; return the path of the report."""
+    write_json(result.folder / "results.json", result.to_plain())
+    durable.write(result.folder / "results.csv", result.to_csv())
+    durable.write(result.folder / "report.html", render(result))
+    return result.folder / "report.html"
 
 
 def render(result: SuiteResult) -> str:
