@@ -1,13 +1,15 @@
 """A comparison as a whole: who took part, how it was run, and what came of it. What `kf.compare` returns."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kinfolk.contests.evidence import Battery, Branch, Limits, Protocol, RateCurve, Sizes
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
-from kinfolk.contests.results import Row, rows
+from kinfolk.contests.results import Row, interval_of, limits, rows
 from kinfolk.family.tables import table
 
 
@@ -31,6 +33,7 @@ class Card:
     spec: str = ""
     steps: int = 0
     params: int = 0
+    core_params: int = 0
     flops_per_token: float = 0.0
     train_flops_per_token: float = 0.0
     problem: str = ""
@@ -40,6 +43,10 @@ class Card:
 class Comparison:
     """Contestants, their outcomes by name, and the facts of the run (command, budget, data, versions, machine).
 
+    outcomes: the trials that the verdict is on; as_is: those at the recipes' own rates, where rates were tuned;
+    searched: those of the search for rates, by contestant. All have their contestant's name.
+    protocol: how contestants were matched, tuned, judged. rates, branches, battery: by contestant; sizes: the same
+    comparison at several sizes. See `kinfolk.contests.evidence`; all may be empty.
     table: the published table whose rows the contestants are; unavailable: rows that could not be run, and why.
     """
 
@@ -50,14 +57,45 @@ class Comparison:
     outcomes: Mapping[str, tuple[Outcome, ...]]
     table: str = ""
     unavailable: tuple[tuple[str, str], ...] = ()
+    protocol: Protocol = dataclasses.field(default_factory=Protocol)
+    as_is: Mapping[str, tuple[Outcome, ...]] = dataclasses.field(default_factory=dict)
+    searched: Mapping[str, tuple[Outcome, ...]] = dataclasses.field(default_factory=dict)
+    rates: Mapping[str, RateCurve] = dataclasses.field(default_factory=dict)
+    branches: Mapping[str, tuple[Branch, ...]] = dataclasses.field(default_factory=dict)
+    battery: Mapping[str, Battery] = dataclasses.field(default_factory=dict)
+    sizes: Sizes | None = None
 
-    @property
+    @functools.cached_property
     def rows(self) -> list[Row]:
         """The table: one row per contestant, best first within each measure."""
         costs = {card.name: (card.params, card.flops_per_token) for card in self.cards}
-        table = rows({card.name: self.outcomes.get(card.name, ()) for card in self.cards}, costs)
-        extra = {card.name: [card.problem, card.matched] for card in self.cards}
-        return [dataclasses.replace(row, note="; ".join(filter(None, (*extra[row.name], row.note)))) for row in table]
+        outcomes = {card.name: self.outcomes.get(card.name, ()) for card in self.cards}
+        table = rows(outcomes, costs, self.protocol.against, self.protocol.looks)
+        cards = {card.name: card for card in self.cards}
+        return [self._completed(row, cards[row.name]) for row in table]
+
+    @property
+    def limits(self) -> list[Limits]:
+        """What the seeds can and cannot show, for each measure."""
+        return limits(self.rows)
+
+    def _completed(self, row: Row, card: Card) -> Row:
+        """Add what is known besides the trials that are ranked."""
+        own = [o.scores[row.measure] for o in self.as_is.get(row.name, ()) if o.done and row.measure in o.scores]
+        around = interval_of(own) or (None, None)
+        rates = self.rates.get(row.name)
+        return dataclasses.replace(
+            row,
+            note="; ".join(filter(None, (card.problem, card.matched, row.note))),
+            core_params=card.core_params,
+            as_is=sum(own) / len(own) if own else None,
+            as_is_low=around[0],
+            as_is_high=around[1],
+            lr=rates.chosen if rates else None,
+            rates=rates,
+            branches=self.branches.get(row.name, ()),
+            battery=self.battery.get(row.name),
+        )
 
     @property
     def best(self) -> str | None:
@@ -77,7 +115,12 @@ class Comparison:
         return {
             "title": self.title,
             "facts": dict(self.facts),
+            "protocol": dataclasses.asdict(self.protocol),
             "rows": [dataclasses.asdict(row) for row in self.rows],
+            "limits": [dataclasses.asdict(found) for found in self.limits],
             "contestants": [dataclasses.asdict(card) for card in self.cards],
             "trials": [dataclasses.asdict(o) for trials in self.outcomes.values() for o in trials],
+            "as_is": [dataclasses.asdict(o) for trials in self.as_is.values() for o in trials],
+            "searched": [dataclasses.asdict(o) for trials in self.searched.values() for o in trials],
+            "sizes": None if self.sizes is None else dataclasses.asdict(self.sizes),
         } | ({"published": dataclasses.asdict(published)} if published else {})

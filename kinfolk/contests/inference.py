@@ -213,36 +213,57 @@ def judge(
 def _tests(
     names: Sequence[str], table: Floats, against: str, looks: tuple[int, ...], level: float
 ) -> dict[str, dict[str, Any]]:
-    """Return what the test says of each contestant, as fields of `Standing`."""
-    fit, seeds, k = estimate(table), table.shape[1], len(names)
-    reference = names.index(against) if against else int(fit.mean.argmin())
+    """Return what the test says of each contestant, as fields of `Standing`.
+
+    Intervals hold at all looks together, so what an earlier look excluded stays excluded: the interval is the
+    intersection over the looks so far, and a contestant that was told apart needs no further seeds.
+    """
+    seeds, k = table.shape[1], len(names)
     # seeds come in rounds: the look that has as many seeds as this comparison, or the next one
-    look = next((at for at, n in enumerate(looks) if n >= seeds), len(looks) - 1)
-    bound = critical(k, looks, bool(against), level)[look]
-    error = fit.variance / fit.count
+    last = next((at for at, n in enumerate(looks) if n >= seeds), len(looks) - 1)
+    fit = estimate(table)
+    reference = names.index(against) if against else int(fit.mean.argmin())
+    bounds = critical(k, looks, bool(against), level)
     chances = _chances(fit)
-    said: dict[str, dict[str, Any]] = {}
-    for i, name in enumerate(names):
-        gap = float(fit.mean[i] - fit.mean[reference])
-        width = 0.0 if i == reference else math.sqrt(error[i] + error[reference])
-        t = abs(gap) / width if width else math.inf if gap else 0.0
-        said[name] = {
+    low, high, p = np.full(k, -np.inf), np.full(k, np.inf), np.ones(k)
+    for look in range(last + 1):
+        n = seeds if look == last else looks[look]
+        gap, width = _differences(fit if look == last else estimate(table[:, :n]), reference)
+        low, high = np.maximum(low, gap - bounds[look] * width), np.minimum(high, gap + bounds[look] * width)
+        for i in range(k):
+            t = abs(gap[i]) / width[i] if width[i] else math.inf if gap[i] else 0.0
+            p[i] = min(p[i], p_value(t, k, looks, look, bool(against)))
+    gap, width = _differences(fit, reference)
+    # two looks may exclude each other's interval by chance: then the last one, with all seeds, is shown
+    empty = (low > gap) | (high < gap)
+    low, high = np.where(empty, gap - bounds[last] * width, low), np.where(empty, gap + bounds[last] * width, high)
+    return {
+        name: {
             "fitted": float(fit.mean[i]),
             "noise": math.sqrt(fit.variance[i]),
-            "difference": gap,
-            "low": gap - bound * width,
-            "high": gap + bound * width,
-            "p": None if i == reference else p_value(t, k, looks, look, bool(against)),
+            "difference": float(gap[i]),
+            "low": float(low[i]),
+            "high": float(high[i]),
+            "p": None if i == reference else float(p[i]),
             "chance": float(chances[i]),
-            "verdict": _verdict(i == reference, bool(against), gap, bound * width),
+            "verdict": _verdict(i == reference, bool(against), float(gap[i]), float(low[i]), float(high[i])),
         }
-    return said
+        for i, name in enumerate(names)
+    }
 
 
-def _verdict(own: bool, named: bool, gap: float, reach: float) -> str:
+def _differences(fit: Estimate, reference: int) -> tuple[Floats, Floats]:
+    """Return the difference of every contestant to the reference, and its standard error."""
+    error = fit.variance / np.maximum(fit.count, 1)
+    width = np.sqrt(error + error[reference])
+    width[reference] = 0.0
+    return fit.mean - fit.mean[reference], width
+
+
+def _verdict(own: bool, named: bool, gap: float, low: float, high: float) -> str:
     if own:
         return UNTESTED if named else BEST
-    if abs(gap) <= reach or gap == 0:
+    if low <= 0 <= high or gap == 0:
         return OPEN
     return WORSE if gap > 0 else BETTER
 
@@ -254,3 +275,22 @@ def _chances(fit: Estimate, samples: int = 20000) -> Floats:
     degrees = max(float(fit.count.mean()) - 1, 1.0) * (1 + max(len(fit.mean) - 2, 0) / 2)
     draws = rng.standard_t(degrees, (samples, len(fit.mean))) * np.sqrt(fit.variance / fit.count) + fit.mean
     return np.asarray(np.bincount(draws.argmin(1), minlength=len(fit.mean)) / samples)
+
+
+def t_quantile(p: float, degrees: float) -> float:
+    """Return the quantile of Student's t for p above one half, by bisection on its integrated density."""
+    scale = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(degrees * math.pi)
+
+    def above(x: float) -> float:
+        # with u = tan(angle) the tail of the density is a smooth integrand on a finite interval
+        angle = np.linspace(0.0, math.atan(x / math.sqrt(degrees)), 4001)
+        density = np.cos(angle) ** (degrees - 1) * math.sqrt(degrees)
+        return 0.5 + scale * float(((density[1:] + density[:-1]) / 2 * np.diff(angle)).sum())
+
+    low, high = 0.0, 1.0
+    while above(high) < p:
+        low, high = high, 2 * high
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if above(middle) < p else (low, middle)
+    return (low + high) / 2

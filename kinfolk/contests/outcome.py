@@ -38,6 +38,7 @@ class Outcome:
     neighbours: trials that ran beside this one, on average over its life.
     bytes_per_token: of the validation text, to turn nats per token into bits per byte; 0 when unknown.
     curve: validations, the last one after the last step.
+    test: scores of the last weights on the split that judges, where that is another than the curve's.
     special: what the relative is built around, by layer: see `kinfolk.train.special`.
     """
 
@@ -60,7 +61,13 @@ class Outcome:
     neighbours: float = 0.0
     bytes_per_token: float = 0.0
     curve: tuple[Point, ...] = ()
+    test: dict[str, float] = dataclasses.field(default_factory=dict)
     special: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What a verdict is on: the scores on the split that judges, or the last validation where that is the same."""
+        return self.test or (self.curve[-1].valid if self.curve else {})
 
     @property
     def done(self) -> bool:

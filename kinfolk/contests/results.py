@@ -14,15 +14,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.inference import OPEN, WORSE, Standing, judge
+from kinfolk.contests.evidence import Battery, Branch, Limits, RateCurve, Speedup
+from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, judge, t_quantile
 from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.outcome import Outcome
 
 EARLY = 0.1
 """The early loss is that of the first validation after this share of the steps."""
 
-MARKS = {WORSE: "*", OPEN: "≈"}
-"""Beside a rank: worse than the first of its group; not told apart from it."""
+MARKS = {WORSE: "*", OPEN: "≈", BETTER: "+"}
+"""Beside a rank: worse than the reference (the first of the group, or a named baseline), not told apart, better."""
+
+NESTED = ("rates", "speedup", "branches", "battery")
+"""Fields of a row that a CSV cannot hold; `results.json` has them."""
 
 SEQUENTIAL = ("next-token", "continuation", "target-token")
 """Measures that predict a text from what stands before it, so that they are code lengths: bits per byte."""
@@ -32,14 +36,20 @@ SEQUENTIAL = ("next-token", "continuation", "target-token")
 class Row:
     """One contestant in the table. Numbers are means over the seeds that finished, memory is the largest.
 
+    core_params: parameters without embedding and output layer, which `--match params` makes equal.
     measure: what `early` and `final` are the loss of, in nats per target, or a share of right answers; ranks compare
         within it.
+    final, final_low, final_high: the score that is ranked (at the tuned rate, on the split that judges), and the
+        interval of its mean over seeds. as_is, …: the same at the recipe's own rate; None where nothing was tuned.
     spread: sample standard deviation of `final` over seeds. mark, p, difference, low, high, chance, noise: beside the
-        first of the group, see `kinfolk.contests.inference.Standing`.
+        reference, see `kinfolk.contests.inference.Standing`.
+    lr: the learning rate of `final`; rates: how it was chosen. speedup, branches, battery: see
+        `kinfolk.contests.evidence`.
     peak_bytes: of the accelerator, where they were trained `on_device`; otherwise of the process.
     growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
+    epochs: how often a trial saw the training data.
     seeds, failed: trials with and without a result; cut_short: those with one that the clock ended before their last
-        step; note: what a reader must know besides.
+        step. flags: what is unusual, in short words (`kinfolk.contests.flags`); note: what a reader must know besides.
     """
 
     name: str
@@ -70,6 +80,19 @@ class Row:
     failed: int = 0
     cut_short: int = 0
     note: str = ""
+    core_params: int = 0
+    final_low: float | None = None
+    final_high: float | None = None
+    as_is: float | None = None
+    as_is_low: float | None = None
+    as_is_high: float | None = None
+    lr: float | None = None
+    epochs: float | None = None
+    flags: tuple[str, ...] = ()
+    rates: RateCurve | None = None
+    speedup: Speedup | None = None
+    branches: tuple[Branch, ...] = ()
+    battery: Battery | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,15 +124,21 @@ def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
     return groups
 
 
-def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[int, float]]) -> list[Row]:
+def rows(
+    outcomes: Mapping[str, Sequence[Outcome]],
+    costs: Mapping[str, tuple[int, float]],
+    against: str = "",
+    looks: tuple[int, ...] = (),
+) -> list[Row]:
     """Make the table, best first within each group, those without a result last.
 
     costs: parameters and operations per token of each contestant, as known before any trial.
+    against, looks: the named baseline and the numbers of seeds at which verdicts are taken, see `judge`.
     """
     groups = group(outcomes)
     made: list[Row] = []
     for found in groups:
-        for place in standings(found, outcomes):
+        for place in standings(found, outcomes, against, looks):
             made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
     scored = {row.name for row in made}
     made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
@@ -120,16 +149,59 @@ def rows(outcomes: Mapping[str, Sequence[Outcome]], costs: Mapping[str, tuple[in
     return made
 
 
-def standings(found: Group, outcomes: Mapping[str, Sequence[Outcome]]) -> list[Standing]:
-    """Judge a group of contestants by the measure they share."""
+def standings(
+    found: Group, outcomes: Mapping[str, Sequence[Outcome]], against: str = "", looks: tuple[int, ...] = ()
+) -> list[Standing]:
+    """Judge a group of contestants by the measure they share, against a baseline if that is one of them."""
     scores = aligned(found.measure, {name: outcomes[name] for name in found.names})
-    return judge(scores, higher=higher_is_better(found.measure))
+    named = against if against in found.names else ""
+    return judge(scores, higher=higher_is_better(found.measure), against=named, looks=looks)
+
+
+def limits(table: Sequence[Row]) -> list[Limits]:
+    """Say what the seeds of each group can and cannot show."""
+    found = []
+    for measure in dict.fromkeys(row.measure for row in table if row.p is not None):
+        group = [row for row in table if row.measure == measure and row.noise is not None]
+        tested = [row for row in group if row.p is not None]
+        reference = next((row.name for row in group if row.p is None), "")
+        reach = [(row.high - row.low) / 2 for row in tested if row.high is not None and row.low is not None]
+        found.append(
+            Limits(
+                measure=measure,
+                reference=reference,
+                seeds=max(row.seeds for row in group),
+                noise=statistics.median(row.noise for row in group if row.noise is not None),
+                smallest=statistics.median(reach),
+                open=tuple((reference, row.name) for row in tested if row.mark == MARKS[OPEN]),
+                needed=_needed(tested),
+            )
+        )
+    return found
+
+
+def _needed(tested: Sequence[Row]) -> int | None:
+    """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
+    waiting = (
+        math.ceil(row.seeds * ((row.high - row.low) / 2 / row.difference) ** 2)
+        for row in tested
+        if row.mark == MARKS[OPEN] and row.difference and row.high is not None and row.low is not None
+    )
+    return min(waiting, default=None)
+
+
+def interval_of(scores: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval of a mean over seeds by Student's t; None with fewer than two."""
+    if len(scores) < 2:
+        return None
+    reach = t_quantile(1 - LEVEL / 2, len(scores) - 1) * statistics.stdev(scores) / math.sqrt(len(scores))
+    return statistics.fmean(scores) - reach, statistics.fmean(scores) + reach
 
 
 def aligned(measure: str, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[float]]:
     """Return the last score of every contestant by seed, in one order of seeds; NaN where a trial has none."""
     ends = {
-        name: {o.seed: o.curve[-1].valid[measure] for o in _done(trials) if measure in o.curve[-1].valid}
+        name: {o.seed: o.scores[measure] for o in _done(trials) if measure in o.scores}
         for name, trials in outcomes.items()
     }
     seeds = sorted({seed for row in ends.values() for seed in row})
@@ -145,10 +217,15 @@ def early(outcome: Outcome, measure: str) -> float | None:
 def to_csv(table: Sequence[Row]) -> str:
     """Write rows as CSV, unknown numbers as empty cells."""
     text = io.StringIO()
-    out = csv.DictWriter(text, [f.name for f in dataclasses.fields(Row)], lineterminator="\n")
+    columns = [f.name for f in dataclasses.fields(Row) if f.name not in NESTED]
+    out = csv.DictWriter(text, columns, lineterminator="\n")
     out.writeheader()
-    out.writerows({k: "" if v is None else v for k, v in dataclasses.asdict(row).items()} for row in table)
+    out.writerows({k: _cell(getattr(row, k)) for k in columns} for row in table)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else "; ".join(value) if isinstance(value, tuple) else value
 
 
 def _done(trials: Sequence[Outcome]) -> list[Outcome]:
@@ -157,7 +234,7 @@ def _done(trials: Sequence[Outcome]) -> list[Outcome]:
 
 def _measures(trials: Sequence[Outcome]) -> tuple[str, ...]:
     """Return the measures that every finished trial of a contestant ends with, in its own order."""
-    ends = [trial.curve[-1].valid for trial in _done(trials)]
+    ends = [trial.scores for trial in _done(trials)]
     return tuple(measure for measure in ends[0] if all(measure in end for end in ends)) if ends else ()
 
 
@@ -178,12 +255,15 @@ def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: S
     if place is None:
         return row
     first = [value for trial in done if (value := early(trial, measure)) is not None]
+    around = interval_of([trial.scores[measure] for trial in done]) or (None, None)
     return dataclasses.replace(
         row,
         measure=measure,
         early=statistics.fmean(first) if first else None,
         final=place.mean,
         spread=place.spread,
+        final_low=around[0],
+        final_high=around[1],
         bits_per_byte=_bits_per_byte(place.mean, done, measure),
         rank=place.rank,
         mark=MARKS.get(place.verdict, ""),

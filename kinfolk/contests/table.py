@@ -1,7 +1,5 @@
 """The result on screen."""
 
-import math
-import statistics
 from collections.abc import Sequence
 
 from rich import box
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from kinfolk.contests.budget import amount
 from kinfolk.contests.inference import LEVEL, OPEN, WORSE
-from kinfolk.contests.results import MARKS, Row
+from kinfolk.contests.results import MARKS, Row, limits
 from kinfolk.core.console import Console
 
 NONE = "-"
@@ -50,26 +48,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
 def _limits(rows: Sequence[Row]) -> list[str]:
     """Say what these seeds can and cannot show, for each group."""
     lines = []
-    for measure in dict.fromkeys(row.measure for row in rows if row.p is not None):
-        tested = [row for row in rows if row.measure == measure and row.p is not None]
-        reach = statistics.median((row.high or 0) - (row.difference or 0) for row in tested)
-        noise = statistics.median(row.noise or 0 for row in rows if row.measure == measure and row.noise is not None)
-        line = f"{measure}: noise {noise:.2g} between trials of one contestant; "
-        line += f"these seeds show differences from {reach:.2g}"
-        if needed := _needed(tested):
-            line += f"; about {needed} seeds would decide what is open"
+    for found in limits(rows):
+        line = f"{found.measure}: noise floor {found.noise:.2g} between trials of one contestant; "
+        line += f"{found.seeds} seeds show differences from {found.smallest:.2g}"
+        if found.needed:
+            line += f"; about {found.needed} seeds would decide what is open"
         lines.append(line)
     return lines
-
-
-def _needed(rows: Sequence[Row]) -> int | None:
-    """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
-    waiting = (
-        math.ceil(row.seeds * (row.high / row.difference - 1) ** 2)
-        for row in rows
-        if row.mark == MARKS[OPEN] and row.difference and row.high is not None
-    )
-    return min(waiting, default=None)
 
 
 def cells(row: Row) -> dict[str, str]:

@@ -163,3 +163,27 @@ def test_contestants_without_a_test_correct_nothing() -> None:
     crowded = {row.name: row for row in judge(scores | {f"x{i}": [2.0, math.nan, math.nan] for i in range(5)})}
     assert {name: crowded[name] for name in alone} == alone
     assert all(crowded[f"x{i}"].p is None for i in range(5))
+
+
+def test_quantiles_of_t_agree_with_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for degrees in (1, 2, 4, 7, 30):
+        for p in (0.6, 0.9, 0.975, 0.999):
+            assert inference.t_quantile(p, degrees) == pytest.approx(stats.t.ppf(p, degrees), rel=1e-5)
+
+
+def test_what_a_look_excluded_stays_excluded() -> None:
+    """A contestant that was told apart gets no further seeds; the interval of its look is not widened by later ones."""
+    rng = np.random.default_rng(8)
+    table = 0.01 * rng.standard_normal((3, 9)) + rng.standard_normal(9)
+    table[1] += 0.002
+    table[2] += 0.5
+    looks = (5, 7, 9)
+    first = {s.name: s for s in judge({str(i): list(table[i, :5]) for i in range(3)}, looks=looks)}
+    assert first["2"].verdict == WORSE
+    late = table.copy()
+    late[2, 5:] = math.nan
+    last = {s.name: s for s in judge({str(i): list(late[i]) for i in range(3)}, looks=looks)}
+    assert last["2"].verdict == WORSE
+    assert (last["2"].low or 0) > 0
+    assert (last["1"].high or 0) - (last["1"].low or 0) < (first["1"].high or 0) - (first["1"].low or 0)

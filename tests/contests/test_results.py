@@ -145,7 +145,7 @@ def test_marks_are_explained_only_where_they_are_used() -> None:
     near["b"][1] = outcome("b", 1, {"m": [1.9]})
     mark, limits = notes(rows(near, {"a": COST, "b": COST}))
     assert mark == "≈ not told apart from the first of its group"
-    assert limits.startswith("m: noise 0.1 between trials of one contestant; these seeds show differences from ")
+    assert limits.startswith("m: noise floor 0.1 between trials of one contestant; 2 seeds show differences from ")
 
 
 def test_cells() -> None:

@@ -1,0 +1,180 @@
+"""What a comparison finds besides its ranking: rates that were tried, budgets, sizes, speed-up, battery, limits.
+
+Plain frozen records, so that a report can draw them and `results.json` can hold them. Losses are in the unit of the
+row's measure; an interval is `low` to `high`; None is not known.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+HALF, FULL = 0.5, 1.0
+"""Shares of the budget at which learning rates are tried."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateTried:
+    """One learning rate at one share of the budget, with a finished schedule of its own.
+
+    losses: the score on `valid` by seed; None for a trial that diverged or crashed.
+    """
+
+    lr: float
+    share: float
+    losses: Mapping[str, float | None]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds; None where any of them failed."""
+        values = [value for value in self.losses.values() if value is not None]
+        return sum(values) / len(values) if values and len(values) == len(self.losses) else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RateCurve:
+    """How one contestant's learning rate was chosen: loss against rate, on seeds and a split that do not judge.
+
+    own, chosen: the recipe's rate and the one the verdict is on. edge: "lowest" or "highest" where the choice is the
+    last rate that was tried on that side, so that a better one may lie beyond; "" elsewhere.
+    trials, tokens, seconds, flops: what the search used, failed trials included.
+    """
+
+    measure: str
+    own: float
+    chosen: float
+    tried: tuple[RateTried, ...]
+    edge: str = ""
+    trials: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Speedup:
+    """Effective speed-up against a baseline: 1.2 is "as good as 1.2 times the baseline's budget".
+
+    value = compute ratio (the multiple of the baseline's budget at which its fitted law reaches this loss) times
+    speed ratio (tokens per second over the baseline's). low, high: from the interval of the loss difference; None where
+    the law cannot say (the loss is below its floor). law: the fitted law in words.
+    """
+
+    baseline: str
+    value: float | None
+    low: float | None
+    high: float | None
+    compute_ratio: float | None
+    speed_ratio: float
+    law: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A finished loss at a share of the budget: a constant rate up to there, then a branch that cools down."""
+
+    share: float
+    tokens: float
+    flops: float
+    losses: Mapping[str, float | None]
+    mean: float | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Battery:
+    """What a trained contestant can do besides its loss; empty where it cannot be asked.
+
+    by_position: mean loss on `valid` at positions (end of a range of positions -> loss).
+    longer: mean loss at 1, 2 and 4 times the trained length ("1x" -> loss).
+    tasks: score by task of a small training of its own (copying, multi-query associative recall, needle), with the
+        measure's name ("copy" -> {"exact": 0.9}).
+    decoding: positions -> {"tokens_per_second": …, "state_bytes": …}.
+    latency: seconds of the first token at the trained length; train_bytes: memory that training took.
+    problems: what was asked and could not be done, by name.
+    """
+
+    by_position: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    longer: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    decoding: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    latency: float | None = None
+    train_bytes: int | None = None
+    problems: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the seeds of one measure can and cannot show.
+
+    noise: standard deviation between trials of one contestant, without what all share under a seed (the noise floor).
+    smallest: the smallest difference to the reference that these seeds tell apart. open: pairs (reference, other) not
+    told apart. needed: seeds that would decide the nearest of them, if it is as large as it seems; None: nothing open.
+    """
+
+    measure: str
+    reference: str
+    seeds: int
+    noise: float
+    smallest: float
+    open: tuple[tuple[str, str], ...] = ()
+    needed: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """Where two contestants' fitted laws meet, or that the data cannot say.
+
+    flops: training operations at the crossing, with the interval of refits; None where it is not determined.
+    """
+
+    first: str
+    second: str
+    flops: float | None
+    low: float | None
+    high: float | None
+    says: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The same comparison at several sizes: ranks, how far they agree, laws and crossings.
+
+    ranks, losses: size -> contestant -> rank or loss. tau: Kendall's tau-b between the ranks of two sizes ("tiny,small"
+    -> tau). laws: contestant -> the fitted law as plain data (floor, exponent with intervals), or why there is none.
+    """
+
+    ranks: Mapping[str, Mapping[str, int]]
+    losses: Mapping[str, Mapping[str, float]]
+    tau: Mapping[str, float | None]
+    laws: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
+    crossings: tuple[Crossing, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a part of a comparison used, all of its trials together, failed ones included."""
+
+    trials: int
+    tokens: int
+    seconds: float
+    flops: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How contestants were given an equal chance, in words and numbers that a methods section can use.
+
+    tune: "lr" or "off"; match: "params", "flops", "time" or "none". judged_on, chosen_on: the split of the verdict and
+    that of the rates, in words. against: the named baseline, "" for the best. looks: numbers of seeds at which the
+    verdict was, or may be, taken. tuning_seeds, seeds: of the search and of the verdict. costs: by part ("tuning",
+    "verdict", "as is", "branches", "battery").
+    """
+
+    tune: str = "off"
+    match: str = "none"
+    chosen_on: str = ""
+    judged_on: str = "valid"
+    against: str = ""
+    looks: tuple[int, ...] = ()
+    level: float = 0.05
+    tuning_seeds: tuple[int, ...] = ()
+    seeds: tuple[int, ...] = ()
+    costs: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
