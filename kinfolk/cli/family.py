@@ -21,6 +21,8 @@ examples:
   kin family gpt2                  lineage, paper, what it changes, cost, attention pattern
   kin family gpt2 --size base      the same with the paper's numbers
   kin family gpt2 --source         the function that makes it
+  kin family gpt2 --spec           its recipe as TOML, which `kin train FILE.toml` takes
+  kin family --where causal,linear,year>=2020        relatives that meet all conditions
   kin family --plugin my.py        the tree with a relative of your own"""
 
 
@@ -30,14 +32,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="a relative to explain; without it, the tree")
     parser.add_argument("--size", default="tiny", help="tiny, small or base (default: tiny)")
     parser.add_argument("--source", action="store_true", help="print the function that makes the relative")
+    parser.add_argument("--spec", action="store_true", help="print the recipe of the relative as TOML")
+    parser.add_argument(
+        "--where",
+        metavar="CONDITIONS",
+        default="",
+        help="list relatives: causal, linear, a topology, an input, year>=2020, from=RELATIVE, a kind; ! negates",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Draw the tree, or explain one relative."""
     if args.name:
+        if args.where:
+            raise SpecError("--where lists relatives; leave NAME away")
+        if args.spec:
+            return _spec(args.name, args.size, args.json)
         return _source(args.name, args.json) if args.source else _explain(args.name, args.size, args.json)
-    if args.source:
-        raise SpecError("--source needs the NAME of a relative")
+    if args.source or args.spec:
+        raise SpecError(f"--{'source' if args.source else 'spec'} needs the NAME of a relative")
+    if args.where:
+        return _listed(args.where, args.json)
     family = known()
     if args.json:
         print(json.dumps([dataclasses.asdict(about) for about in family.values()], indent=2))
@@ -143,6 +158,30 @@ def _explain(name: str, size: str, as_json: bool) -> int:
         print(f"\nwho looks at whom (rows: queries, columns: keys), {where}")
         # twice as wide, because characters are about twice as high as wide
         print("\n".join("  " + "".join(2 * cell for cell in line) for line in drawing["picture"]))
+    return 0
+
+
+def _spec(name: str, size: str, as_json: bool) -> int:
+    """Print the recipe of a relative as TOML."""
+    from kinfolk.core.plain import dumps, to_plain
+    from kinfolk.family.making import make
+
+    recipe = make(name, size=size)
+    print(json.dumps(to_plain(recipe), indent=2) if as_json else dumps(recipe).rstrip())
+    return 0
+
+
+def _listed(conditions: str, as_json: bool) -> int:
+    """List the relatives that meet all conditions, oldest first."""
+    from kinfolk.family.query import where
+
+    rows = sorted(where(known(), conditions).values(), key=lambda about: (about.year, about.name))
+    if as_json:
+        print(json.dumps([dataclasses.asdict(about) for about in rows], indent=2))
+        return 0
+    width = max((len(about.name) for about in rows), default=0)
+    print("\n".join(f"{about.name:{width}}  {about.year}  {about.changes}" for about in rows))
+    print(f"{len(rows)} of {len(known())} relatives", file=sys.stderr)
     return 0
 
 

@@ -9,6 +9,7 @@ from kinfolk.cli import family
 from kinfolk.cli.main import main
 from kinfolk.family import catalogue
 from kinfolk.family.about import About
+from kinfolk.family.query import where
 
 
 def about(name, parent=None, year=2017):
@@ -114,3 +115,35 @@ def test_every_relative_can_be_explained(name):
 )
 def test_numbers_are_short(x, text):
     assert family._short(x) == text
+
+
+def test_the_spec_is_toml_that_training_takes(capsys, tmp_path):
+    import kinfolk as kf
+    from kinfolk.core.plain import loads
+    from kinfolk.family.recipe import Recipe
+
+    assert main(["family", "gpt2", "--spec", "--size", "small"]) == 0
+    assert loads(Recipe, capsys.readouterr().out) == kf.relative("gpt2", size="small")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "some", "none"),
+    [
+        ("causal,linear", {"performer", "linear", "local", "lstm"}, {"gpt2", "bert", "vanilla", "sparse-strided"}),
+        ("year>=2020, !causal", {"linformer"}, {"gpt2", "bert", "reformer"}),
+        ("from=gpt2,rotary", {"llama", "gpt-neox"}, {"gpt2", "alibi"}),
+        ("encoder-decoder,year=2017", {"vanilla"}, {"gpt", "t5"}),
+    ],
+)
+def test_relatives_are_listed_by_conditions(conditions, some, none):
+    selected = set(where(catalogue.scan(), conditions))
+    assert some <= selected
+    assert not none & selected
+
+
+def test_an_unknown_condition_names_the_nearest(capsys):
+    assert main(["family", "--where", "casual"]) == 2
+    assert "did you mean 'causal'" in capsys.readouterr().err
+    assert main(["family", "--where", "from=gtp2"]) == 2
+    assert "did you mean 'gpt2'" in capsys.readouterr().err
+    assert main(["family", "gpt2", "--where", "causal"]) == 2
