@@ -51,6 +51,7 @@ VERBS = {
     "serve": Verb("Put it behind an address", "an HTTP server that OpenAI's clients can use, and a live page"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),
     "doctor": Verb("Measure", "check that a device computes what it should"),
+    "new": Verb("Set up", "write a plugin file that runs: a relative, or an operator with its reference"),
     "completion": Verb("Set up", "print completion of verbs, options and relatives for bash, zsh or fish"),
 }
 

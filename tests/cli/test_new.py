@@ -1,0 +1,49 @@
+"""Files that `kin new` writes run as they are."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kinfolk.cli.main import main
+from kinfolk.cli.new import TEMPLATES
+
+
+def kin(folder, *argv):
+    command = [sys.executable, "-m", "kinfolk", *argv]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "relative"), [("relative", "my-own"), ("operator", "my-own-gpt2")])
+def test_the_file_is_a_plugin_that_trains_and_generates(what, relative, tmp_path):
+    assert kin(tmp_path, "new", what, "my-own").returncode == 0
+    plugin = ["--plugin", "my_own.py"]
+    train = ["train", relative, "--data", "stdlib:megabytes=1", "--steps", "2", "--out", "run", *plugin]
+    done = kin(tmp_path, *train)
+    assert done.returncode == 0, done.stderr
+    done = kin(tmp_path, "generate", "run", "--prompt", "def ", "--max-new", "3", "--greedy", *plugin)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_operator_equals_its_reference(tmp_path):
+    assert main(["new", "operator", "decay", "--out", str(tmp_path / "decay.py")]) == 0
+    done = subprocess.run([sys.executable, str(tmp_path / "decay.py")], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("equal to the reference\n", 0), done.stderr
+
+
+@pytest.mark.parametrize("what", sorted(TEMPLATES))
+def test_nothing_is_overwritten(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("kept")
+    assert main(["new", what, "mine"]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert (tmp_path / "mine.py").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["My", "../x", "a b", "a--b", "class", "x'"])
+def test_a_name_that_is_none_is_refused(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "relative", name]) == 2
+    assert "lower case with hyphens" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
