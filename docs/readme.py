@@ -1,4 +1,7 @@
-"""Writes what is read from the source: tree and folders in README.md, files in docs/map.md. Run by `make docs`."""
+"""Writes what is read from the source. Run by `make docs`.
+
+README.md's folders, docs/family.md (the tree), docs/grammar.md (axes and choices), docs/map.md (files).
+"""
 
 import ast
 import re
@@ -45,10 +48,49 @@ def tree() -> str:
 
 def written(text: str) -> str:
     """Return the README with its generated parts brought up to date."""
-    for name, part in {"tree": tree(), "map": folders()}.items():
+    for name, part in {"map": folders()}.items():
         marks = re.compile(rf"(<!-- {name} -->\n).*(<!-- /{name} -->)", re.DOTALL)
         text = marks.sub(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)
     return text
+
+
+def family() -> str:
+    """Return the page of the family tree."""
+    intro = [
+        "# The family",
+        "",
+        "Who descends from whom, and what each one changes.",
+        "`kin family NAME` explains one: lineage, paper, the difference from its parent, cost, attention pattern.",
+        "`kin family --where causal,linear,year>=2020` lists those that meet conditions.",
+        "",
+    ]
+    return "\n".join([*intro, tree(), ""])
+
+
+def grammar() -> str:
+    """Return the page of the grammar: every axis with its choices, their fields and the relatives that use them."""
+    from kinfolk.family.grammar import axes, choices
+
+    lines = ["# The grammar", ""]
+    lines += [
+        "Every axis, and the choices on it. `kin axes AXIS` prints the same with the relatives that use each.",
+        "",
+    ]
+    lines += ["A choice is set by its path: `--set \"model.decoder.norm={kind='rms-norm'}\"`.", ""]
+    for axis, meaning in axes().items():
+        lines += [f"## {axis}", "", meaning, "", "| kind | what it is | fields |", "|---|---|---|"]
+        for choice in choices(axis, relatives=False):
+            fields = ", ".join(
+                f"`{field.name}`: {field.allowed}{'' if field.required else f' (= {field.default})'}"
+                for field in choice.fields
+            )
+            lines.append(f"| `{choice.kind}` | {_cell(choice.meaning)} | {_cell(fields)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def files() -> str:
@@ -56,7 +98,13 @@ def files() -> str:
     return f"# Where everything is\n\nImports point from the later to the earlier.\n\n{file_map()}\n"
 
 
+def pages() -> dict[str, str]:
+    """Return the pages that are written whole, by file."""
+    return {"docs/map.md": files(), "docs/family.md": family(), "docs/grammar.md": grammar()}
+
+
 if __name__ == "__main__":
     readme = HOUSE / "README.md"
     readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    (HOUSE / "docs/map.md").write_text(files(), encoding="utf-8")
+    for name, text in pages().items():
+        (HOUSE / name).write_text(text, encoding="utf-8")

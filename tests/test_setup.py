@@ -133,7 +133,8 @@ def test_the_generated_parts_of_the_readme_are_up_to_date():
         sys.path.remove(str(HOUSE / "docs"))
     stale = set(README.splitlines()) ^ set(readme.written(README).splitlines())
     assert not stale, f"run `make docs`: {sorted(stale)}"
-    assert (HOUSE / "docs/map.md").read_text(encoding="utf-8") == readme.files(), "run `make docs`"
+    for name, text in readme.pages().items():
+        assert (HOUSE / name).read_text(encoding="utf-8") == text, f"{name}: run `make docs`"
     assert {p.name for p in (HOUSE / "kinfolk").iterdir() if list(p.glob("*.py"))} <= set(readme.LAYERS)
 
 
