@@ -10,6 +10,7 @@ import math
 import re
 
 from kinfolk.core.errors import SpecError
+from kinfolk.report.numbers import amount as amount
 
 EXAMPLES = "90s, 10m, 1h30m, 500k-tokens, 2M-tokens, 1e15-flops"
 
@@ -78,14 +79,6 @@ def duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [f"{hours}h" if hours else "", f"{minutes}m" if minutes else "", f"{rest}s" if rest else ""]
     return "".join(parts)
-
-
-def amount(number: float, digits: int = 4) -> str:
-    """Write a count with the largest multiple that leaves it at least 1: 2500000 is "2.5M"."""
-    for prefix in ("T", "G", "M", "k"):
-        if abs(number) >= _PREFIX[prefix]:
-            return f"{number / _PREFIX[prefix]:.{digits}g}{prefix}"
-    return f"{number:.{digits}g}"
 
 
 def _positive(budget: Budget, text: str) -> Budget:

@@ -11,6 +11,7 @@ from kinfolk.contests.budget import amount
 from kinfolk.contests.inference import LEVEL, OPEN, WORSE
 from kinfolk.contests.results import MARKS, Row, limits
 from kinfolk.core.console import Console
+from kinfolk.report.numbers import memory as memory
 
 NONE = "-"
 
@@ -89,13 +90,6 @@ def interval(row: Row) -> str:
     if row.p is None or row.difference is None or row.low is None or row.high is None:
         return NONE
     return f"{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
-
-
-def memory(size: float | None) -> str:
-    """Write bytes in megabytes or gigabytes."""
-    if not size:
-        return NONE
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _table(rows: Sequence[Row], title: str) -> Table:

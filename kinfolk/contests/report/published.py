@@ -2,33 +2,38 @@
 
 from kinfolk.contests.published import Beside
 from kinfolk.contests.published_table import cells
+from kinfolk.report.figures import bullets, section
 from kinfolk.report.html import Html, tag
+from kinfolk.report.tables import Column, table
 
-WORDS = ("row", "holds")
+COLUMNS = {
+    "rank": "by the final loss, among the rows that have both",
+    "final loss": "difference to the baseline of the same side",
+    "early loss": "difference to the baseline of the same side",
+    "params": "as a factor of the baseline",
+    "ops": "operations as a factor of the baseline",
+    "speed": "as a factor of the baseline",
+    "holds": "whether the published direction of the final loss holds here",
+}
 
 
 def published(found: Beside | None) -> Html:
     """Return the section, or nothing where no table is run."""
-    if found is None:
+    if found is None or not found.lines:
         return Html("")
-    lines = [cells(line) for line in found.lines]
-    head = tag("tr", *(tag("th", name, scope="col", class_=_kind(name)) for name in (lines[0] if lines else ())))
-    body = (tag("tr", *(tag("td", value, class_=_kind(name)) for name, value in line.items())) for line in lines)
-    told = (
+    names = ["row", *(name for name in cells(found.lines[0]) if name != "row")]
+    columns = [Column(name, COLUMNS.get(name, ""), text=name in ("row", "holds")) for name in names]
+    lines = [[cells(line)[name] for name in names] for line in found.lines]
+    note = (
         f"Ours and, after the bar, the published figure. Losses are differences to {found.baseline} of the same side; "
         "parameters, operations and speed are factors of it; ranks are among the rows below that have both final "
         "losses. Sizes, data and steps are not the paper's, so directions and orders can agree, not numbers."
     )
-    return tag(
-        "section",
-        tag("h2", "Beside what was published"),
-        tag("p", told),
-        tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll"),
-        tag("ul", *(tag("li", said) for said in found.sentences()), class_="notes"),
+    return section(
+        "Beside what was published",
+        tag("p", note),
+        table(columns, lines),
+        bullets(found.sentences()),
         tag("p", found.paper, class_="dim"),
-        id="published",
+        key="published",
     )
-
-
-def _kind(name: str) -> str | None:
-    return "text" if name in WORDS else None

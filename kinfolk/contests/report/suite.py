@@ -1,18 +1,18 @@
 """The page of a suite: scores by task, cost by length, the picture of both, and what was published."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.suite_result import Standing, SuiteResult
-from kinfolk.contests.table import memory
-from kinfolk.report.html import Html, asset, join, page, tag
+from kinfolk.report.axes import Axis
+from kinfolk.report.charts import Chart, Dot
+from kinfolk.report.figures import bullets, facts, figure, scripts, section
+from kinfolk.report.html import Html, asset, page, tag
+from kinfolk.report.numbers import memory
+from kinfolk.report.tables import table
 from kinfolk.train import durable
-
-WIDE, HIGH, EDGE = 720, 380, 56
-COLOURS = 8
 
 
 def write(result: SuiteResult) -> Path:
@@ -31,17 +31,17 @@ def render(result: SuiteResult) -> str:
         tag("header", tag("p", "Kinfolk · suite", class_="eyebrow"), tag("h1", title), _line(result)),
         _section("Accuracy", scores(result), "scores", GUESS),
         _section("Cost of a training step on text, by its length", costs(result), "costs", COST),
-        tag("section", tag("h2", "Score, speed and memory"), _picture(result), id="picture"),
+        section("Score, speed and memory", _picture(result), key="picture"),
         _section("What was published", published(result), "published", NOT_COMPARABLE, PAPER),
         _tasks(result),
         _made(result),
     )
-    return page(title, asset("page.css"), body)
+    return page(title, asset("page.css"), body, scripts())
 
 
 GUESS = (
-    "In per cent of held-out examples, after the last step of the budget; ± is the spread over seeds. Whoever always "
-    "names the most frequent class has the last row."
+    "In per cent of held-out examples, after the last step of the budget; ± is the spread over seeds. The "
+    "last row always answers the most frequent class."
 )
 COST = (
     "Steps a second, one process at a time; the mean ratio to the first contestant; and the most memory of a step, on "
@@ -72,7 +72,7 @@ def costs(result: SuiteResult) -> list[list[str]]:
 
 
 def published(result: SuiteResult) -> list[list[str]]:
-    """Return the published table, with its head and who stands for each row here."""
+    """Return the published table, with its head and the contestants that correspond to each row."""
     here = {name: [s.name for s in result.standings if s.published == name] for name in PUBLISHED}
     lines = [["", *COLUMNS, "average", "here"]]
     for name, found in PUBLISHED.items():
@@ -95,103 +95,52 @@ def _line(result: SuiteResult) -> Html:
 
 
 def _section(title: str, lines: Sequence[Sequence[str]], name: str, *told: str) -> Html:
-    head = tag("tr", *(tag("th", cell, scope="col", class_=None if i else "text") for i, cell in enumerate(lines[0])))
-    body = (
-        tag("tr", *(tag("td" if i else "th", cell, class_=None if i else "text") for i, cell in enumerate(line)))
-        for line in lines[1:]
-    )
-    grid = tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll")
-    return tag("section", tag("h2", title), grid, *(tag("p", text, class_="dim") for text in told), id=name)
+    return section(title, table(lines[0], lines[1:]), *(tag("p", text, class_="dim") for text in told), key=name)
 
 
 def _picture(result: SuiteResult) -> Html:
-    """Draw circles: speed to the right, average score upwards, memory as the area."""
+    """Draw speed to the right, average score upwards, memory as the area."""
     shown = [s for s in result.standings if s.average is not None and s.relative_speed and s.memory]
     if not shown:
-        return tag("p", "Nobody has a score in every task and a speed.", class_="dim")
+        return tag("p", "No contestant has a score in every task and a speed.", class_="dim")
     longest = max(n for s in shown for n in s.memory)
-    most = max(max(s.memory.values()) for s in shown)
-    x = _axis([math.log2(s.relative_speed or 1) for s in shown], EDGE, WIDE - EDGE)
-    y = _axis([s.average or 0.0 for s in shown], HIGH - EDGE, EDGE)
-    marks = [_across(x, ratio) for ratio in _RATIOS if x[0] <= math.log2(ratio) <= x[1]]
-    marks += [_up(y, value) for value in _ticks(y[0], y[1])]
-    circles = []
-    for i, s in enumerate(sorted(shown, key=lambda s: -max(s.memory.values()))):
-        at = {"cx": _place(x, math.log2(s.relative_speed or 1)), "cy": _place(y, s.average or 0.0)}
-        radius = 6 + 26 * math.sqrt(s.memory.get(longest, 0) / most)
-        colour = f"var(--c{i % COLOURS})"
-        told = f"{s.name}: {s.average:.1f} %, {s.relative_speed:.2f}x, {memory(s.memory.get(longest))}"
-        circle = tag(
-            "circle", tag("title", told), **_text(at), r=f"{radius:.1f}", fill=colour, fill_opacity=".35", stroke=colour
-        )
-        label = tag(
-            "text", s.name, x=f"{at['cx'] + radius + 4:.1f}", y=f"{at['cy'] + 4:.1f}", class_="name", fill=colour
-        )
-        circles.append(join(circle, label))
+    most = max(s.memory.get(longest, 0.0) for s in shown) or 1.0
     first = next(iter(result.comparisons.values())).cards[0].name
-    told = (
-        f"Right: steps a second against {first}, the mean over lengths. Up: average accuracy in per cent. Area: memory "
-        f"of a step at {longest:,} tokens. "
+    marks = [
+        Dot(
+            x=s.relative_speed or 1.0,
+            y=s.average or 0.0,
+            colour=i,
+            name=s.name,
+            label=s.name,
+            area=1.01 + 20 * s.memory.get(longest, 0.0) / most,
+            tip=f"{s.name}\n{s.average:.1f} %, {s.relative_speed:.2f}x, {memory(s.memory.get(longest))}",
+        )
+        for i, s in enumerate(shown)
+    ]
+    chart = Chart(
+        title="Average accuracy against speed; the area is memory",
+        x=Axis(label=f"steps a second against {first}", scale="log", write=lambda value: f"{value:g}x"),
+        y=Axis(label="average accuracy in per cent"),
+        marks=marks,
+        height=400,
     )
-    svg = tag("svg", *marks, *circles, viewBox=f"0 0 {WIDE} {HIGH}", role="img", aria_label=told)
-    return tag("div", svg, tag("p", told, class_="dim"), class_="chart")
-
-
-Axis = tuple[float, float, float, float]
-
-_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 5, 10, 20)
-
-
-def _axis(values: Sequence[float], start: float, stop: float) -> Axis:
-    """Return what is at both ends of an axis, with some air, and where they are."""
-    air = 0.15 * (max(values) - min(values)) or 0.5
-    return min(values) - air, max(values) + air, start, stop
-
-
-def _place(axis: Axis, value: float) -> float:
-    low, high, start, stop = axis
-    return start + (stop - start) * (value - low) / (high - low)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    step = 10 ** math.floor(math.log10(high - low))
-    step *= next(k for k in (0.2, 0.5, 1, 2) if (high - low) / (step * k) <= 7)
-    return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _across(axis: Axis, ratio: float) -> Html:
-    at = f"{_place(axis, math.log2(ratio)):.1f}"
-    line = tag("line", x1=at, x2=at, y1=str(EDGE), y2=str(HIGH - EDGE), class_="grid")
-    return join(line, tag("text", f"{ratio:g}x", x=at, y=str(HIGH - EDGE + 18), text_anchor="middle", class_="axis"))
-
-
-def _up(axis: Axis, value: float) -> Html:
-    at = f"{_place(axis, value):.1f}"
-    line = tag("line", y1=at, y2=at, x1=str(EDGE), x2=str(WIDE - EDGE), class_="grid")
-    return join(line, tag("text", f"{value:g}", x=str(EDGE - 8), y=at, text_anchor="end", class_="axis"))
-
-
-def _text(numbers: dict[str, float]) -> dict[str, str]:
-    return {name: f"{value:.1f}" for name, value in numbers.items()}
+    return figure(chart, f"Speed is the mean over lengths; the area is the memory of a step at {longest:,} tokens.")
 
 
 def _tasks(result: SuiteResult) -> Html:
     links = (
         tag("li", tag("a", f"{task}: {data}", href=f"{task}/report.html")) for task, data in result.suite.tasks.items()
     )
-    notes = (tag("li", f"{s.name}, {note}") for s in result.standings for note in s.notes)
-    return tag(
-        "section", tag("h2", "Each task by itself"), tag("ul", *links), tag("ul", *notes, class_="notes"), id="tasks"
-    )
+    notes = [f"{s.name}, {note}" for s in result.standings for note in s.notes]
+    return section("Each task by itself", tag("ul", *links), bullets(notes), key="tasks")
 
 
 def _made(result: SuiteResult) -> Html:
-    facts = [join(tag("dt", name), tag("dd", value)) for name, value in result.facts.items()]
-    return tag(
-        "section",
-        tag("h2", "How this was made"),
+    return section(
+        "How this was made",
         tag("p", "The same command goes on where it was stopped, or shows this again:"),
         tag("pre", result.command, class_="command"),
-        tag("dl", *facts),
-        id="method",
+        facts(result.facts),
+        key="method",
     )

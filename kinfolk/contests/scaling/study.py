@@ -12,13 +12,14 @@ from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.scaling.ladder import Rung, body_params
 from kinfolk.contests.scaling.law import Law, Measured, fit
-from kinfolk.contests.scaling.picture import picture
+from kinfolk.contests.scaling.picture import charts
 from kinfolk.contests.settings import Settings
 from kinfolk.core.console import Console
 from kinfolk.core.errors import DataError, TrainingError
 from kinfolk.core.plain import loads
 from kinfolk.data import open_data
 from kinfolk.family.recipe import Recipe
+from kinfolk.report.charts import file as charts_file
 from kinfolk.train import durable
 
 RESULT, PICTURE, LADDER = "scaling.json", "scaling.svg", "ladder.toml"
@@ -77,7 +78,7 @@ class Study:
         """Write the numbers and the picture; return the path of the picture."""
         write_json(self.folder / RESULT, self.plain())
         title = f"{self.relative} on {self.data}"
-        durable.write(self.folder / PICTURE, picture(title, [_point(t) for t in self.trials], self.law))
+        durable.write(self.folder / PICTURE, charts_file(title, charts([_point(t) for t in self.trials], self.law)))
         return self.folder / PICTURE
 
 

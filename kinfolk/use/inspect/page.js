@@ -200,18 +200,14 @@ const show = (data, opening = "") => {
   const habits = maps.flatMap(map => map.habits.map((habit, h) => [`${map.path} ${h}`, habit.name, ...["previous", "itself", "next_", "first", "separators", "entropy", "distance"].map(name => number(habit[name]))]));
   if (habits.length) section("What heads do", table(["head", "kind", "previous", "itself", "next", "first", "separators", "entropy", "distance"], habits, "habits"));
 
-  if (data.plane.length > 2) {
-    const svg = draw("svg", { class: "dots", viewBox: "0 0 420 300", width: "100%", role: "img", "aria-label": "heads that look alike stand together" });
-    const xs = data.plane.map(p => p.x), ys = data.plane.map(p => p.y);
-    const scale = (v, all, size) => 16 + (size - 32) * (v - Math.min(...all)) / Math.max(1e-9, Math.max(...all) - Math.min(...all));
-    const paths = [...new Set(data.plane.map(p => p.path))];
-    for (const p of data.plane) {
-      const dot = draw("circle", { cx: scale(p.x, xs, 420), cy: scale(p.y, ys, 300), r: 6, fill: colour(`--c${paths.indexOf(p.path) % 8}`) || "#888" });
-      dot.append(draw("title", {}, `${p.path} head ${p.head}`));
-      dot.addEventListener("click", () => choose(maps.findIndex(m => m.path === p.path), p.head, true));
-      svg.append(dot);
+  if (data.plane) {
+    const svg = document.importNode(new DOMParser().parseFromString(data.plane, "image/svg+xml").documentElement, true);
+    svg.setAttribute("class", "dots");
+    for (const dot of svg.querySelectorAll("g[data-name]")) {
+      const [path, head] = dot.dataset.name.split("/");
+      dot.addEventListener("click", () => choose(maps.findIndex(m => m.path === path), Number(head), true));
     }
-    section("Heads that look alike", make("p", { class: "dim" }, "Jensen-Shannon divergence of every two heads, on a plane; colours are layers."), svg);
+    section("Heads that attend alike", make("p", { class: "dim" }, "Jensen-Shannon divergence of every two heads, on a plane; colours are layers."), svg);
   }
   if (data.relations.length) {
     const rows = data.relations.map(r => [r.relation, r.count, `${r.path} ${r.head}`, r.direction, `${(100 * r.accuracy).toFixed(1)} %`, r.offset, `${(100 * r.baseline).toFixed(1)} %`]);

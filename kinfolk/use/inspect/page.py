@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kinfolk.report.axes import Axis
+from kinfolk.report.charts import Chart, Dot, file
 from kinfolk.report.html import Html, asset, embed, join, page, tag
 from kinfolk.use.inspect.heads import Habit, distances, habits, places
 from kinfolk.use.inspect.neighbours import Neighbours
@@ -94,15 +96,18 @@ def _map(one: Map, named: Sequence[Habit]) -> dict[str, Any]:
     return {"path": one.path, "side": one.side, "keys": one.keys, "habits": told, **_packed(one.weights_HLM)}
 
 
-def _plane(own: Sequence[Map]) -> list[dict[str, Any]]:
-    """Put all heads of maps of one size on a plane, those that look alike together."""
-    if not own:
-        return []
-    names = [(one.path, h) for one in own for h in range(one.weights_HLM.shape[0])]
+def _plane(own: Sequence[Map]) -> str:
+    """Draw all heads of maps of one size on a plane, those that attend alike together; "" where there are too few."""
+    heads = [(i, one.path, h) for i, one in enumerate(own) for h in range(one.weights_HLM.shape[0])]
+    if len(heads) < 3:
+        return ""
     at = places(distances(torch.cat([one.weights_HLM for one in own])))
-    return [
-        {"path": path, "head": h, "x": float(x), "y": float(y)} for (path, h), (x, y) in zip(names, at, strict=True)
+    marks = [
+        Dot(x=float(x), y=float(y), colour=i, name=f"{path}/{h}", tip=f"{path} head {h}")
+        for (i, path, h), (x, y) in zip(heads, at, strict=True)
     ]
+    bare = Axis(label="", bare=True)
+    return file("Heads that attend alike are close", [Chart(title="", x=bare, y=bare, marks=marks, width=480)])
 
 
 def _packed(value: Tensor) -> dict[str, Any]:

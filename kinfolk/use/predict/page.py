@@ -1,7 +1,11 @@
-"""A report as one HTML file: readable offline, on a phone, in light and dark, without any script."""
+"""A report as one HTML file: readable offline, on a phone, in light and dark, complete without scripts."""
 
 from kinfolk.contests.measures import MEANINGS
+from kinfolk.report.axes import Axis
+from kinfolk.report.charts import Chart, Dot, Rule
+from kinfolk.report.figures import facts, figure, scripts, section
 from kinfolk.report.html import Html, asset, join, page, tag
+from kinfolk.report.tables import table
 from kinfolk.use.predict.report import Report
 from kinfolk.use.predict.worst import Example
 
@@ -14,7 +18,6 @@ article.example p { white-space: pre-wrap; overflow-wrap: anywhere; max-width: n
 article.example dl { margin: .5rem 0 0; }
 .right { color: var(--c2); } .wrong { color: var(--c1); }
 """
-SIDE = 420
 
 
 def as_page(report: Report) -> str:
@@ -28,32 +31,24 @@ def as_page(report: Report) -> str:
         _worst(report),
         _about(report),
     )
-    return page(report.title, join(asset("page.css"), Html(STYLE)), body)
+    return page(report.title, join(asset("page.css"), Html(STYLE)), body, scripts() if report.points else Html(""))
 
 
 def _head(report: Report) -> Html:
     line = " · ".join(filter(None, (report.facts.get(name, "") for name in ("data", "examples", "made"))))
-    cells = [join(tag("dt", name), tag("dd", f"{value:.4f}")) for name, value in report.figures.items()]
     return tag(
         "header",
         tag("p", "Kinfolk · evaluation", class_="eyebrow"),
         tag("h1", report.title),
         tag("p", line, class_="dim"),
-        tag("dl", *cells),
+        facts({name: f"{value:.4f}" for name, value in report.figures.items()}),
         *(tag("p", text, class_="dim") for text in report.remarks),
     )
 
 
 def _classes(report: Report) -> Html:
-    if not report.rows:
-        return Html("")
-    head = tag("tr", *(tag("th", name, class_="text" if i == 0 else None) for i, name in enumerate(report.columns)))
-    lines = [
-        tag("tr", tag("th", row[0] or "(no kind)", scope="row", class_="text"), *(tag("td", cell) for cell in row[1:]))
-        for row in report.rows
-    ]
-    grid = tag("div", tag("table", tag("thead", head), tag("tbody", *lines)), class_="scroll")
-    return tag("section", tag("h2", "One by one"), grid, id="classes")
+    rows = [(row[0] or "(no kind)", *row[1:]) for row in report.rows]
+    return section("One by one", table(report.columns, rows) if rows else None, key="classes")
 
 
 def _matrix(report: Report) -> Html:
@@ -86,33 +81,20 @@ def _matrix(report: Report) -> Html:
 
 
 def _points(report: Report) -> Html:
-    """Draw guesses over labels."""
-    if not report.points:
-        return Html("")
-    low = min(x for point in report.points for x in point)
-    high = max(x for point in report.points for x in point)
-    scale = (SIDE - 40) / ((high - low) or 1.0)
-
-    def at(value: float, *, upward: bool) -> str:
-        place = 30 + (value - low) * scale
-        return f"{(SIDE - place) if upward else place:.1f}"
-
-    dots = [
-        tag(
-            "circle", cx=at(label, upward=False), cy=at(guess, upward=True), r="3", style="fill: var(--c0); opacity: .5"
-        )
+    """Draw predictions over labels."""
+    marks = [
+        Dot(x=label, y=guess, faint=True, tip=f"label {label:g}\nprediction {guess:g}")
         for guess, label in report.points
     ]
-    corner = {"x1": at(low, upward=False), "y1": at(low, upward=True), "x2": at(high, upward=False)}
-    same = tag("line", **corner, y2=at(high, upward=True), class_="grid")
-    names = [
-        tag("text", f"{low:g}", x="30", y=str(SIDE - 8), class_="axis"),
-        tag("text", f"{high:g}", x=str(SIDE - 40), y=str(SIDE - 8), class_="axis"),
-        tag("text", "guess", x="2", y="14", class_="axis"),
-        tag("text", "label", x=str(SIDE // 2), y=str(SIDE - 8), class_="axis"),
-    ]
-    drawn = tag("svg", same, *dots, *names, viewBox=f"0 0 {SIDE} {SIDE}", style=f"max-width: {SIDE}px", role="img")
-    return tag("section", tag("h2", "Guesses and labels"), tag("div", drawn, class_="chart"), id="points")
+    chart = Chart(
+        title=f"Predictions over labels of {len(marks)} examples",
+        x=Axis(label="label"),
+        y=Axis(label="prediction"),
+        marks=[*marks, Rule(diagonal=True)],
+        width=480,
+        height=440,
+    )
+    return section("Predictions and labels", figure(chart) if marks else None, key="points")
 
 
 def _worst(report: Report) -> Html:
@@ -134,13 +116,5 @@ def _example(example: Example) -> Html:
 
 
 def _about(report: Report) -> Html:
-    facts = [join(tag("dt", name), tag("dd", value)) for name, value in report.facts.items()]
-    known = [join(tag("dt", name), tag("dd", MEANINGS[name])) for name in report.figures if name in MEANINGS]
-    return tag(
-        "section",
-        tag("h2", "How this was made"),
-        tag("dl", *facts),
-        tag("h3", "Measures"),
-        tag("dl", *known),
-        id="about",
-    )
+    known = {name: MEANINGS[name] for name in report.figures if name in MEANINGS}
+    return section("How this was made", facts(report.facts), tag("h3", "Metrics"), facts(known), key="about")

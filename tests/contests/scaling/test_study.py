@@ -87,10 +87,12 @@ def test_the_picture_has_every_trial_and_both_panels(pretended, tmp_path):
     study(asked(tmp_path), "", Console(file=io.StringIO()))
     root = ElementTree.parse(tmp_path / "scaling.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"
-    assert len(root.findall(f"{space}circle")) == 2 * 24
-    for circle in root.findall(f"{space}circle"):
+    assert len(root.findall(f".//{space}circle")) == 2 * 24
+    for circle in root.findall(f".//{space}circle"):
         assert all(math.isfinite(float(circle.get(name))) for name in ("cx", "cy"))
-    assert len(root.findall(f"{space}path[@class='law']")) == 3 + 4
+    # three amounts of tokens and four sizes: a line as far as was trained, and a dashed one beyond
+    dashed = root.findall(f".//{space}path[@stroke-dasharray='4 4']")
+    assert len(dashed) == 3 + 4
 
 
 def test_the_command_prints_the_law_and_what_was_wished(pretended, tmp_path, capsys, monkeypatch):

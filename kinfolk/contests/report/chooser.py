@@ -1,0 +1,71 @@
+"""A chooser: limits on quality, speed, memory and context that leave some contestants; a script applies them."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from kinfolk.contests.measures import called, higher_is_better
+from kinfolk.contests.results import Row
+from kinfolk.report.html import Html, embed, join, tag
+from kinfolk.report.numbers import amount, memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Criterion:
+    """A figure that a reader may limit. most: the limit is an upper one; values: by contestant; words: how written."""
+
+    name: str
+    most: bool
+    values: Mapping[str, float]
+    words: Mapping[str, str]
+
+
+def criteria(rows: Sequence[Row]) -> list[Criterion]:
+    """Return the figures of these rows in which contestants differ."""
+    first = next((row.measure for row in rows if row.rank == 1), "")
+    ranked = [row for row in rows if row.measure == first and row.final is not None]
+    higher = higher_is_better(first)
+    shown = [
+        _criterion(called(first), not higher, {row.name: row.final for row in ranked}, "{:.4f}".format),
+        _criterion("tokens/s in training", False, {row.name: row.tokens_per_second for row in ranked}, _count),
+        _criterion("training memory", True, {row.name: row.peak_bytes for row in ranked}, memory),
+        _criterion("parameters", True, {row.name: row.params for row in ranked}, _count),
+        _criterion("FLOPs/token", True, {row.name: row.flops_per_token for row in ranked}, _count),
+    ]
+    return [one for one in shown if len(set(one.values.values())) > 1]
+
+
+def _criterion(name: str, most: bool, values: Mapping[str, float | None], write: Callable[[float], str]) -> Criterion:
+    known = {key: float(value) for key, value in values.items() if value}
+    return Criterion(name, most, known, {key: write(value) for key, value in known.items()})
+
+
+def _count(value: float) -> str:
+    return amount(value, 3)
+
+
+def chooser(rows: Sequence[Row]) -> Html:
+    """Return the chooser, hidden until its script runs; nothing where there is nothing to choose between."""
+    found = criteria(rows)
+    ranked = [row.name for row in rows if row.rank is not None and row.measure == rows[0].measure]
+    if len(ranked) < 2 or not found:
+        return Html("")
+    return tag(
+        "section",
+        tag("h2", "What do you need?"),
+        tag("p", "Set limits; contestants that meet all of them stay marked in the table.", class_="dim"),
+        tag("div", *(_slider(i, one) for i, one in enumerate(found)), class_="sliders"),
+        tag("p", id="remaining", aria_live="polite", class_="verdict"),
+        join(embed({"names": ranked, "criteria": [dataclasses.asdict(one) for one in found]}, "criteria")),
+        id="chooser",
+        hidden=True,
+    )
+
+
+def _slider(i: int, one: Criterion) -> Html:
+    steps = len(set(one.values.values()))
+    word = "at most" if one.most else "at least"
+    return tag(
+        "label",
+        tag("span", f"{one.name}, {word} ", tag("output", "any", for_=f"limit-{i}")),
+        tag("input", type="range", id=f"limit-{i}", min="0", max=str(steps - 1), value=str(steps - 1)),
+    )

@@ -1,0 +1,219 @@
+"""The evidence of a comparison: the table with intervals, learning curves, and quality against cost."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+
+from kinfolk.contests.comparison import Comparison
+from kinfolk.contests.measures import called, higher_is_better
+from kinfolk.contests.outcome import Outcome, Point
+from kinfolk.contests.results import Row
+from kinfolk.contests.table import WORDS, cells, notes
+from kinfolk.report.axes import Axis
+from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
+from kinfolk.report.figures import bullets, figure, section, swatch, tabs
+from kinfolk.report.html import Html, join
+from kinfolk.report.numbers import amount, memory
+from kinfolk.report.tables import Cell, Column, table
+from kinfolk.report.tables import Line as TableLine
+
+COLUMNS = {
+    "rank": "place among contestants of the same metric; * worse than the best, ≈ not told apart from it",
+    "final": "mean of the last validation over seeds, ± their standard deviation",
+    "of": "the metric; only rows of one metric are compared",
+    "to best": "difference to the best with its simultaneous interval; positive is worse",
+    "bits/byte": "the loss per byte of text, comparable between tokenizers",
+    "early": "the first validation after a tenth of the steps",
+    "params": "trainable parameters",
+    "FLOPs/token": "floating-point operations of a forward pass, per token",
+    "tokens/s": "training speed on this machine",
+    "peak memory": "the most resident memory of the training process, interpreter and libraries included",
+}
+"""What the columns of the result mean."""
+
+USED: dict[str, tuple[str, Callable[[Point], float]]] = {
+    "steps": ("steps", lambda point: point.step),
+    "tokens": ("tokens", lambda point: point.tokens),
+    "seconds": ("seconds of training", lambda point: point.seconds),
+    "FLOPs": ("floating-point operations", lambda point: point.flops),
+}
+"""What a learning curve is drawn against."""
+
+COSTS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
+    "speed": ("tokens per second in training", lambda row: row.tokens_per_second),
+    "memory": ("peak memory, bytes", lambda row: row.peak_bytes),
+    "FLOPs/token": ("operations per token, forward", lambda row: row.flops_per_token),
+    "parameters": ("parameters", lambda row: row.params),
+}
+"""What quality is drawn against."""
+
+
+def colours(comparison: Comparison) -> dict[str, int]:
+    """Return the colour of every contestant, the same on the whole page."""
+    return {card.name: i for i, card in enumerate(comparison.cards)}
+
+
+def result(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+    """Return the table of results: one row per contestant, best first within each metric."""
+    if not rows:
+        return Html("")
+    order = ["contestant", *(name for name in cells(rows[0]) if name != "contestant")]
+    # a column without a figure says nothing
+    used = [name for name in order if name in WORDS or any(cells(row)[name] != "-" for row in rows)]
+    columns = [Column(name, COLUMNS.get(name, ""), text=name in WORDS) for name in used]
+    lines = []
+    for i, row in enumerate(rows):
+        new_group = i > 0 and row.measure != rows[i - 1].measure
+        kind = " ".join(filter(None, ("best" if row.rank == 1 else "", "group" if new_group else "")))
+        shown = cells(row)
+        found = [_cell(row, name, shown[name], colour) for name in used]
+        lines.append(TableLine(found, kind=kind, name=row.name))
+    return section("Result", table(columns, lines), bullets(notes(rows)), key="result")
+
+
+def _cell(row: Row, name: str, value: str, colour: Mapping[str, int]) -> Cell:
+    if name == "contestant":
+        return Cell(value, before=swatch(colour.get(row.name, 7)))
+    if name == "rank" and row.p is not None:
+        return Cell(value, f"p = {row.p:.3g} against the best, corrected; chance of being best {row.chance or 0:.0%}")
+    if name == "peak memory" and row.growth_bytes:
+        return Cell(value, f"{memory(row.growth_bytes)} of it came after start-up")
+    return Cell(value)
+
+
+def curves(comparison: Comparison) -> Html:
+    """Return the learning curves: one tab per metric, and one per what they are drawn against."""
+    charts = learning_charts(comparison)
+    colour = colours(comparison)
+    told = "Thick: mean over seeds; thin: each seed. With scripts, press a name to hide or show it."
+    panels = {
+        measure: tabs(
+            f"curve-{i}",
+            "drawn against",
+            {key: figure(chart, told, _present(comparison, colour, measure)) for key, chart in found.items()},
+        )
+        for i, (measure, found) in enumerate(charts.items())
+    }
+    return section("Learning curves", tabs("curves", "metric", panels) or None, key="curves")
+
+
+def learning_charts(comparison: Comparison) -> dict[str, dict[str, Chart]]:
+    """Return charts of validations by metric, and by what they are drawn against."""
+    trials = [trial for found in comparison.outcomes.values() for trial in found if trial.curve]
+    names = list(dict.fromkeys(row.measure for row in comparison.rows if row.measure))
+    names += sorted({name for trial in trials for point in trial.curve for name in point.valid} - set(names))
+    return {
+        measure: {key: _learning(comparison, measure, key) for key in USED if _reaches(trials, measure, key)}
+        for measure in names
+    }
+
+
+def _reaches(trials: Sequence[Outcome], measure: str, key: str) -> bool:
+    of = USED[key][1]
+    return any(of(point) > 0 for trial in trials for point in trial.curve if measure in point.valid)
+
+
+def _present(comparison: Comparison, colour: Mapping[str, int], measure: str) -> dict[str, int]:
+    """Return the colours of contestants that have a metric."""
+    return {
+        name: colour[name]
+        for name, trials in comparison.outcomes.items()
+        if any(measure in point.valid for trial in trials for point in trial.curve)
+    }
+
+
+def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
+    label, of = USED[key]
+    colour = colours(comparison)
+    marks: list[Line] = []
+    for name in _present(comparison, colour, measure):
+        seeds = [
+            [(of(point), point.valid[measure]) for point in trial.curve if measure in point.valid]
+            for trial in comparison.outcomes[name]
+        ]
+        seeds = [points for points in seeds if points]
+        if len(seeds) > 1:
+            marks += [Line(points=points, colour=colour[name], name=name, thin=True) for points in seeds]
+        # validations of all seeds, averaged place by place as far as all of them go
+        mean = [
+            (statistics.fmean(x for x, _ in at), statistics.fmean(y for _, y in at)) for at in zip(*seeds, strict=False)
+        ]
+        tips = [f"{name}\n{measure} {y:.4f}\n{amount(x, 3)} {key}" for x, y in mean]
+        marks.append(Line(points=mean, colour=colour[name], name=name, tips=tips))
+    title = f"{called(measure)} against {label}, {len(_present(comparison, colour, measure))} contestants"
+    return Chart(title=title, x=Axis(label=label), y=Axis(label=called(measure)), marks=marks)
+
+
+def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
+    """Return quality against cost, one tab per cost."""
+    panels = {}
+    for i, measure in enumerate(dict.fromkeys(row.measure for row in rows if row.final is not None)):
+        charts = {key: _trade(rows, colours(comparison), measure, key) for key in COSTS}
+        better = "higher" if higher_is_better(measure) else "lower"
+        told = f"{better.capitalize()} is better; the bar is the standard deviation over seeds."
+        panels[measure] = tabs(
+            f"cost-{i}", "cost", {key: figure(chart, told) for key, chart in charts.items() if chart is not None}
+        )
+    return section("Quality against cost", tabs("trade", "metric", panels) or None, key="trade")
+
+
+def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: str) -> Chart | None:
+    label, of = COSTS[key]
+    shown = [(row, of(row)) for row in rows if row.measure == measure and row.final is not None and of(row)]
+    marks = [
+        Dot(
+            x=cost or math.nan,
+            y=row.final or 0.0,
+            colour=colour.get(row.name, 7),
+            name=row.name,
+            label=row.name,
+            tip=f"{row.name}\n{measure} {row.final:.4f}\n{amount(cost or 0, 3)} {label}",
+            low=None if row.spread is None else (row.final or 0.0) - row.spread,
+            high=None if row.spread is None else (row.final or 0.0) + row.spread,
+        )
+        for row, cost in shown
+    ]
+    title = f"{called(measure)} against {label}"
+    return Chart(title=title, x=Axis(label=label), y=Axis(label=called(measure)), marks=marks) if marks else None
+
+
+def intervals(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+    """Return the differences to the best with their simultaneous intervals, as a chart per metric."""
+    charts = [
+        chart for chart in (interval_chart(rows, colour, measure) for measure in _measures(rows)) if chart is not None
+    ]
+    told = "Differences to the best with simultaneous intervals; one that reaches 0 is not told apart from the best."
+    drawn = join(*(figure(chart, told) for chart in charts if chart is not None))
+    return section("Differences to the best", drawn or None, key="intervals")
+
+
+def _measures(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.measure for row in rows if row.measure))
+
+
+def interval_chart(rows: Sequence[Row], colour: Mapping[str, int], measure: str) -> Chart | None:
+    """Return a forest plot of one metric, or None where nothing was tested."""
+    tested = [row for row in rows if row.measure == measure and row.p is not None and row.difference is not None]
+    if not tested:
+        return None
+    marks: list[Mark] = [
+        Dot(
+            x=row.difference or 0.0,
+            y=float(i),
+            low=row.low,
+            high=row.high,
+            across=True,
+            colour=colour.get(row.name, 7),
+            name=row.name,
+            label=row.name,
+            tip=f"{row.name}\n{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]",
+        )
+        for i, row in enumerate(tested)
+    ]
+    return Chart(
+        title=f"Difference to the best in {called(measure)} with simultaneous intervals",
+        x=Axis(label=f"difference in {called(measure)}, positive is worse", include=(0.0,)),
+        y=Axis(label="", include=(-0.6, len(tested) - 0.5), descending=True, bare=True),
+        marks=[*marks, Rule(x=0.0, label="the best")],
+        height=90 + 34 * len(tested),
+    )
