@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import Batch
 from kinfolk.core.device import send
 from kinfolk.core.rng import Rng
@@ -161,7 +162,7 @@ def _loss(name: str, device: torch.device, precision: str) -> float:
     learner = Learner(build_model(recipe.model, seed=1), recipe.objective, Vocabulary(TOY["vocab_size"])).to(device)
     drawn, index = torch.Generator().manual_seed(0), torch.arange(4)
     tokens, other = (torch.randint(7, TOY["vocab_size"], (4, 32), generator=drawn) for _ in range(2))
-    batch = learner.prepare(Batch(index=index, tokens=tokens, other=other, labels=index % 2), Rng(0))
+    batch = learner.prepare(Batch(index=index, tokens=tokens, labels=index % 2).annotate(OtherDocument(other)), Rng(0))
     choice, training = Choice(precision), Training(steps=9, batch_size=4, length=32)
     with choice.autocast(device)():
         loss = learner.eval()(batch.map(lambda x: send(x, device)))

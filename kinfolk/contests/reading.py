@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Data
@@ -89,7 +90,7 @@ class _Shape(NamedTuple):
 def _shapes(objective: Objective, reading: Reading) -> tuple[_Shape, ...]:
     """Prepare the batches once for every objective: matching tries many widths of one recipe."""
     # who asks about other documents is content with any: only shapes matter here
-    batches = (batch.replace(other=batch.tokens, other_keep=batch.keep) for batch in reading.batches)
+    batches = (batch.annotate(OtherDocument(batch.tokens, batch.keep)) for batch in reading.batches)
     return tuple(_shape(objective.prepare(batch, Rng(0), reading.vocabulary)) for batch in batches)
 
 

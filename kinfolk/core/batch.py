@@ -1,4 +1,4 @@
-"""What a step of training or evaluation eats: token ids and what must be known about them."""
+"""A batch of examples: token ids, padding masks, targets or labels, packing, and annotations."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,12 +6,14 @@ from typing import Self
 
 from torch import Tensor
 
+from kinfolk.core.annotations import Annotated, Annotation
+
 IGNORE = -100
 """A target that is not scored."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Batch:
+class Batch(Annotated):
     """Tensors of one batch. Shapes: B examples, L positions, M source positions. Padding is on the right.
 
     A batch as read has `index`, `tokens` (and `source` for pairs) and their masks, and `labels` where whole examples
@@ -25,26 +27,12 @@ class Batch:
     keep: Tensor | None = None  # [B, L] true where a token is real; None: all are
     source: Tensor | None = None  # [B, M] the encoder's side of a pair
     source_keep: Tensor | None = None
-    other: Tensor | None = None  # [B, M] of another document than the tokens', for those who ask which follows which
-    other_keep: Tensor | None = None
     targets: Tensor | None = None  # [B, L] what to predict at each position, IGNORE where nothing
-    candidates: Tensor | None = None  # [B, L, C] what is wrong at each position, where only some of it is looked at
-    labels: Tensor | None = None  # [B] classes; [B] numbers; [B, C] classes that hold; [B, 2] first and last of a span
-    task: Tensor | None = None  # [B] which of several tasks, the same one for all rows; None: the first
+    labels: Tensor | None = None  # [B] classes; [B] numbers; [B, C] multi-label; [B, 2] first and last of a span
     segments: Tensor | None = None  # [B, L] which sentence of a pair a token belongs to, 0 or 1
     positions: Tensor | None = None  # [B, L] where packing restarts them
     document: Tensor | None = None  # [B, L] which packed document a token belongs to
-    visible: Tensor | None = None  # [B, L, M] which of the first M positions each may look at; None: as patterns say
-    prefix: Tensor | None = None  # [B] how many of the first positions are visible to one another, both ways
-    lots: Tensor | None = None  # [B, L] numbers in [0, 1) for what is drawn while a model runs
-    heads: Tensor | None = None  # [B, W] a parse of what an encoder reads: the head of each word, -1 of a root
-    words: Tensor | None = None  # [B, L or M] the word that each token of it belongs to, -1 outside the parse
-    spoken: Tensor | None = None  # [B, L] true for tokens of the text itself, where others are read beside it
-    mentions: Tensor | None = None  # [B, S, 2] first and last token of what names something, -1 where there is none
-    entities: Tensor | None = None  # [B, S, C] what each mention may mean, -1 where there is nothing more
-    priors: Tensor | None = None  # [B, S, C] how often it means that
-    links: Tensor | None = None  # [B, S] which of them is meant, IGNORE where nobody says
-    continues: Tensor | None = None  # [B] true where a row goes on with the same row of the last batch; None: nowhere
+    annotations: tuple[Annotation, ...] = ()  # what only some relatives and objectives read
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -60,9 +48,23 @@ class Batch:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return a copy with a function applied to every tensor."""
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return dataclasses.replace(self, **{name: change(x) for name, x in fields if x is not None})
+        annotations = tuple(record.map(change) for record in self.annotations)
+        own = {name: change(x) for name, x in self._own.items()}
+        return dataclasses.replace(self, **own, annotations=annotations)
 
     def rows(self, which: slice) -> Self:
         """Return some of the examples."""
         return self.map(lambda x: x[which])
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name; those of annotations by type and field."""
+        named = {
+            f"{type(record).__name__}.{name}": x for record in self.annotations for name, x in record.tensors.items()
+        }
+        return self._own | named
+
+    @property
+    def _own(self) -> dict[str, Tensor]:
+        named = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return {name: x for name, x in named if isinstance(x, Tensor)}

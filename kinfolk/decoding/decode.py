@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import PrefixLength
 from kinfolk.core.batch import Batch
 from kinfolk.core.device import CPU, host, known_on_host, remember, send
 from kinfolk.core.errors import ShapeError, SpecError
@@ -91,7 +92,7 @@ class Steps:
     def first(self) -> Tensor:
         """Run the prompts and return the logits that follow each: [B, V]."""
         source = self.source
-        batch = self.batch.replace(prefix=self.prefix_B)
+        batch = self.batch if self.prefix_B is None else self.batch.annotate(PrefixLength(self.prefix_B))
         if source is not None:
             batch = batch.replace(source=source.tokens, source_keep=source.keep)
         hidden_BLD = self.model.run(batch, self.state if self.cached else None).hidden

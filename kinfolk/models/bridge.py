@@ -2,15 +2,16 @@
 
 from torch import Tensor
 
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.models.stack import Depth
 
 
 class Bridge(Spec):
-    """Axis: `(encoder, x_BMD, ctx) -> Memory`. It runs the encoder, so it may listen to every layer."""
+    """Axis: `(encoder, x_BMD, ctx) -> EncoderOutput`. It runs the encoder."""
 
     def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
         """Return the module between two stacks."""
@@ -33,5 +34,5 @@ class LastLayer(Bridge, kind="last-layer"):
 
 
 class _LastLayer(Module):
-    def forward(self, encoder: Module, x_BMD: Tensor, ctx: Context) -> Memory:
-        return Memory(encoder(x_BMD, ctx, None), None if ctx.padding is None else ctx.padding.keep_BL)
+    def forward(self, encoder: Module, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
+        return EncoderOutput(encoder(x_BMD, ctx, None), None if ctx.padding is None else ctx.padding.keep_BL)

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
+from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.rnn import Recurrent
 from kinfolk.layers.module import Module
@@ -32,8 +33,9 @@ class _Ends(Module):
         super().__init__()
         self.n_layers = n_layers
 
-    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> Memory:
+    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
         heard = Layers(ctx.taps, "ends")
         last_BMD = encoder(x_BMD, ctx.replace(taps=heard), None)
         ends_NBS = torch.stack([heard.found[f"{n}.0.ends"] for n in range(self.n_layers)])
-        return Memory(last_BMD, None if ctx.padding is None else ctx.padding.keep_BL, None, ends_NBS)
+        keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
+        return RecurrentOutput(last_BMD, keep_BM, ends_NBS=ends_NBS)

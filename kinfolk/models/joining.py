@@ -22,8 +22,8 @@ def join(state: State, n: int, other: State, n_other: int) -> None:
     for name, part in own.items():
         part.join(others[name])
     _stand(state, torch.cat([positions(state, n), positions(other, n_other)]))
-    if state.memory is not None and other.memory is not None:
-        state.memory = state.memory.join(other.memory)
+    if state.encoder_output is not None and other.encoder_output is not None:
+        state.encoder_output = state.encoder_output.join(other.encoder_output)
 
 
 def leave(state: State, staying_B: Tensor) -> None:

@@ -8,10 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import Annotation, Parse, Segments, TextTokens, Visible
 from kinfolk.core.batch import Batch
 from kinfolk.core.bounds import PositiveInt, Rate
-from kinfolk.core.context import Context, Memory, Mentions, Padding, SideLosses, Taps, Tree, Visible
+from kinfolk.core.context import Context, Padding, SideLosses, Taps
 from kinfolk.core.device import host, send
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.spec import Spec
@@ -81,7 +83,7 @@ class State:
     layers: list[list[Any]]
     next_pos: int = 0  # of every example, or of the furthest where they differ
     next_pos_B: Tensor | None = None  # of each example, where they differ; on the host
-    memory: Memory | None = None
+    encoder_output: EncoderOutput | None = None
 
     def select(self, rows_B: Tensor) -> None:
         """Make example i a copy of example `rows[i]`."""
@@ -89,8 +91,8 @@ class State:
             part.select(rows_B)
         if self.next_pos_B is not None:
             self.next_pos_B = self.next_pos_B[host(rows_B)]
-        if self.memory is not None:
-            self.memory = self.memory.select(rows_B)
+        if self.encoder_output is not None:
+            self.encoder_output = self.encoder_output.select(rows_B)
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -163,7 +165,7 @@ class Transformer(Module):
                 raise ShapeError(f"a model of topology {self.spec.topology!r} takes one sequence, got two")
             return self.run(Batch(index=index, tokens=tokens, keep=keep), state, taps)
         if target is None:
-            if state is None or state.memory is None:
+            if state is None or state.encoder_output is None:
                 raise ShapeError("an encoder-decoder takes two sequences: model(source, target)")
             return self.run(Batch(index=index, tokens=tokens, keep=keep), state, taps)
         return self.run(Batch(index=index, tokens=target, source=tokens, source_keep=keep), state, taps)
@@ -177,12 +179,13 @@ class Transformer(Module):
             x_BLD, ctx = self._through(self.encoder, "encoder", batch, ctx, state.layers if state else None)
         else:
             if self.encoder is not None:
-                ctx = ctx.replace(memory=self._memory(batch, state, ctx))
+                ctx = ctx.replace(encoder_output=self._encode(batch, state, ctx))
             x_BLD, ctx = self._through(self.decoder, "decoder", batch, ctx, state.layers if state else None)
         if state is not None:
             _advance(state, batch)
-        # what stands beside a text is not what is judged
-        keep_BL = batch.spoken if batch.spoken is not None or ctx.padding is None else ctx.padding.keep_BL
+        # inserted facts are read, but not scored
+        text = batch.annotation(TextTokens)
+        keep_BL = text.keep_BL if text is not None else None if ctx.padding is None else ctx.padding.keep_BL
         return Output(x_BLD, self.head, listener.found if listener else {}, dict(ctx.side_losses or {}), state, keep_BL)
 
     def new_state(self, batch_size: int, max_len: int) -> State:
@@ -216,32 +219,41 @@ class Transformer(Module):
 
     def _context(self, batch: Batch, state: State | None, taps: Taps | None) -> Context:
         padding = None if batch.keep is None else Padding.of(batch.keep)
-        start, pos_BL = 0, batch.positions
+        visible = batch.annotation(Visible)
+        start, pos_BL, pairs_BLM = 0, batch.positions, None if visible is None else visible.pairs_BLM
         if state is not None:
             # packed documents are told apart by their groups; positions go on from segment to segment
-            start, pos_BL = state.next_pos, None if batch.visible is None else batch.positions
+            start, pos_BL = state.next_pos, None if pairs_BLM is None else batch.positions
             if state.next_pos_B is not None:
                 pos_BL = send(state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1]), batch.tokens.device)
-        tree = _tree(batch) if self.decoder is None else None
-        until_BL, losses = last_seen(batch, self.spec.prompt, state is not None and not state.next_pos), SideLosses()
-        ruled = batch.visible is not None or until_BL is not None
-        visible = Visible(batch.visible, until_BL) if ruled else None
-        return Context(start, pos_BL, padding, batch.document, visible, tree, taps=taps, side_losses=losses)
+        annotations = _annotations(batch) if self.decoder is None else ()
+        until_BL = last_seen(batch, self.spec.prompt, state is not None and not state.next_pos)
+        if pairs_BLM is not None or until_BL is not None:
+            annotations = (*annotations, Visible(pairs_BLM, until_BL))
+        return Context(
+            start=start,
+            pos_BL=pos_BL,
+            padding=padding,
+            group_BL=batch.document,
+            annotations=annotations,
+            taps=taps,
+            side_losses=SideLosses(),
+        )
 
-    def _memory(self, batch: Batch, state: State | None, ctx: Context) -> Memory:
-        if state is not None and state.memory is not None:
-            return state.memory
+    def _encode(self, batch: Batch, state: State | None, ctx: Context) -> EncoderOutput:
+        if state is not None and state.encoder_output is not None:
+            return state.encoder_output
         assert self.encoder is not None
         if batch.source is None:
             raise ShapeError("an encoder-decoder needs a source: model(source, target)")
         padding = None if batch.source_keep is None else Padding.of(batch.source_keep)
-        own = Context(padding=padding, tree=_tree(batch), taps=ctx.taps, side_losses=ctx.side_losses)
+        own = Context(padding=padding, annotations=_annotations(batch), taps=ctx.taps, side_losses=ctx.side_losses)
         with own.scope("encoder"):
             x_BMD, inner = self.embedding(batch.source, own), self.embedding.inside(batch.source, own)
-            memory: Memory = self.bridge(self.encoder, x_BMD, inner)
+            output: EncoderOutput = self.bridge(self.encoder, x_BMD, inner)
         if state is not None:
-            state.memory = memory
-        return memory
+            state.encoder_output = output
+        return output
 
     def _through(self, stack: nn.Module, name: str, batch: Batch, ctx: Context, layers: Any) -> tuple[Tensor, Context]:
         inner = self.embedding.inside(batch.tokens, ctx)
@@ -249,14 +261,12 @@ class Transformer(Module):
             return stack(self.embedding(batch.tokens, ctx, batch.segments), inner, layers), inner
 
 
-def _tree(batch: Batch) -> Tree | None:
-    parsed, named = Tree(), None
-    if batch.heads is not None and batch.words is not None:
-        parsed = grow(batch.heads, batch.words)
-    if batch.mentions is not None and batch.entities is not None and batch.priors is not None:
-        named = Mentions(batch.mentions, batch.entities, batch.priors, batch.links)
-    nothing = parsed.depth_BL is None and batch.segments is None and named is None
-    return None if nothing else dataclasses.replace(parsed, segments_BL=batch.segments, mentions=named)
+def _annotations(batch: Batch) -> tuple[Annotation, ...]:
+    """Return what the layers of an encoder read of a batch; of a parse its tree."""
+    segments = () if batch.segments is None else (Segments(batch.segments),)
+    others = (record for record in batch.annotations if record.for_layers and type(record) is not Visible)
+    read = (grow(record.heads_BW, record.words_BL) if isinstance(record, Parse) else record for record in others)
+    return (*read, *segments)
 
 
 def _advance(state: State, batch: Batch) -> None:

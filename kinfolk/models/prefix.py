@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import PrefixLength
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.nested import nested
@@ -27,8 +28,10 @@ def last_seen(batch: Batch, prompt: str, begins: bool) -> Tensor | None:
 
     Training says how long prefixes are; while decoding, what is read first is the prefix. None: as patterns say.
     """
-    prefix_B, n = batch.prefix, batch.tokens.shape[1]
-    if prefix_B is None:
+    prefix, n = batch.annotation(PrefixLength), batch.tokens.shape[1]
+    if prefix is not None:
+        prefix_B = prefix.length_B
+    else:
         if prompt == "causal" or not begins:
             return None
         prefix_B = batch.tokens.new_full((len(batch),), n) if batch.keep is None else batch.keep.sum(1)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.bounds import Rate
-from kinfolk.core.context import Context, Memory, Taps
+from kinfolk.core.context import Context, Taps
 from kinfolk.core.cost import Cost
+from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Module
 from kinfolk.models.bridge import Bridge
@@ -47,7 +48,7 @@ class _Transparent(Module):
         """Draw mixtures that lean to some layers."""
         nn.init.normal_(self.logits_Nn, std=len(self.logits_Nn) ** -0.5)
 
-    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> Memory:
+    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
         heard = Layers(ctx.taps)
         last_BMD = encoder(x_BMD, ctx.replace(taps=heard), None)
         states = heard.states(x_BMD, len(self.logits_Nn))
@@ -57,7 +58,7 @@ class _Transparent(Module):
         ctx.tap("layers", weights_Nn)
         mixed_nBMD = (weights_Nn.mT @ torch.stack(states).flatten(1)).unflatten(1, x_BMD.shape)
         keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
-        return Memory(mixed_nBMD[-1], keep_BM, mixed_nBMD)
+        return LayerwiseOutput(mixed_nBMD[-1], keep_BM, layers_NBMD=mixed_nBMD)
 
 
 class Layers(Taps):

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
@@ -33,16 +34,17 @@ class ClassifyApart(Classify, kind="classify-apart"):
             batch.replace(tokens=_wide(tokens, width), keep=_wide(_real(tokens, keep), width), source=None)
             for tokens, keep in sides
         )
-        other, other_keep = self._read(super().prepare(second, rng, vocabulary))
-        return super().prepare(first, rng, vocabulary).replace(other=other, other_keep=other_keep)
+        other = OtherDocument(*self._read(super().prepare(second, rng, vocabulary)))
+        return super().prepare(first, rng, vocabulary).annotate(other)
 
     def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
         """Run both sides as one batch: all first sequences, then all second ones."""
-        assert batch.other is not None
-        assert batch.other_keep is not None
+        other = batch.annotation(OtherDocument)
+        assert other is not None
+        assert other.keep_BM is not None
         first, first_keep = self._read(batch)
         twice = torch.cat([batch.index, batch.index])
-        tokens, keep = torch.cat([first, batch.other]), torch.cat([first_keep, batch.other_keep])
+        tokens, keep = torch.cat([first, other.tokens_BM]), torch.cat([first_keep, other.keep_BM])
         if self.reads == "tokens":
             return learner.model.run(Batch(index=twice, tokens=tokens, keep=keep)), batch
         start = torch.cat([batch.tokens, batch.tokens])

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
+from kinfolk.core.annotations import PrefixLength
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Inside
 from kinfolk.core.errors import SpecError
@@ -85,13 +86,13 @@ class PrefixLM(Corruption, kind="prefix-lm"):
         if batch.source is not None:
             # the separator is the last token before the first that is scored
             prefix_B = (read.targets != IGNORE).to(torch.uint8).argmax(1) + 1
-            return read.replace(prefix=prefix_B)
+            return read.annotate(PrefixLength(prefix_B))
         draws = [rng.example(index, self.kind) for index in batch.index.tolist()]
         cuts = [int(draw.integers(1, n)) if n > 1 else n for draw, n in zip(draws, n_real_B.tolist(), strict=True)]
         prefix_B = torch.tensor(cuts)
         # the last token of the prefix predicts the first one behind it
         in_prefix_BL = torch.arange(read.tokens.shape[1]) < prefix_B[:, None] - 1
-        return read.replace(prefix=prefix_B, targets=read.targets.masked_fill(in_prefix_BL, IGNORE))
+        return read.replace(targets=read.targets.masked_fill(in_prefix_BL, IGNORE)).annotate(PrefixLength(prefix_B))
 
     def divide(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Halves:
         cut = int(draw.integers(1, len(row))) if len(row) > 1 else len(row)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from kinfolk.core.annotations import Mentions, TextTokens, Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.errors import ShapeError, SpecError
@@ -74,7 +75,7 @@ class Facts:
 
     def inform(self, batch: Batch, vocabulary: Vocabulary, limit: int | None) -> Batch:
         """Read facts beside the rows: the sentence first, so that targets and spans stay where they are."""
-        if batch.document is not None or batch.visible is not None or batch.positions is not None:
+        if batch.document is not None or batch.annotation(Visible) is not None or batch.positions is not None:
             raise ShapeError("knowledge: rows of packed documents, or with their own rule of who sees whom, take none")
         trees = [self.tree(row, vocabulary, limit) for row in _rows(batch)]
         if all(tree.trunk.all() for tree in trees):
@@ -97,11 +98,9 @@ class Facts:
             tokens=torch.from_numpy(tokens),
             positions=torch.from_numpy(positions),
             keep=torch.from_numpy(keep),
-            visible=torch.from_numpy(visible),
-            spoken=torch.from_numpy(spoken),
             segments=None if segments is None else torch.from_numpy(segments),
             targets=targets,
-        )
+        ).annotate(Visible(torch.from_numpy(visible)), TextTokens(torch.from_numpy(spoken)))
 
     def tree(self, row: Ids, vocabulary: Vocabulary, limit: int | None) -> SentenceTree:
         """Return the tree of a row, its sentence first."""
@@ -166,8 +165,7 @@ class Lexicon:
                 known = mention.what[: self.most]
                 spans[i, j] = mention.first, mention.last
                 entities[i, j, : len(known)], priors[i, j, : len(known)] = zip(*known, strict=True)
-        made = {"mentions": spans, "entities": entities, "priors": priors}
-        return batch.replace(**{name: torch.from_numpy(x) for name, x in made.items()})
+        return batch.annotate(Mentions(*map(torch.from_numpy, (spans, entities, priors))))
 
     def mentions(self, row: Ids, vocabulary: Vocabulary) -> list[Mention[Candidates]]:
         """Return what a row names."""

@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kinfolk.core.annotations import Continuation, Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Fraction, PositiveInt
 from kinfolk.core.rng import Rng
@@ -48,15 +49,15 @@ class PermutedLM(MaskedLM, kind="permuted"):
         at, asks = streams["positions"], streams["asks"]
         if keep is not None:
             asks = torch.cat([torch.from_numpy(keep), asks[:, tokens.shape[1] :]], 1)
+        continues = batch.annotation(Continuation)
         return Batch(
             index=batch.index,
             tokens=streams["tokens"],
             targets=streams["targets"],
             positions=at,
-            visible=streams["visible"],
             keep=None if bool(asks.all()) else asks,
             segments=torch.from_numpy(segments).gather(1, at),
-            continues=batch.continues,
+            annotations=(Visible(streams["visible"]), *(() if continues is None else (continues,))),
         )
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:

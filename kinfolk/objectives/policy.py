@@ -4,6 +4,7 @@ import dataclasses
 
 from torch import Tensor
 
+from kinfolk.core.annotations import Annotation
 from kinfolk.core.batch import Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 from kinfolk.core.errors import SpecError
@@ -14,17 +15,17 @@ from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, sid
 from kinfolk.ops.ppo import surrogate
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Rollout(Batch):
-    """What was seen, done and earned: `tokens` are observations, `targets` actions, `document` the episode in a row.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Rollout(Annotation):
+    """Of a batch whose `tokens` are observations, `targets` actions and `document` the episodes in a row.
 
-    `log_probs` and `values` are those noted while acting.
+    `log_probs` and `values` are those of the policy that acted.
     """
 
     log_probs: Tensor  # [B, L]
     values: Tensor  # [B, L]
-    advantages: Tensor  # [B, L] of the actions, brought to mean 0 and variance 1
-    returns: Tensor  # [B, L] what the values should have been
+    advantages: Tensor  # [B, L] of the actions, normalised to mean 0 and variance 1
+    returns: Tensor  # [B, L] the targets of the values
 
 
 class Policy(Objective, kind="policy"):
@@ -54,14 +55,15 @@ class Policy(Objective, kind="policy"):
         return batch
 
     def loss(self, output: Output, batch: Batch) -> Loss:
-        if not isinstance(batch, Rollout) or not isinstance(output.head, PolicyHeadModule):
+        rollout = batch.annotation(Rollout)
+        if rollout is None or not isinstance(output.head, PolicyHeadModule):
             raise SpecError("objective 'policy' learns from rollouts with a policy head: kin train RELATIVE --env E")
         assert batch.targets is not None
         said_BLV = output.head.logits(output.hidden)
         log_probs_BL = output.head.log_probs(said_BLV, batch.targets)
-        actor_BL = surrogate(log_probs_BL, batch.log_probs, batch.advantages, self.clip)
+        actor_BL = surrogate(log_probs_BL, rollout.log_probs, rollout.advantages, self.clip)
         # returns of hundreds would leave the actor no room under a clipped gradient
-        spread = batch.returns.var(correction=0).clamp(min=1.0)
-        critic_BL = 0.5 * (output.head.value(output.hidden) - batch.returns).square() / spread
+        spread = rollout.returns.var(correction=0).clamp(min=1.0)
+        critic_BL = 0.5 * (output.head.value(output.hidden) - rollout.returns).square() / spread
         total = (actor_BL + self.value_weight * critic_BL - self.entropy_weight * output.head.entropy(said_BLV)).sum()
-        return Loss(total, total.new_tensor(float(batch.returns.numel())), side_loss(output))
+        return Loss(total, total.new_tensor(float(rollout.returns.numel())), side_loss(output))

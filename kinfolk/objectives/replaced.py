@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import UniformNoise
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, Probability
 from kinfolk.core.device import host, send, wide
@@ -60,18 +61,19 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
         width = made.tokens.shape[1]
         # drawn with the example, so that what a generator says depends on nothing but its weights and the example
         lots = [rng.example(index, "replaced").random(width, np.float32) for index in made.index.tolist()]
-        return made.replace(lots=torch.from_numpy(np.stack(lots)))
+        return made.annotate(UniformNoise(torch.from_numpy(np.stack(lots))))
 
     def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
         generator = learner.partner
         assert isinstance(generator, Transformer)
         assert batch.targets is not None
-        assert batch.lots is not None
+        noise = batch.annotation(UniformNoise)
+        assert noise is not None
         chosen = batch.targets != IGNORE
         at_L = send((host(batch.targets).flatten() != IGNORE).nonzero()[:, 0], chosen.device)
         said = generator.run(batch)
         told, n_chosen = said.head.loss(said.hidden, batch.targets), chosen.sum()
-        drawn = draw(said.head, said.hidden.detach().flatten(0, 1)[at_L], batch.lots.flatten()[at_L])
+        drawn = draw(said.head, said.hidden.detach().flatten(0, 1)[at_L], noise.noise_BL.flatten()[at_L])
         tokens = batch.tokens.flatten().index_copy(0, at_L, drawn).view_as(chosen)
         replaced = (tokens != torch.where(chosen, batch.targets, batch.tokens)).long()
         targets = replaced if batch.keep is None else replaced.masked_fill(~batch.keep, IGNORE)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Probability
 from kinfolk.core.errors import SpecError
@@ -39,13 +40,14 @@ class SentencePairs(MaskedLM, kind="sentence-pairs"):
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.source is not None:
             return self._prepare_pairs(batch, rng, vocabulary)
-        if batch.other is None and self.question == "next":
+        passage = batch.annotation(OtherDocument)
+        if passage is None and self.question == "next":
             raise SpecError("objective.question: to ask what comes next takes passages: set training.order=documents")
         width = batch.tokens.shape[1] - 1
         rows, labels = [], []
         for i, index in enumerate(batch.index.tolist()):
             own = _real(batch.tokens, batch.keep, i)
-            other = own[:0] if batch.other is None else _real(batch.other, batch.other_keep, i)
+            other = own[:0] if passage is None else _real(passage.tokens_BM, passage.keep_BM, i)
             a, b, label = self.pair(own, other, max(2, width - 3), rng.example(index, "pair"), vocabulary)
             rows.append((a, b))
             labels.append(label)

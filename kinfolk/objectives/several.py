@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import TaskNumber
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng, derive
@@ -45,7 +46,9 @@ class Several(Objective, kind="several"):
         return self.replace(task=self.task.on_topology(topology), others=others)
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        return self._of(batch).prepare(batch, rng, vocabulary).replace(task=batch.task)
+        task = batch.annotation(TaskNumber)
+        prepared = self._of(batch).prepare(batch, rng, vocabulary)
+        return prepared if task is None else prepared.annotate(task)
 
     def companion(self, model: Model) -> Model | None:
         return self.task.companion(model)
@@ -85,4 +88,5 @@ class Heads(Module):
 
 def _number(batch: Batch) -> int:
     """Return the task of a batch; all of its rows have the same."""
-    return 0 if batch.task is None or not len(batch.task) else int(batch.task[0])
+    task = batch.annotation(TaskNumber)
+    return 0 if task is None or not len(task.task_B) else int(task.task_B[0])

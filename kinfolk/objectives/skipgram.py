@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from kinfolk.core.annotations import NegativeSamples
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.rng import Rng
@@ -63,7 +64,7 @@ class SkipGram(Objective, kind="skip-gram"):
             tokens=words_BL,
             keep=targets_BL != IGNORE,
             targets=targets_BL,
-            candidates=torch.from_numpy(candidates),
+            annotations=(NegativeSamples(torch.from_numpy(candidates)),),
         )
 
     def pairs(self, row: Ids, draw: np.random.Generator, vocabulary: Vocabulary) -> tuple[Ids, Ids]:
@@ -99,7 +100,8 @@ class SkipGram(Objective, kind="skip-gram"):
 def _losses(x_BLD: Tensor, weight_VD: Tensor, batch: Batch) -> Tensor:
     """Return the loss of every pair: [B, L]."""
     assert batch.targets is not None
-    assert batch.candidates is not None
+    negatives = batch.annotation(NegativeSamples)
+    assert negatives is not None
     right_BL = (x_BLD * F.embedding(batch.targets.clamp(min=0), weight_VD)).sum(-1)
-    wrong_BLC = (F.embedding(batch.candidates, weight_VD) @ x_BLD.unsqueeze(-1)).squeeze(-1)
+    wrong_BLC = (F.embedding(negatives.tokens_BLC, weight_VD) @ x_BLD.unsqueeze(-1)).squeeze(-1)
     return -F.logsigmoid(right_BL) - F.logsigmoid(-wrong_BLC).sum(-1)

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from kinfolk.core.context import Tree
+from kinfolk.core.annotations import DependencyTree
 from kinfolk.core.errors import ShapeError
 
 
-def grow(heads_BW: Tensor, words_BL: Tensor) -> Tree:
+def grow(heads_BW: Tensor, words_BL: Tensor) -> DependencyTree:
     r"""Return depths and relations of tokens from the heads of their words (Wang et al. 2019).
 
     `heads_BW` holds the number of each word's head, -1 for a root, of which there may be several; `words_BL` the word
@@ -29,7 +29,7 @@ def grow(heads_BW: Tensor, words_BL: Tensor) -> Tree:
     place = torch.arange(words_BL.shape[1], device=words_BL.device)
     side_LM = (place[None, :] - place[:, None]).sign()
     mine, other = depth_BL[:, :, None], depth_BL[:, None, :]
-    return Tree(depth_BL, torch.where(path_BLM, other - mine, side_LM * (mine + other)))
+    return DependencyTree(depth_BL, torch.where(path_BLM, other - mine, side_LM * (mine + other)))
 
 
 def _ancestors(heads_BW: Tensor) -> tuple[Tensor, Tensor]:

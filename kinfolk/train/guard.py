@@ -1,6 +1,5 @@
 """A loss that is not finite ends the run, with the step and the examples named and the batch kept for inspection."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import NoReturn
@@ -25,9 +24,8 @@ def stop(outcome: Outcome, batch: Batch, step: int, out: Path, rank: int = 0) ->
     culprit = next((i for i, total in enumerate(outcome.totals) if not math.isfinite(total)), None)
     part = batch if culprit is None else batch.rows(slice(culprit * rows, (culprit + 1) * rows))
     file = out / f"bad-batch-step-{step:06d}-process-{rank}.safetensors"
-    tensors = {f.name: getattr(part, f.name) for f in dataclasses.fields(part)}
     with durable.refusal(file):
-        save_file({name: x.contiguous().cpu() for name, x in tensors.items() if x is not None}, file)
+        save_file({name: x.contiguous().cpu() for name, x in part.tensors.items()}, file)
     what = f"the loss is {outcome.loss}" if not math.isfinite(outcome.loss) else f"the gradient is {outcome.grad_norm}"
     raise TrainingError(
         f"step {step}: {what}; examples {_numbers(part)} (saved in {file}). "

@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import Continuation
 from kinfolk.core.batch import Batch
 from kinfolk.core.device import host
 from kinfolk.core.errors import CheckpointError
@@ -47,9 +48,10 @@ class Memories:
 
     def before(self, micro: int, batch: Batch) -> tuple[Any, ...]:
         """Return what the learner gets besides a batch: the memory of its rows, or nothing where all begin anew."""
-        if not self._each or batch.continues is None:
+        continuation = batch.annotation(Continuation)
+        if not self._each or continuation is None:
             return ()
-        self._each[micro].forget(~host(batch.continues))
+        self._each[micro].forget(~host(continuation.continues_B))
         return (self._each[micro],)
 
     def settle(self) -> None:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kinfolk.core.annotations import Continuation
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, Loader, Preparation, open_data, prepare
@@ -58,11 +59,8 @@ def make(request: pytest.FixtureRequest, text: Data, pairs: Data) -> Make:
 
 
 def same(one: Batch, two: Batch) -> bool:
-    for name in vars(one):
-        a, b = getattr(one, name), getattr(two, name)
-        if (a is None) != (b is None) or (a is not None and not torch.equal(a, b)):
-            return False
-    return True
+    a, b = one.tensors, two.tensors
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 # purity
@@ -83,9 +81,8 @@ def test_the_rows_of_all_processes_are_the_batch(make: Make) -> None:
         whole = batches.at(step)
         for world in (1, 2, 3):
             parts = [batches.at(step, rank, world) for rank in range(world)]
-            for name, tensor in vars(whole).items():
-                if tensor is not None:
-                    assert torch.equal(torch.cat([getattr(part, name) for part in parts]), tensor)
+            for name, tensor in whole.tensors.items():
+                assert torch.equal(torch.cat([part.tensors[name] for part in parts]), tensor)
 
 
 def test_every_example_of_a_run_has_its_own_number(make: Make) -> None:
@@ -188,8 +185,7 @@ def test_contiguous_rows_go_on_where_they_ended(text: Data, rows: int) -> None:
     starts = []
     for step in range(3 * per_row):
         batch = batches.at(step)
-        assert batch.continues is not None
-        assert batch.continues.tolist() == [step % per_row > 0] * rows
+        assert batch.annotation(Continuation).continues_B.tolist() == [step % per_row > 0] * rows
         if step % per_row:
             assert torch.equal(batch.tokens[:, 0], batches.at(step - 1).tokens[:, -1])
         else:

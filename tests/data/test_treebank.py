@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import Parse
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, open_data
 from kinfolk.data.files.treebank import Sentence, read_treebank
@@ -107,19 +108,19 @@ def test_batches_carry_parses(tmp_path: Path) -> None:
     split: Any = data.split("train")
     assert len(split) + len(data.split("valid")) == 30
     batch = Batches(split, batch_size=len(split), shuffle=False).at(0)
-    assert batch.heads is not None
-    assert batch.words is not None
+    parse = batch.annotation(Parse)
+    assert parse is not None
     assert batch.source is not None
     assert batch.source_keep is not None
-    assert batch.words.shape == batch.source.shape
+    assert parse.words_BL.shape == batch.source.shape
     for row in range(len(batch)):
         keep = batch.source_keep[row]
         text = data.tokenizer.decode(batch.source[row][keep].numpy())
         words = text.split(" ")
         # a chain from the left, whose end has no word
-        assert batch.heads[row].tolist()[: len(words)] == list(range(-1, len(words) - 1))
+        assert parse.heads_BW[row].tolist()[: len(words)] == list(range(-1, len(words) - 1))
         pieces = ["" for _ in words]
-        for token, at in zip(batch.source[row][keep].tolist(), batch.words[row][keep].tolist(), strict=True):
+        for token, at in zip(batch.source[row][keep].tolist(), parse.words_BL[row][keep].tolist(), strict=True):
             if at >= 0:
                 pieces[at] += data.tokenizer.decode([token])
             else:
@@ -127,7 +128,7 @@ def test_batches_carry_parses(tmp_path: Path) -> None:
         assert [piece.strip() for piece in pieces] == words
         tags = data.tokenizer.decode(batch.tokens[row][batch.keep[row]].numpy())  # type: ignore[index]
         assert tags == " ".join("ABCD"[j % 4] for j in range(len(words)))
-        assert (batch.words[row][~keep] == -1).all()
+        assert (parse.words_BL[row][~keep] == -1).all()
 
 
 def test_what_is_cut_off_keeps_its_place_in_the_tree(tmp_path: Path) -> None:
@@ -174,9 +175,10 @@ def test_a_parse_reaches_the_loss(tmp_path: Path) -> None:
     recipe = kf.relative("syntax", size="tiny", **small, **{"training.batch_size": 4, "training.length": 64})
     job = make_job(recipe, data, 0)
     batch, _ = job.read(1, Team())
-    assert batch.heads is not None
-    assert batch.heads.tolist() == [[4, 4, 4, 4, -1]] * 4
-    parsed, chain = (job.learner.eval()(b).total for b in (batch, batch.replace(heads=None, words=None)))
+    parse = batch.annotation(Parse)
+    assert parse is not None
+    assert parse.heads_BW.tolist() == [[4, 4, 4, 4, -1]] * 4
+    parsed, chain = (job.learner.eval()(b).total for b in (batch, batch.without(Parse)))
     assert not torch.isclose(parsed, chain, rtol=1e-7)
 
 

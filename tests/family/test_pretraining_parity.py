@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import kinfolk as kf
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
 from kinfolk.objectives.learner import Learner
@@ -86,7 +87,7 @@ def prepared(learn):
     draw = torch.Generator().manual_seed(3)
     tokens, others = torch.randint(7, V, (2, 6, L + 1), generator=draw)
     keep = torch.arange(L + 1) < torch.tensor([L + 1, 14, L + 1, 9, 18, L + 1])[:, None]
-    batch = Batch(index=torch.arange(6), tokens=tokens, keep=keep, other=others)
+    batch = Batch(index=torch.arange(6), tokens=tokens, keep=keep, annotations=(OtherDocument(others),))
     made = learn.prepare(batch, Rng(0))
     assert made.labels is None or set(made.labels.tolist()) == {0, 1}
     return made

@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kinfolk as kf
 from kinfolk.contests.measures import HIGHER
+from kinfolk.core.annotations import NegativeSamples, OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
@@ -178,7 +179,7 @@ def read(name, t, first=0):
     """Return rows as data gives them, whole pictures of them, with labels and passages for those who ask."""
     t = t[:, : max(1, t.shape[1] // 32) * 32] if kf.about(name).input == "image" else t
     others, index = tokens(len(t), t.shape[1], seed=7), torch.arange(first, first + len(t))
-    return Batch(index=index, tokens=t, other=others, labels=index % 2)
+    return Batch(index=index, tokens=t, annotations=(OtherDocument(others),), labels=index % 2)
 
 
 # something to find, for those who look names up
@@ -219,9 +220,9 @@ def test_the_fused_loss_is_the_cross_entropy_of_the_logits(name):
     gold = made.targets.clamp(min=0)[..., None]
     others = (want.sum(-1) - want.gather(-1, gold)[..., 0]) / (out.logits.shape[-1] - 1)
     per_token = weight * ((1 - smooth) * want.gather(-1, gold)[..., 0] + smooth * others)
-    if made.candidates is not None:
+    if (negatives := made.annotation(NegativeSamples)) is not None:
         right, wrong = (torch.nn.functional.softplus(sign * out.logits) for sign in (-1, 1))
-        per_token = right.gather(-1, gold)[..., 0] + wrong.gather(-1, made.candidates).sum(-1)
+        per_token = right.gather(-1, gold)[..., 0] + wrong.gather(-1, negatives.tokens_BLC).sum(-1)
     scored = made.targets != IGNORE
     torch.manual_seed(0)
     loss = learn(batch)
@@ -385,7 +386,8 @@ def test_learns_its_toy_task(name):
                 # what a companion says is not what the model is for
                 measures = dict(list(measures.items())[:1])
             # of a gold answer and some wrong ones each is worth a loss
-            limit = 0.5 if batch.candidates is None else 0.5 * (1 + batch.candidates.shape[-1])
+            negatives = batch.annotation(NegativeSamples)
+            limit = 0.5 if negatives is None else 0.5 * (1 + negatives.tokens_BLC.shape[-1])
             if all(total / count < limit for kind, (total, count) in measures.items() if kind not in HIGHER):
                 return
     pytest.fail(f"after 1000 steps: {measures}")

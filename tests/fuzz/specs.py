@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import from_plain, to_plain
 from kinfolk.core.rng import Rng
@@ -104,7 +105,8 @@ def spec_case(rng: random.Random) -> None:
     name = recipe.name if recipe.name in NAMES else "gpt2"
     length = min(60, model.limit or 60)
     rows = read(name, tokens(2, length) % vocab)
-    batch = learn.prepare(rows.replace(other=None if rows.other is None else rows.other % vocab), Rng(0))
+    others = rows.annotation(OtherDocument).tokens_BM % vocab
+    batch = learn.prepare(rows.annotate(OtherDocument(others)), Rng(0))
     loss = learn(batch)
     total = loss.total / loss.count + loss.side
     total.backward()

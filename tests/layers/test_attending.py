@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.alignment_score import Additive, Dot, General
 from kinfolk.layers.mixers.attentional_rnn import Attentional, Feeding, Searching
@@ -47,7 +48,9 @@ def context(n_layers=0, batch=B, wide=2, **more):
     """An encoder's states, of which the second example has three, and what its layers ended with."""
     keep = torch.arange(M).expand(batch, M) < torch.tensor([M, 3, M, M])[:batch, None]
     ends = torch.stack([x(wide, batch, 50 + n).flatten(1) for n in range(n_layers)]) if n_layers else None
-    return Context(memory=Memory(x(M, batch, 9).requires_grad_(), keep, None, ends), **more)
+    states = x(M, batch, 9).requires_grad_()
+    output = EncoderOutput(states, keep) if ends is None else RecurrentOutput(states, keep, ends_NBS=ends)
+    return Context(encoder_output=output, **more)
 
 
 def score(module, s, h):
@@ -86,7 +89,8 @@ def search(module, inputs, memory, b):
 def feed(module, inputs, memory, b):
     """Luong et al. 2015 with input feeding, one token and one layer at a time."""
     n, wide = module.spec.n_layers, 2 if module.spec.cell.kind == "lstm" else 1
-    states = [inputs.new_zeros(wide * D) if memory.ends_NBS is None else memory.ends_NBS[i, b] for i in range(n)]
+    ends = memory.ends_NBS[:, b] if isinstance(memory, RecurrentOutput) else inputs.new_zeros(n, wide * D)
+    states = list(ends[:n])
     a, out = inputs.new_zeros(D), []
     for token in inputs:
         below = torch.cat([token, a])
@@ -115,10 +119,10 @@ def test_it_is_what_the_papers_say(spec, how, length):
     wide = 2 if isinstance(spec, Feeding) and spec.cell.kind == "lstm" else 1
     ctx = context(2 if isinstance(spec, Feeding) else 0, wide=wide)
     got = module(inputs, ctx, None)[0]
-    want = torch.stack([BY_HAND[type(spec)](module, inputs[b], ctx.memory, b) for b in range(B)])
+    want = torch.stack([BY_HAND[type(spec)](module, inputs[b], ctx.encoder_output, b) for b in range(B)])
     assert_exact(got, want)
     scale = torch.randn_like(got)
-    leaves = [inputs, ctx.memory.states_BMD, *module.parameters()]
+    leaves = [inputs, ctx.encoder_output.states_BMD, *module.parameters()]
     ours, theirs = (torch.autograd.grad((y * scale).sum(), leaves) for y in (got, want))
     for a, b in zip(ours, theirs, strict=True):
         assert_exact(a, b)
@@ -145,12 +149,12 @@ def test_rows_at_their_own_positions_and_selected(kind):
     module(full[:, :7], ctx.replace(padding=Padding(keep, right=True)), state)
     rows = torch.tensor([1, 1, 0])
     state.select(rows)
-    now = ctx.replace(memory=ctx.memory.select(rows))
+    now = ctx.replace(encoder_output=ctx.encoder_output.select(rows))
     for step in range(3):
         pos = (lengths[rows] + step)[:, None]
         got, _ = module(full[rows][torch.arange(3)[:, None], pos], now.replace(start=7 + step, pos_BL=pos), state)
         for at, row in enumerate(rows):
-            alone = ctx.replace(memory=ctx.memory.select(row[None]))
+            alone = ctx.replace(encoder_output=ctx.encoder_output.select(row[None]))
             assert_exact(got[at, 0], module(full[row : row + 1, : int(pos[at]) + 1], alone, None)[0][0, -1])
 
 

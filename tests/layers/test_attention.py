@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Memory, Padding
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
 from kinfolk.layers.module import Dims
@@ -96,13 +97,13 @@ def test_shared_key_heads_equal_copied_ones():
 def test_cross_attention_projects_its_memory_once():
     torch.manual_seed(1)
     cross = CrossAttention(n_heads=4).build(DIMS).double()
-    memory = Memory(x(6), torch.arange(6) < torch.tensor([[6], [4]]))
-    want, _ = cross(x(5), Context(memory=memory), None)
+    memory = EncoderOutput(x(6), torch.arange(6) < torch.tensor([[6], [4]]))
+    want, _ = cross(x(5), Context(encoder_output=memory), None)
     state = cross.new_state(2, 5)
-    got = [cross(x(5)[:, i : i + 1], Context(memory=memory), state)[0] for i in range(5)]
+    got = [cross(x(5)[:, i : i + 1], Context(encoder_output=memory), state)[0] for i in range(5)]
     torch.testing.assert_close(torch.cat(got, 1), want, rtol=1e-10, atol=1e-12)
     cross.kv.weight.data.zero_()
-    again, _ = cross(x(5)[:, :1], Context(memory=memory), state)
+    again, _ = cross(x(5)[:, :1], Context(encoder_output=memory), state)
     assert torch.equal(again, got[0])
 
 
@@ -120,7 +121,10 @@ def test_attention_dropout_is_off_in_evaluation_and_unbiased_in_training():
 def test_dropout_drops_weights_of_attention_in_training_only(kind):
     torch.manual_seed(0)
     pattern = {"pattern": Causal()} if kind is Attention else {}
-    part, ctx = kind(n_heads=4, dropout=0.5, **pattern).build(DIMS).double(), Context(memory=Memory(x(7)))
+    part, ctx = (
+        kind(n_heads=4, dropout=0.5, **pattern).build(DIMS).double(),
+        Context(encoder_output=EncoderOutput(x(7))),
+    )
     assert not torch.equal(part(x(9), ctx, None)[0], part(x(9), ctx, None)[0])
     still = part.eval()(x(9), ctx, None)[0]
     assert torch.equal(still, part(x(9), ctx, None)[0])
@@ -141,9 +145,9 @@ def test_padding_is_not_attended_to(pattern, side):
 def test_padding_of_the_encoder_is_not_attended_to():
     torch.manual_seed(0)
     cross, memory = CrossAttention(n_heads=4).build(DIMS).double(), x(6)
-    alone, _ = cross(x(5), Context(memory=Memory(memory)), None)
+    alone, _ = cross(x(5), Context(encoder_output=EncoderOutput(memory)), None)
     longer, keep = torch.cat([memory, x(3)], 1), torch.arange(9).expand(2, 9) < 6
-    got, _ = cross(x(5), Context(memory=Memory(longer, keep)), None)
+    got, _ = cross(x(5), Context(encoder_output=EncoderOutput(longer, keep)), None)
     torch.testing.assert_close(got, alone, rtol=1e-10, atol=1e-12)
 
 

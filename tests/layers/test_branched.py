@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Memory, Padding
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.feed_forwards.experts import Experts
 from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
@@ -28,7 +29,7 @@ def built(spec):
 
 def context():
     g = torch.Generator().manual_seed(1)
-    return Context(memory=Memory(torch.randn(2, 5, D, generator=g, dtype=torch.float64)))
+    return Context(encoder_output=EncoderOutput(torch.randn(2, 5, D, generator=g, dtype=torch.float64)))
 
 
 def heads(module, x, ctx):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.embeddings.adaptive import Adaptive
 from kinfolk.layers.embeddings.embedding import Factorised, Sides, Tokens
@@ -97,8 +98,8 @@ def test_one_cluster_is_a_plain_table():
 def test_each_side_has_its_own_table():
     module = built(Sides(source=Tokens(), target=Factorised(d_inner=5)))
     assert_exact(module(tokens(), Context()), module.source(tokens(), Context()))
-    memory = Memory(torch.zeros(3, 2, D, dtype=torch.float64))
-    assert_exact(module(tokens(), Context(memory=memory)), module.target(tokens(), Context()))
+    memory = EncoderOutput(torch.zeros(3, 2, D, dtype=torch.float64))
+    assert_exact(module(tokens(), Context(encoder_output=memory)), module.target(tokens(), Context()))
     assert module.weight is module.target.weight
 
 

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
@@ -123,7 +124,7 @@ def test_the_encoders_cell(length, n_real):
 @pytest.mark.parametrize("length", [1, 5, 13])
 def test_the_decoders_cell(length):
     block, x = evolved().decoder.blocks[0], inputs(length)
-    ctx = Context(memory=Memory(inputs(6)))
+    ctx = Context(encoder_output=EncoderOutput(inputs(6)))
     got = block(x, ctx, None)
     pair, branches, back, across, think = block.parts
     norms = [residual.norm for residual in block.residuals]
@@ -146,7 +147,7 @@ def test_the_decoders_cell(length):
 def test_a_silent_branch_leaves_the_other():
     look, across = Attention(n_heads=2, pattern=Causal()), CrossAttention(n_heads=2)
     module, x = randomised(Branches(parts=(look, across)).build(DIMS)), inputs(7)
-    ctx, taps = Context(memory=Memory(inputs(5))), Taps()
+    ctx, taps = Context(encoder_output=EncoderOutput(inputs(5))), Taps()
     for p in module.parts[1].out.parameters():
         p.data.zero_()
     torch.testing.assert_close(module(x, ctx, None)[0], module.parts[0](x, ctx, None)[0], rtol=1e-12, atol=1e-12)

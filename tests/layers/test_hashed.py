@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Padding, Taps, Visible
+from kinfolk.core.annotations import Visible
+from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
@@ -153,4 +154,4 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ShapeError, match="position 4 does not fit a state made for 4"):
         layer()(x(5), Context(), layer().new_state(2, 4))
     with pytest.raises(ShapeError, match="has no place for a table"):
-        layer()(x(3), Context(visible=Visible(torch.ones(2, 3, 3, dtype=torch.bool))), None)
+        layer()(x(3), Context(annotations=(Visible(torch.ones(2, 3, 3, dtype=torch.bool)),)), None)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from kinfolk.core.context import Context, Padding, Taps, Visible
+from kinfolk.core.annotations import Visible
+from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.linear_attention import LinearAttention, Performer
@@ -243,7 +244,7 @@ def test_what_cannot_be_is_refused(spec):
     with pytest.raises(SpecError, match="cannot decode step by step"):
         spec(n_heads=2, direction="both").build(DIMS).new_state(1, 4)
     with pytest.raises(ShapeError, match="single pairs cannot be hidden"):
-        spec(n_heads=2).build(DIMS)(x(3).float(), Context(visible=Visible(torch.ones(2, 3, 3))), None)
+        spec(n_heads=2).build(DIMS)(x(3).float(), Context(annotations=(Visible(torch.ones(2, 3, 3)),)), None)
 
 
 def test_a_performer_says_what_it_does_not_know():

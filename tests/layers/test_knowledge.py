@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from kinfolk.core.annotations import Mentions
 from kinfolk.core.batch import IGNORE
-from kinfolk.core.context import Context, Mentions, Tree
+from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention, WhereKnown, span_means
 from kinfolk.layers.module import Dims
@@ -28,7 +29,7 @@ def told(links=None):
 
 
 def context(links=None):
-    return Context(tree=Tree(mentions=told(links)), side_losses={})
+    return Context(annotations=(told(links),), side_losses={})
 
 
 def built(spec):

@@ -6,7 +6,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Padding, Taps, Visible
+from kinfolk.core.annotations import Visible
+from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.compressed_attention import MemoryCompressed
@@ -210,7 +211,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="d_model 12 is not a multiple of n_heads 5"):
         MemoryCompressed(n_heads=5).build(DIMS)
     with pytest.raises(ShapeError, match=r"memory-compressed: .* cannot follow who may see whom"):
-        layer()(x(3), Context(visible=Visible(torch.ones(2, 3, 3, dtype=torch.bool))), None)
+        layer()(x(3), Context(annotations=(Visible(torch.ones(2, 3, 3, dtype=torch.bool)),)), None)
     state = layer().new_state(2, 4)
     with pytest.raises(ShapeError, match="position 5 does not fit"):
         layer()(x(6), Context(), state)

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Memory, Padding
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.grid import Grid
 from kinfolk.core.plain import dumps, loads
@@ -170,6 +171,6 @@ def test_a_side_may_be_patches():
     assert module(tokens, Context()).shape[1] == spec.source_places(5) == 3
     # the first patch has all five values, the second none
     assert module.inside(tokens, Context()).padding.keep_BL.tolist() == [[True, True, False]] * 2
-    memory = Context(memory=Memory(torch.zeros(2, 3, D)))
+    memory = Context(encoder_output=EncoderOutput(torch.zeros(2, 3, D)))
     assert module(tokens, memory).shape[1] == 5
     assert module.inside(tokens, memory) is memory

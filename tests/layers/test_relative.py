@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Padding, Tree
+from kinfolk.core.annotations import DependencyTree
+from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.mixers.attention import Attention
@@ -134,8 +135,8 @@ def test_a_given_relation_that_is_the_distance_is_shaw():
     relation = (torch.arange(7)[None, :] - torch.arange(7)[:, None]).expand(2, 7, 7)
     want = attention(x(7), Context(), None)[0]
     depth = torch.zeros(2, 7)
-    torch.testing.assert_close(attention(x(7), Context(tree=Tree(depth, relation)), None)[0], want)
-    other = attention(x(7), Context(tree=Tree(depth, -relation)), None)[0]
+    torch.testing.assert_close(attention(x(7), Context(annotations=(DependencyTree(depth, relation),)), None)[0], want)
+    other = attention(x(7), Context(annotations=(DependencyTree(depth, -relation),)), None)[0]
     assert not torch.allclose(other, want)
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import DependencyTree, Parse, Segments
 from kinfolk.core.batch import Batch
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
@@ -65,7 +66,7 @@ def test_relations_are_added_beside_distances(pattern, gathered, monkeypatch):
         for name, value in (("BLOCK", 4), ("DENSE_PAIRS", 0), ("DENSE_SHARE", 2.0)):
             monkeypatch.setattr(executor, name, value)
     attention = built(Attention(n_heads=H, pattern=pattern, position=TreeShaw(clip=2)))
-    got, want = attention(x(), Context(tree=tree()), None)[0][0], dense(attention, x()[0])
+    got, want = attention(x(), Context(annotations=(tree(),)), None)[0][0], dense(attention, x()[0])
     torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
     parameters = list(attention.parameters())
     a, b = (torch.autograd.grad((y * y).sum(), parameters) for y in (got, want))
@@ -77,27 +78,27 @@ def test_without_a_parse_a_sentence_is_a_chain_and_a_zero_table_is_shaw():
     attention = built(Attention(n_heads=H, position=TreeShaw(clip=3)))
     chain = grow(torch.arange(7)[None] - 1, torch.arange(7)[None])
     none = attention(x(), Context(), None)[0]
-    torch.testing.assert_close(attention(x(), Context(tree=chain), None)[0], none, rtol=1e-10, atol=1e-10)
-    assert not torch.allclose(attention(x(), Context(tree=tree()), None)[0], none)
+    torch.testing.assert_close(attention(x(), Context(annotations=(chain,)), None)[0], none, rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(attention(x(), Context(annotations=(tree(),)), None)[0], none)
     plain = built(Attention(n_heads=H, position=Shaw(clip=3)))
     plain.load_state_dict(
         {k.replace("sequence.", ""): v for k, v in attention.state_dict().items() if "structure" not in k}
     )
     for p in attention.position.structure.parameters():
         p.data.zero_()
-    torch.testing.assert_close(attention(x(), Context(tree=tree()), None)[0], plain(x(), Context(), None)[0])
+    torch.testing.assert_close(attention(x(), Context(annotations=(tree(),)), None)[0], plain(x(), Context(), None)[0])
 
 
 def test_depth_is_fused_with_the_position():
     position = built(Syntax())
     zero = torch.zeros(1, 7, D, dtype=torch.float64)
-    got = position.add(zero, Context(tree=tree()))[0]
+    got = position.add(zero, Context(annotations=(tree(),)))[0]
     for i, word in enumerate(WORDS):
         seq, deep = (sinusoids(torch.tensor(at), D) for at in (i, slow.depth(HEADS, word)))
         want = torch.tanh(position.sequence.weight @ seq + position.structure.weight @ deep)
         torch.testing.assert_close(got[i], want, rtol=1e-10, atol=1e-12)
     chain = grow(torch.arange(7)[None] - 1, torch.arange(7)[None])
-    torch.testing.assert_close(position.add(zero, Context(tree=chain)), position.add(zero, Context()))
+    torch.testing.assert_close(position.add(zero, Context(annotations=(chain,))), position.add(zero, Context()))
     later = position.add(zero[:, 3:], Context(start=3))
     torch.testing.assert_close(later, position.add(zero, Context())[:, 3:])
 
@@ -110,7 +111,8 @@ def model(name="syntax"):
 def batch(heads=None, words=None, **more):
     source = torch.randint(7, 40, (2, 7), generator=torch.Generator().manual_seed(0))
     tokens = torch.randint(7, 40, (2, 5), generator=torch.Generator().manual_seed(1))
-    return Batch(index=torch.arange(2), tokens=tokens, source=source, heads=heads, words=words, **more)
+    parse = () if heads is None else (Parse(heads, words),)
+    return Batch(index=torch.arange(2), tokens=tokens, source=source, annotations=parse, **more)
 
 
 def test_a_parse_reaches_the_encoder_and_its_examples_stay_apart():
@@ -128,13 +130,13 @@ def test_a_parse_reaches_the_encoder_and_its_examples_stay_apart():
 
 def test_a_parse_and_segments_reach_the_layers_together():
     m, seen = model("bert"), []
-    m.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[1].tree))
+    m.encoder.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
     heads, words = torch.tensor([HEADS] * 2), torch.tensor([WORDS] * 2)
     segments = (torch.arange(7) > 3).long().expand(2, -1)
     read = batch(heads, words)
     m.run(read.replace(tokens=read.source, source=None, segments=segments))
-    assert torch.equal(seen[0].segments_BL, segments)
-    assert torch.equal(seen[0].depth_BL, grow(heads, words).depth_BL)
+    assert torch.equal(seen[0].annotation(Segments).segments_BL, segments)
+    assert torch.equal(seen[0].annotation(DependencyTree).depth_BL, grow(heads, words).depth_BL)
 
 
 def test_padding_of_a_parsed_source_changes_nothing():
@@ -145,7 +147,7 @@ def test_padding_of_a_parsed_source_changes_nothing():
     source = torch.cat([plain.source, torch.full((2, 3), 11)], 1)
     keep = torch.arange(10).expand(2, 10) < 7
     longer = torch.cat([words, torch.full((2, 3), -1)], 1)
-    got = m.run(plain.replace(source=source, source_keep=keep, words=longer)).logits
+    got = m.run(plain.replace(source=source, source_keep=keep).annotate(Parse(heads, longer))).logits
     torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
 
 
@@ -168,7 +170,7 @@ def test_an_encoder_alone_reads_a_parse_of_its_tokens():
     m = build_model(spec.replace(encoder=spec.encoder.replace(blocks=blocks)), 1).double().eval()
     tokens = torch.randint(7, 40, (1, 7), generator=torch.Generator().manual_seed(0))
     plain = Batch(index=torch.zeros(1), tokens=tokens)
-    parsed = plain.replace(heads=torch.tensor([HEADS]), words=torch.tensor([WORDS]))
+    parsed = plain.annotate(Parse(torch.tensor([HEADS]), torch.tensor([WORDS])))
     assert not torch.allclose(m.run(parsed).logits, m.run(plain).logits)
 
 

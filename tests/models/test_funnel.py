@@ -4,8 +4,9 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import Visible
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Padding, Visible
+from kinfolk.core.context import Context, Padding
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.family.assembly import stack
 from kinfolk.layers.positions.position import sinusoids
@@ -225,4 +226,4 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="cannot be a decoder"):
         kf.build(gpt.replace(decoder=funnel))
     with pytest.raises(ShapeError):
-        built(spec()).encoder(inputs(3), Context(visible=Visible(torch.ones(2, 3, 3, dtype=torch.bool))), None)
+        built(spec()).encoder(inputs(3), Context(annotations=(Visible(torch.ones(2, 3, 3, dtype=torch.bool)),)), None)

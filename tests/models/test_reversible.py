@@ -7,7 +7,8 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.batch import Batch
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer
 from kinfolk.layers.feed_forwards.experts import Experts
@@ -73,7 +74,7 @@ def naive(module, x, ctx):
 
 def gradients(module, run):
     x, m = inputs()
-    ctx = Context(memory=Memory(m), side_losses={})
+    ctx = Context(encoder_output=EncoderOutput(m), side_losses={})
     torch.manual_seed(3)
     y = run(x, ctx)
     drawn = torch.random.get_rng_state()

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.family.assembly import with_depth
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm
@@ -94,7 +95,7 @@ def by_hand(model):
         shares = [float(w.detach()) for w in model.bridge.logits_Nn[:, j].softmax(0)]
         assert sum(shares) == pytest.approx(1.0)
         memory = sum(model.bridge.logits_Nn[:, j].softmax(0)[i] * h for i, h in enumerate(states))
-        y = block(y, Context(memory=Memory(memory)), None)
+        y = block(y, Context(encoder_output=EncoderOutput(memory)), None)
     return model.decoder.norm(y) @ model.embedding.table.weight.T
 
 
@@ -159,7 +160,7 @@ def test_rows_of_a_beam_take_their_mixtures_along():
     state = model.new_state(2, 8)
     model(SOURCE, TARGET[:, :2], state=state)
     state.select(torch.tensor([1, 1]))
-    fresh = state.memory.layers_NBMD
+    fresh = state.encoder_output.layers_NBMD
     assert torch.equal(fresh[:, 0], fresh[:, 1])
     got = model(TARGET[:, 2:], state=state).logits
     mixed = torch.cat([TARGET[1:, :2].expand(2, -1), TARGET[:, 2:]], 1)

@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import kinfolk as kf
-from kinfolk.core.context import Context, Memory, Padding, Taps
+from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.feed_forwards.transition import ConvTransition
@@ -90,7 +91,7 @@ def by_hand(m, x, ctx, halting):
 
 def gradients(m, run):
     x, memory = inputs()
-    ctx = Context(memory=Memory(memory), side_losses={})
+    ctx = Context(encoder_output=EncoderOutput(memory), side_losses={})
     y, ponder = run(x, ctx)
     loss = (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() + 100 * ponder
     return y, torch.autograd.grad(loss, [x, memory, *m.parameters()])
@@ -132,7 +133,7 @@ def test_halting_is_a_loop_over_positions(variant, pattern, crowded):
     for g, w in zip(got_grads, want_grads, strict=True):
         torch.testing.assert_close(g, w, rtol=1e-10, atol=1e-9)
     taps, (x, memory) = Taps(frozenset(["steps", "remainders"])), inputs()
-    m(x, Context(memory=Memory(memory), taps=taps), None)
+    m(x, Context(encoder_output=EncoderOutput(memory), taps=taps), None)
     assert torch.equal(taps.found["steps"].long(), found["steps"])
     assert ((taps.found["remainders"] > 0) & (taps.found["remainders"] <= 1)).all()
 
@@ -144,7 +145,7 @@ def test_halting_is_a_loop_over_positions(variant, pattern, crowded):
 def test_skipping_changes_nothing(pattern, position, residual, where):
     m = module(block(pattern, position, residual), norm=LayerNorm())
     x, memory = inputs()
-    ctx = Context(memory=Memory(memory))
+    ctx = Context(encoder_output=EncoderOutput(memory))
     keep = torch.ones(3, 11, dtype=torch.bool)
     if where == "padded":
         keep = torch.arange(11) < torch.tensor([[11], [6], [1]])
@@ -164,19 +165,19 @@ def test_skipping_changes_nothing(pattern, position, residual, where):
 def test_tokens_that_halted_are_seen_by_later_ones(pattern, chunks, crowded):
     m = module(block(pattern), direction="past")
     x, memory = inputs()
-    want = m(x, Context(memory=Memory(memory)), None)
+    want = m(x, Context(encoder_output=EncoderOutput(memory)), None)
     m.crowded, states, at, got = crowded, m.new_state(3, 11), 0, []
     for n in chunks:
-        got.append(m(x[:, at : at + n], Context(start=at, memory=Memory(memory)), states))
+        got.append(m(x[:, at : at + n], Context(start=at, encoder_output=EncoderOutput(memory)), states))
         at += n
     torch.testing.assert_close(torch.cat(got, 1), want, rtol=1e-10, atol=1e-11)
 
 
 def test_positions_that_halt_together_do_not_ask_padding():
     m, (x, memory) = module(block(), Halting(scope="sequence")), inputs()
-    want = m(x[:, :7], Context(memory=Memory(memory)), None)
+    want = m(x[:, :7], Context(encoder_output=EncoderOutput(memory)), None)
     keep = torch.arange(11).expand(3, 11) < 7
-    got = m(x, Context(memory=Memory(memory), padding=Padding(keep, right=True)), None)
+    got = m(x, Context(encoder_output=EncoderOutput(memory), padding=Padding(keep, right=True)), None)
     torch.testing.assert_close(got[:, :7], want, rtol=1e-10, atol=1e-11)
 
 
@@ -185,7 +186,7 @@ def test_halting_forced_late_is_a_fixed_number_of_steps():
     fixed = Stack(blocks=(block(),), order=(0,) * M, position=DepthTime()).build(DIMS).double()
     fixed.load_state_dict({k: v for k, v in m.state_dict().items() if not k.startswith("unit")})
     x, memory = inputs()
-    ctx = Context(memory=Memory(memory))
+    ctx = Context(encoder_output=EncoderOutput(memory))
     m.unit.weight_1D.data.zero_()
     m.unit.bias_1.data.fill_(-40.0)
     torch.testing.assert_close(m(x, ctx, None), fixed(x, ctx, None), rtol=1e-12, atol=1e-12)
@@ -258,7 +259,7 @@ def test_what_cannot_be_is_refused():
         module(block("causal"), Halting(scope="sequence"), direction="past")
     m, (x, memory) = module(block(), Halting(scope="sequence")), inputs()
     with pytest.raises(ShapeError, match="together"):
-        m(x, Context(memory=Memory(memory), group_BL=torch.zeros(3, 11).long()), None)
+        m(x, Context(encoder_output=EncoderOutput(memory), group_BL=torch.zeros(3, 11).long()), None)
     with pytest.raises(SpecError, match="transition"):
         kf.relative("universal", size="base", transition="convolutoin")
     with pytest.raises(SpecError, match="odd"):

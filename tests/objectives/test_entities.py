@@ -1,10 +1,13 @@
 """KnowBERT: what names may mean beside a text, on any BERT; where nothing is named, BERT to the bit."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import Mentions
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.knowledge import Names
@@ -85,10 +88,11 @@ def test_the_linker_finds_what_the_context_says():
     for step in range(61):
         tokens, clue = planted(64, step)
         read = Batch(index=torch.arange(64), tokens=tokens, labels=clue)
-        made = learner.prepare(read, Rng(0)).replace(links=clue[:, None])
+        named = learner.prepare(read, Rng(0))
+        made = named.annotate(dataclasses.replace(named.annotation(Mentions), links_BS=clue[:, None]))
         if step == 60:
             with torch.no_grad():
-                out = learner.model.eval().run(made.replace(links=None), taps=["links"])
+                out = learner.model.eval().run(named, taps=["links"])
             weights = next(x for name, x in out.taps.items() if name.endswith("links"))
             right = weights[:, 0].argmax(-1) == clue
             break

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import PrefixLength
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
@@ -203,7 +204,7 @@ def test_a_decoder_reads_a_prefix_both_ways_and_is_scored_on_the_rest(name):
     tokens = torch.arange(FIRST, FIRST + LENGTH + 1).repeat(4, 1)
     prepared, before = states(learner, tokens)
     scored = prepared.targets >= 0
-    for row, n in enumerate(prepared.prefix.tolist()):
+    for row, n in enumerate(prepared.annotation(PrefixLength).length_B.tolist()):
         assert scored[row].nonzero()[0].item() == n - 1
         assert int(scored[row].sum()) == LENGTH - n + 1
         # the last token of the prefix reaches its first, the first token behind it reaches nothing before it

@@ -2,12 +2,11 @@
 the seed and the example.
 
 What a target is predicted from is all that its position can see of a prepared batch: the source, and of the tokens
-those up to its own in a decoder, all in an encoder, and what `visible` says where there is such a mask. A token of a
+those up to its own in a decoder, all in an encoder, and what `Visible` says where there is such a mask. A token of a
 text is changed; where it was to be predicted, the target changes with it, and nothing that its position sees may. Some
 objectives show a part of what they ask for on purpose, and then it is that part and no more.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import choices
@@ -41,7 +41,8 @@ class Fives:
 
 
 WIDE = Vocabulary(10_000, pieces=Fives())
-INPUTS = ("source", "source_keep", "tokens", "keep", "positions", "segments", "visible")
+VISIBLE = "Visible.pairs_BLM"
+INPUTS = ("source", "source_keep", "tokens", "keep", "positions", "segments", VISIBLE)
 
 # what they ask for is no token of the text: labels that somebody gave, actions, what a teacher says
 NO_TOKENS = (
@@ -90,9 +91,8 @@ NAMES = sorted(cases())
 def text(seed=0):
     """Return windows whose tokens are all different, and other passages that share none with them."""
     tokens = torch.arange(FIRST, FIRST + LENGTH + 1).repeat(ROWS, 1)
-    known = {f.name for f in dataclasses.fields(Batch)}
-    other = {"other": tokens + 1000} if "other" in known else {}
-    return Batch(index=torch.arange(ROWS) + 7 * seed, tokens=tokens, **other)
+    other = OtherDocument(tokens + 1000)
+    return Batch(index=torch.arange(ROWS) + 7 * seed, tokens=tokens, annotations=(other,))
 
 
 def shown_by(noise):
@@ -113,14 +113,14 @@ def design(objective):
 
 def seen(batch, row, at, topology):
     """Return everything that a position sees, as plain lists."""
-    fields = {name: getattr(batch, name) for name in INPUTS if getattr(batch, name) is not None}
+    fields = {name: x for name, x in batch.tensors.items() if name in INPUTS}
     out = {name: x[row] for name, x in fields.items() if name.startswith("source")}
     own = {"encoder": slice(None), "itself": slice(at, at + 1)}.get(topology, slice(0, at + 1))
-    for name in set(fields) - set(out) - {"visible"}:
+    for name in set(fields) - set(out) - {VISIBLE}:
         out[name] = fields[name][row, own]
-    if "visible" in fields:
+    if VISIBLE in fields:
         # keys that are content; the position itself stands behind them, or among them
-        keys = fields["visible"][row, at]
+        keys = fields[VISIBLE][row, at]
         out["tokens"] = torch.cat([batch.tokens[row, : len(keys)][keys], batch.tokens[row, at : at + 1]])
         out["keys"] = keys
     return {name: x.tolist() for name, x in out.items()}
@@ -193,17 +193,14 @@ def test_of_pairs_neither(name):
 
 def same_row(a, b, i, j):
     """Compare one example of two prepared batches, but for how far it is padded."""
-    for field in dataclasses.fields(Batch):
-        x, y = getattr(a, field.name), getattr(b, field.name)
-        if field.name in ("index", "keep", "source_keep") or x is None or y is None:
-            # positions are written down as soon as one row needs them
-            continue
-        x, y = x[i], y[j]
+    # positions are written down as soon as one row needs them
+    for name in a.tensors.keys() & b.tensors.keys() - {"index", "keep", "source_keep"}:
+        x, y = a.tensors[name][i], b.tensors[name][j]
         cut = tuple(slice(0, min(n, m)) for n, m in zip(x.shape, y.shape, strict=True))
-        if field.name in ("positions", "segments", "visible", "lots"):
+        if name in ("positions", "segments", "Visible.pairs_BLM", "UniformNoise.noise_BL"):
             n = min(content(a, i), content(b, j))
             cut = (slice(0, n), *cut[1:])
-        assert torch.equal(x[cut], y[cut]), field.name
+        assert torch.equal(x[cut], y[cut]), name
     assert content(a, i) == content(b, j)
     assert content(a, i, "source") == content(b, j, "source")
 
@@ -237,7 +234,7 @@ def test_draws_depend_on_the_seed_and_the_example_only(name):
 def test_another_seed_draws_otherwise(name):
     objective, _ = cases()[name]
     one, again, other = (objective.prepare(text(), Rng(seed), WIDE) for seed in (3, 3, 4))
-    fields = [(getattr(one, n), getattr(again, n), getattr(other, n)) for n in (*INPUTS, "targets")]
+    fields = [tuple(b.tensors.get(n) for b in (one, again, other)) for n in (*INPUTS, "targets")]
     same = [torch.equal(a, b) for a, b, _ in fields if a is not None]
     differ = [a.shape != c.shape or not torch.equal(a, c) for a, _, c in fields if a is not None and c is not None]
     assert all(same)
@@ -257,8 +254,7 @@ def test_workers_of_any_number_prepare_the_same(name):
     prepare = functools.partial(objective.prepare, rng=Rng(3), vocabulary=vocabulary)
     runs = [list(Loader(batches, stop=4, prepare=prepare, workers=n)) for n in (0, 2)]
     for here, there in zip(*runs, strict=True):
-        for field in (f.name for f in dataclasses.fields(Batch)):
-            a, b = getattr(here, field), getattr(there, field)
-            assert (a is None) == (b is None)
-            assert a is None or torch.equal(a, b), field
+        assert here.tensors.keys() == there.tensors.keys()
+        for name, tensor in here.tensors.items():
+            assert torch.equal(tensor, there.tensors[name]), name
     assert not bool((runs[0][0].targets == IGNORE).all())

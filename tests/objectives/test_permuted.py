@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import kinfolk as kf
+from kinfolk.core.annotations import Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.pieces import Pieces
@@ -36,10 +37,10 @@ def model(**numbers):
 
 def batch_of(t, rank, segments=None):
     made = two_streams(t, rank, VOCABULARY.mask, VOCABULARY.pad)
-    fields = {name: made[name] for name in ("tokens", "targets", "positions", "visible")}
+    fields = {name: made[name] for name in ("tokens", "targets", "positions")}
     if segments is not None:
         fields["segments"] = segments.gather(1, made["positions"])
-    return Batch(index=torch.arange(len(t)), **fields)
+    return Batch(index=torch.arange(len(t)), **fields, annotations=(Visible(made["visible"]),))
 
 
 def test_who_sees_whom_by_hand():
@@ -85,7 +86,7 @@ def test_in_the_order_of_the_text_content_is_a_causal_decoder():
     both = m.run(batch_of(t, torch.arange(n).expand(2, n)))
     causal = torch.ones(n, n, dtype=torch.bool).tril().expand(2, n, n)
     positions = torch.arange(n).expand(2, n)
-    alone = m.run(Batch(index=torch.arange(2), tokens=t, visible=causal, positions=positions))
+    alone = m.run(Batch(index=torch.arange(2), tokens=t, annotations=(Visible(causal),), positions=positions))
     torch.testing.assert_close(both.hidden[:, :n], alone.hidden, rtol=1e-12, atol=1e-12)
     # and its questions predict each token from those before it alone
     for cut in (1, 5):
@@ -108,8 +109,8 @@ def test_the_number_of_targets_and_their_draw():
         assert (row < 7).sum() == 3
     for i in range(5):
         alone = objective.prepare(read.rows(slice(i, i + 1)), Rng(0), VOCABULARY)
-        for name in ("tokens", "targets", "positions", "visible", "segments"):
-            assert torch.equal(getattr(alone, name)[0], getattr(made, name)[i]), name
+        for name in ("tokens", "targets", "positions", "Visible.pairs_BLM", "segments"):
+            assert torch.equal(alone.tensors[name][0], made.tensors[name][i]), name
     assert made.keep is None
     assert made.segments[:, n - 1].tolist() == [2] * 5
     assert made.segments[:, 0].tolist() == [0] * 5
@@ -231,9 +232,9 @@ def test_xlnet_is_theirs_with_permutations_segments_and_memory(memory):
         at = batch.positions[:, n:]
         mapping = nn.functional.one_hot(at, n).double()
         # theirs lets content see itself of its own accord; ours says so
-        hidden = (~batch.visible[:, :n]).double()
+        hidden = (~batch.annotation(Visible).pairs_BLM[:, :n]).double()
         hidden = torch.where(torch.eye(n, dtype=torch.bool), 0.0, hidden)
-        eye = batch.visible[:, :n].diagonal(dim1=1, dim2=2)
+        eye = batch.annotation(Visible).pairs_BLM[:, :n].diagonal(dim1=1, dim2=2)
         assert eye.all()
         asked = hidden.clone()
         for b in range(2):

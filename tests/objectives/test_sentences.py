@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.pieces import Pieces
@@ -100,7 +101,7 @@ def test_rows_are_framed_hidden_and_labelled_whatever_the_split_of_the_batch(que
     draw = torch.Generator().manual_seed(0)
     tokens, others = torch.randint(20, 99, (2, 6, 41), generator=draw)
     tokens[:, ::7], others[:, ::5] = 10, 10
-    batch = Batch(index=torch.arange(6), tokens=tokens, other=others)
+    batch = Batch(index=torch.arange(6), tokens=tokens, annotations=(OtherDocument(others),))
     made = objective.prepare(batch, Rng(3), VOCABULARY)
     assert made.tokens.shape == made.segments.shape == made.keep.shape == (6, 40)
     assert set(made.labels.tolist()) == {0, 1}
@@ -145,10 +146,11 @@ def test_passages_lie_in_one_document_and_the_others_in_another():
     split = data.split("train")
     documents = [data.tokenizer.decode_bytes(split.document(i)) for i in range(len(split))]
     batch = Batches(split, batch_size=16, length=96, order="documents", seed=1).at(2)
-    assert batch.tokens.shape == batch.other.shape == (16, 97)
+    passage = batch.annotation(OtherDocument)
+    assert batch.tokens.shape == passage.tokens_BM.shape == (16, 97)
     for i in range(16):
         own = bytes_of(data, batch.tokens[i][batch.keep[i]])
-        other = bytes_of(data, batch.other[i][batch.other_keep[i]])
+        other = bytes_of(data, passage.tokens_BM[i][passage.keep_BM[i]])
         assert len(own) >= 48 or any(d.startswith(own) or d.endswith(own) for d in documents)
         holds = [d for d in documents if own in d]
         assert holds

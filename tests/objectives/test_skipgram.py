@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import NegativeSamples
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
@@ -18,6 +19,10 @@ from kinfolk.objectives.skipgram import SkipGram
 V = 10
 VOCABULARY = Vocabulary(V)  # three words: 7, 8, 9
 TOY = {"d_model": 3, "vocab_size": V, "max_len": 8}
+
+
+def negatives(batch):
+    return batch.annotation(NegativeSamples).tokens_BLC
 
 
 def learner(objective=None):
@@ -58,7 +63,7 @@ def test_loss_and_gradient_by_hand_on_a_corpus_of_three_words():
         index=torch.arange(1),
         tokens=torch.tensor(words),
         targets=torch.tensor(contexts),
-        candidates=torch.tensor(others),
+        annotations=(NegativeSamples(torch.tensor(others)),),
     )
     v = learn.model.embedding.table.weight.detach().clone().requires_grad_()
     u = learn.model.head.weight.detach().clone().requires_grad_()
@@ -88,7 +93,7 @@ def test_others_are_drawn_by_counts_and_frequent_words_are_left_out():
     assert noise.tolist() == pytest.approx([0] * 7 + [8, 27, 64])
     read = Batch(index=torch.arange(40), tokens=torch.randint(7, 10, (40, 50)))
     made = SkipGram(threshold=0).prepare(read, Rng(0), vocabulary)
-    drawn = made.candidates[made.targets != IGNORE].flatten().bincount(minlength=V)[7:].double()
+    drawn = negatives(made)[made.targets != IGNORE].flatten().bincount(minlength=V)[7:].double()
     assert (drawn / drawn.sum()).tolist() == pytest.approx([8 / 99, 27 / 99, 64 / 99], abs=0.01)
     # sqrt(t/f) + t/f of the words stay
     t, share = 0.01, counts[7:] / counts[7:].sum()
@@ -123,7 +128,7 @@ def test_the_optimum_is_the_pointwise_mutual_information():
                 index=torch.arange(1),
                 tokens=w.view(1, 1),
                 targets=c.view(1, 1),
-                candidates=torch.stack([a, b]).view(1, 1, 2),
+                annotations=(NegativeSamples(torch.stack([a, b]).view(1, 1, 2)),),
             )
             total = total + weight * learn(batch).total
         total.backward()
@@ -144,7 +149,7 @@ def test_draws_depend_on_the_seed_and_the_example_only():
     alone = SkipGram().prepare(read.rows(slice(2, 3)), Rng(0), VOCABULARY)
     n = alone.tokens.shape[1]
     assert torch.equal(made.targets[2, :n], alone.targets[0])
-    assert torch.equal(made.candidates[2, :n], alone.candidates[0])
+    assert torch.equal(negatives(made)[2, :n], negatives(alone)[0])
     assert (made.targets[2, n:] == IGNORE).all()
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import kinfolk as kf
+from kinfolk.core.annotations import Continuation
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError
 from kinfolk.data import Batches, Data, open_data
@@ -183,13 +184,14 @@ def test_rows_find_their_memory_whatever_the_processes(data: Data) -> None:
 
 
 def test_who_has_nothing_to_remember_is_not_asked(data: Data) -> None:
-    batch = Batch(index=torch.arange(2), tokens=torch.zeros(2, 3), continues=torch.ones(2, dtype=torch.bool))
+    batch = Batch(index=torch.arange(2), tokens=torch.zeros(2, 3))
+    batch = batch.annotate(Continuation(torch.ones(2, dtype=torch.bool)))
     memories = Memories(object())
     assert memories.before(0, batch) == ()
     assert memories.tensors(Team()) == {}
     memories.restore({}, Team())
     memories.settle()
-    assert Memories(make_job(recipe(data), data, 0).learner).before(0, batch.replace(continues=None)) == ()
+    assert Memories(make_job(recipe(data), data, 0).learner).before(0, batch.without(Continuation)) == ()
 
 
 def test_what_layers_borrow_is_sharded_with_the_rest(data: Data) -> None:

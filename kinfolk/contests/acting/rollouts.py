@@ -5,6 +5,7 @@ follow from (seed, number of the rollout); so a run that was killed goes on as i
 """
 
 import copy
+import dataclasses
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from kinfolk.contests.acting.actor import Actor, segment
 from kinfolk.contests.acting.environment import World
 from kinfolk.contests.acting.learner import Played, PolicyLearner, Standing
 from kinfolk.contests.acting.players import Players
+from kinfolk.core.annotations import Continuation
+from kinfolk.core.batch import Batch
 from kinfolk.core.errors import TrainingError
 from kinfolk.core.rng import derive
 from kinfolk.objectives.policy import Policy, Rollout
@@ -23,6 +26,8 @@ from kinfolk.train.evaluate import scoring
 
 _ROLLOUT = "rollout."
 _NUMBER = "number"
+_SAVED = {"continues_B": "continues"}
+"""Names in checkpoints that differ from those of the tensors."""
 
 
 class Rollouts:
@@ -36,13 +41,13 @@ class Rollouts:
         self.players = Players(world, training.batch_size, seed)
         self.memory: Standing | None = None
         self.number = -1
-        self.rollout: Rollout | None = None
+        self.rollout: Batch | None = None
 
     def meet(self, memories: list[Any]) -> None:
         """Be told the memories of the learner: acting begins with what learning will begin with."""
         self.memory = memories[0] if memories else None
 
-    def at(self, step: int, rank: int = 0, world: int = 1) -> Rollout:
+    def at(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """Return the rollout of a step (the first is 0); the next one is acted out with the weights as they are now."""
         number = step // self.objective.epochs
         if number != self.number:
@@ -59,17 +64,26 @@ class Rollouts:
     def tensors(self) -> dict[str, Tensor]:
         """Return what a checkpoint has to hold."""
         found = self.players.tensors() | {_NUMBER: torch.tensor(self.number)}
-        fields = {} if self.rollout is None else vars(self.rollout)
-        return found | {f"{_ROLLOUT}{name}": x.contiguous() for name, x in fields.items() if x is not None}
+        if self.rollout is None:
+            return found
+        # by the last part of their names: tensors of annotations beside those of the batch
+        fields = {name.rpartition(".")[2]: x.contiguous() for name, x in self.rollout.tensors.items()}
+        return found | {f"{_ROLLOUT}{_SAVED.get(name, name)}": x for name, x in fields.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Be what `tensors` said."""
         self.players.restore(tensors)
         self.number = int(tensors[_NUMBER])
         fields = {k.removeprefix(_ROLLOUT): x for k, x in tensors.items() if k.startswith(_ROLLOUT)}
-        self.rollout = Rollout(**fields) if fields else None
+        if not fields:
+            self.rollout = None
+            return
+        rollout = Rollout(**{field.name: fields.pop(field.name) for field in dataclasses.fields(Rollout)})
+        continuation = Continuation(fields.pop(_SAVED["continues_B"]))
+        batch = Batch(index=fields.pop("index"), tokens=fields.pop("tokens"))
+        self.rollout = batch.replace(**fields).annotate(continuation, rollout)
 
-    def _act(self, number: int) -> Rollout:
+    def _act(self, number: int) -> Batch:
         gamma, players = self.objective.gamma, self.players
         draw = torch.Generator().manual_seed(derive(self.seed, "act", number))
         steps: list[tuple[Tensor, ...]] = []
@@ -92,18 +106,21 @@ class Rollouts:
         seen, began, actions, log_probs, values, rewards, ends = (torch.stack(x, 1) for x in zip(*steps, strict=True))
         found = advantages(rewards, values, last_B, ends, gamma, self.objective.decay)
         batch = segment(seen, began)
-        return Rollout(
+        return Batch(
             index=batch.index + number * len(batch),
             tokens=batch.tokens,
             document=batch.document,
             positions=batch.positions,
-            # every row goes on; that an episode is over is said by its document
-            continues=torch.ones(len(batch), dtype=torch.bool),
             targets=actions,
-            log_probs=log_probs,
-            values=values,
-            advantages=(found - found.mean()) / (found.std() + 1e-8),
-            returns=found + values,
+        ).annotate(
+            # every row goes on; that an episode is over is said by its document
+            Continuation(torch.ones(len(batch), dtype=torch.bool)),
+            Rollout(
+                log_probs=log_probs,
+                values=values,
+                advantages=(found - found.mean()) / (found.std() + 1e-8),
+                returns=found + values,
+            ),
         )
 
     def _memory(self) -> Any:

@@ -36,7 +36,7 @@ class ActingJob(Job):
         assert isinstance(self.batches, Rollouts)
         batch = self.batches.at(step - 1)
         prepared = self.learner.prepare(batch, Rng(derive(self.seed, "objective")))
-        made = batch.log_probs.numel() if self.batches.fresh(step - 1) else 0
+        made = batch.tokens.shape[:2].numel() if self.batches.fresh(step - 1) else 0
         return pinned(prepared, team.device), made
 
 

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kinfolk.core.annotations import Continuation, OtherDocument, Parse, TaskNumber
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import Rng, derive
@@ -49,8 +50,8 @@ class Batches:
     packed: for text, number positions and documents anew where a document begins, for masks that keep packed
         documents apart.
     order: "shuffled", or "contiguous" for text: row b of a batch goes on where row b of the batch before ended, and
-        `continues` says so. Rows of pairs go on with nothing, so pairs are as ever. "documents": shuffled, each row
-        a passage of one document without specials, and `other` one of another document.
+        `Continuation` says so. Rows of pairs go on with nothing, so pairs are as ever. "documents": shuffled, each row
+        a passage of one document without specials, and `OtherDocument` one of another document.
     cut: what is left of a labelled sequence longer than `length`: its "head", its "tail", or of "both" a quarter of
         the head and the rest of the tail (Sun et al. 2019, section 5.3.1).
     budget: for pairs, instead of `batch_size`, as many rows as fit in so many tokens, padding included.
@@ -178,7 +179,7 @@ class _Windows:
             keep=keep,
             positions=positions,
             document=document,
-            continues=torch.full((len(starts),), rows.continues) if contiguous else None,
+            annotations=(Continuation(torch.full((len(starts),), rows.continues)),) if contiguous else (),
         )
 
     def _passages(self, numbers: Indices, starts: Indices) -> Batch:
@@ -191,12 +192,12 @@ class _Windows:
             own.append(ids)
             others.append(elsewhere(self.text, place, width, rng.example(number, "other")))
         sizes, other_sizes = (np.array([len(ids) for ids in rows], np.int64) for rows in (own, others))
+        other_keep = torch.from_numpy(np.arange(width) < other_sizes[:, None])
         return Batch(
             index=torch.from_numpy(numbers),
             tokens=_padded(own, width, pad),
             keep=torch.from_numpy(np.arange(width) < sizes[:, None]),
-            other=_padded(others, width, pad),
-            other_keep=torch.from_numpy(np.arange(width) < other_sizes[:, None]),
+            annotations=(OtherDocument(_padded(others, width, pad), other_keep),),
         )
 
     def _starts(self, rows: Rows) -> Indices:
@@ -303,25 +304,24 @@ class _PaddedPairs(_Padded):
             targets.append(np.concatenate([[tokenizer.start], target, [tokenizer.eos]])[: self.limits[1]])
         # the width is that of the whole batch, the same in every process
         source_lengths, target_lengths = self._lengths(rows.example)
-        heads, words = self._parses(rows.example[mine], int(source_lengths.max()))
+        parse = self._parse(rows.example[mine], int(source_lengths.max()))
         return Batch(
             index=torch.from_numpy(rows.number[mine]),
             tokens=_padded(targets, int(target_lengths.max()), tokenizer.pad),
             keep=_keep(target_lengths, mine),
             source=_padded(sources, int(source_lengths.max()), tokenizer.pad),
             source_keep=_keep(source_lengths, mine),
-            heads=heads,
-            words=words,
+            annotations=() if parse is None else (parse,),
         )
 
-    def _parses(self, examples: Indices, width: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return the heads of words and the words of tokens, where sources are parsed; the end has no word."""
+    def _parse(self, examples: Indices, width: int) -> Parse | None:
+        """Return the dependency parse of sources, if they have one; special tokens are outside it."""
         if not isinstance(self.data, Parsed):
-            return None, None
+            return None
         heads, words = zip(*self.data.parses(examples), strict=True) if len(examples) else ((), ())
         # what a limit cuts off keeps its place in the tree
         widest = max(map(len, heads), default=1)
-        return _padded(heads, widest, -1), _padded([self._worded(w) for w in words], width, -1)
+        return Parse(_padded(heads, widest, -1), _padded([self._worded(w) for w in words], width, -1))
 
     def _worded(self, words: Indices) -> Indices:
         """Add the special tokens around a source, which belong to no word."""
@@ -356,8 +356,7 @@ class _Labelled(_Padded):
             keep=keeps[0],
             source=padded[1] if len(padded) > 1 else None,
             source_keep=keeps[1] if len(padded) > 1 else None,
-            **self._labels(found, int(lengths[0].max())),
-        )
+        ).replace(**self._labels(found, int(lengths[0].max())))
 
     def _labels(self, found: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
         """Return labels of examples, or tags of tokens as targets."""
@@ -408,7 +407,7 @@ class _Several:
 
     def batch(self, turn: Turn, mine: slice) -> Batch:
         made = self.inner[turn.part]._source.batch(turn.rows, mine)
-        return made.replace(task=torch.full((len(made),), turn.part))
+        return made.annotate(TaskNumber(torch.full((len(made),), turn.part)))
 
 
 def shortened(ids: NDArray[Any], limit: int, cut: str) -> NDArray[Any]:

@@ -270,4 +270,4 @@ class _Sides(EmbeddingModule):
 
     def _side(self, ctx: Context) -> EmbeddingModule:
         # only a decoder that has an encoder has a memory to look at
-        return self.source if ctx.memory is None else self.target
+        return self.source if ctx.encoder_output is None else self.target

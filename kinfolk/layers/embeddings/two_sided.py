@@ -38,6 +38,6 @@ class _TwoSided(EmbeddingModule):
 
     def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
         # whoever looks at a memory is the decoder
-        side = self.source if ctx.memory is None else self.target
+        side = self.source if ctx.encoder_output is None else self.target
         x_BLD: Tensor = side(tokens_BL, ctx, segments_BL)
         return x_BLD

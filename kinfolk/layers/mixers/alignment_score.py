@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from kinfolk.core.context import Memory
 from kinfolk.core.cost import Cost, Shape, linear
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.ops.additive import additive
@@ -78,7 +78,7 @@ class ScoreModule(Module):
         """Return how the two are compared."""
         return Scoring(scale=1.0)
 
-    def look(self, s_BLD: Tensor, keys_BMD: Tensor, memory: Memory, heard: list[Tensor] | None) -> Tensor:
+    def look(self, s_BLD: Tensor, keys_BMD: Tensor, memory: EncoderOutput, heard: list[Tensor] | None) -> Tensor:
         """Return the mean of the encoder's states, weighted by a softmax of scores; weights are added to `heard`."""
         scoring, view = self.scoring(), View(keep_BM=memory.keep_BM)
         if heard is not None:

@@ -155,10 +155,10 @@ class _CrossAttention(PartModule):
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: MemorySlots | None) -> tuple[Tensor, MemorySlots | None]:
-        if ctx.memory is None:
+        if ctx.encoder_output is None:
             raise ShapeError("cross-attention needs the states of an encoder: call model(source, target)")
         k_BGMK, v_BGMK = self._memory(ctx, state)
-        view, how = View(keep_BM=ctx.memory.keep_BM), _scoring(self, ctx, scale=self.spec.scale or None)
+        view, how = View(keep_BM=ctx.encoder_output.keep_BM), _scoring(self, ctx, scale=self.spec.scale or None)
         y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, how)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
@@ -168,8 +168,8 @@ class _CrossAttention(PartModule):
     def _memory(self, ctx: Context, state: MemorySlots | None) -> tuple[Tensor, Tensor]:
         if state is not None and state.k_BGMK is not None and state.v_BGMK is not None:
             return state.k_BGMK, state.v_BGMK
-        assert ctx.memory is not None
-        k, v = (_split(x, self.d_head) for x in self.kv(ctx.memory.states_BMD).chunk(2, dim=-1))
+        assert ctx.encoder_output is not None
+        k, v = (_split(x, self.d_head) for x in self.kv(ctx.encoder_output.states_BMD).chunk(2, dim=-1))
         if state is not None:
             state.k_BGMK, state.v_BGMK = k, v
         return k, v

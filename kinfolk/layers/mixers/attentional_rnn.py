@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.bounds import PositiveInt
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
+from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.alignment_score import Additive, General, Score
 from kinfolk.layers.mixers.packing import refuse_pairs
@@ -109,13 +110,13 @@ class _Looking(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Begun | None) -> tuple[Tensor, Begun | None]:
         refuse_pairs(ctx, self.spec.kind)
-        if ctx.memory is None:
+        if ctx.encoder_output is None:
             raise ShapeError(f"{self.spec.kind} needs the states of an encoder: call model(source, target)")
         now = Begun() if state is None else state
         if now.keys_BMD is None:
-            now.keys_BMD = self.score.keys(ctx.memory.states_BMD)
+            now.keys_BMD = self.score.keys(ctx.encoder_output.states_BMD)
         heard: list[Tensor] | None = [] if ctx.hears("weights") else None
-        y_BLD = self.read(x_BLD, ctx, now, lambda s: self.score.look(s, now.keys_BMD, ctx.memory, heard))
+        y_BLD = self.read(x_BLD, ctx, now, lambda s: self.score.look(s, now.keys_BMD, ctx.encoder_output, heard))
         if heard is not None:
             ctx.tap("weights", torch.cat(heard, 2))
         return y_BLD, state
@@ -147,8 +148,8 @@ class _Stepping(_Looking):
         self.wide = 2 if spec.cell.n_gates == 4 else 1
 
     def read(self, x_BLD: Tensor, ctx: Context, state: Begun, look: Any) -> Tensor:
-        assert ctx.memory is not None
-        state.values = state.values or self.begin(x_BLD, ctx.memory)
+        assert ctx.encoder_output is not None
+        state.values = state.values or self.begin(x_BLD, ctx.encoder_output)
         keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
         weight = self.first.weight_ih_l0
         said_BLG = F.linear(x_BLD, weight[:, : self.d_model], self.first.bias_ih_l0).to(weight.dtype)
@@ -166,7 +167,7 @@ class _Stepping(_Looking):
         """The cell that reads tokens."""
         raise NotImplementedError
 
-    def begin(self, x_BLD: Tensor, memory: Memory) -> tuple[Tensor, ...]:
+    def begin(self, x_BLD: Tensor, source: EncoderOutput) -> tuple[Tensor, ...]:
         """Return the states before the first token."""
         raise NotImplementedError
 
@@ -203,8 +204,8 @@ class _Searching(_Stepping):
     def first(self) -> Any:
         return self.cell
 
-    def begin(self, x_BLD: Tensor, memory: Memory) -> tuple[Tensor, ...]:
-        s_BD = self.start(memory.states_BMD[:, 0, self.d_model // 2 :]).tanh()
+    def begin(self, x_BLD: Tensor, source: EncoderOutput) -> tuple[Tensor, ...]:
+        s_BD = self.start(source.states_BMD[:, 0, self.d_model // 2 :]).tanh()
         s_BS = F.pad(s_BD, (0, (self.wide - 1) * self.d_model))
         return s_BS, torch.zeros_like(s_BD)
 
@@ -238,11 +239,12 @@ class _Feeding(_Stepping):
     def first(self) -> Any:
         return self.cells[0]
 
-    def begin(self, x_BLD: Tensor, memory: Memory) -> tuple[Tensor, ...]:
-        n, width, ends_NBS = self.spec.n_layers, self.wide * self.d_model, memory.ends_NBS
+    def begin(self, x_BLD: Tensor, source: EncoderOutput) -> tuple[Tensor, ...]:
+        n, width = self.spec.n_layers, self.wide * self.d_model
         zeros_BD = x_BLD.new_zeros(x_BLD.shape[0], self.d_model)
-        if ends_NBS is None:
+        if not isinstance(source, RecurrentOutput):
             return (*(zeros_BD.repeat(1, self.wide) for _ in range(n)), zeros_BD)
+        ends_NBS = source.ends_NBS
         if len(ends_NBS) < n or ends_NBS.shape[-1] != width:
             found = f"{len(ends_NBS)} layers of {ends_NBS.shape[-1]}"
             raise ShapeError(f"feeding-rnn: states of {n} layers of {width} cannot begin with {found} of an encoder")

@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import Mentions
 from kinfolk.core.batch import IGNORE
 from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
-from kinfolk.core.context import Context, Mentions
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.device import host
 from kinfolk.core.errors import ShapeError, SpecError
@@ -98,7 +99,7 @@ class _KnowledgeAttention(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         told = mentions_of(ctx, x_BLD)
-        if ctx.tree is not None and ctx.tree.mentions is not None:
+        if ctx.annotation(Mentions) is not None:
             self._refuse_unknown(told)
         h_BLE = self.inward(x_BLD)
         s_BSE = self.span_norm(span_means(h_BLE, self.pooling(h_BLE)[..., 0], told.spans_BS2))
@@ -202,8 +203,8 @@ def span_means(h_BLE: Tensor, score_BL: Tensor, spans_BS2: Tensor) -> Tensor:
 
 def mentions_of(ctx: Context, x_BLD: Tensor) -> Mentions:
     """Return what a text names; where it names nothing, one mention that is not there, so that every weight is used."""
-    if ctx.tree is not None and ctx.tree.mentions is not None:
-        return ctx.tree.mentions
+    if (mentions := ctx.annotation(Mentions)) is not None:
+        return mentions
     none = torch.full((len(x_BLD), 1, 1), -1, device=x_BLD.device)
     return Mentions(none.expand(-1, -1, 2), none, torch.zeros_like(none, dtype=x_BLD.dtype))
 

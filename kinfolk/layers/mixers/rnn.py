@@ -13,6 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.device import host
+from kinfolk.core.encoder_output import RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.module import Dims, Dropout, Module
@@ -168,7 +169,7 @@ class RecurrentModule(PartModule):
         return y_BLD
 
     def _begin(self, ctx: Context, x_BLD: Tensor) -> Any:
-        if ctx.memory is None or ctx.memory.ends_NBS is None:
+        if not isinstance(ctx.encoder_output, RecurrentOutput):
             return None
         begin = handed_over(ctx, self._zeros(len(x_BLD)))
         return begin if len(begin) > 1 else begin[0]
@@ -212,9 +213,9 @@ def _values(end: Any) -> tuple[Tensor, ...]:
 
 def handed_over(ctx: Context, zeros: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Return what an encoder hands over to this layer, or the zeros that it would begin with."""
-    if ctx.memory is None or ctx.memory.ends_NBS is None:
+    if not isinstance(ctx.encoder_output, RecurrentOutput):
         return zeros
-    ends_1BS = ctx.memory.ends_NBS[:1]
+    ends_1BS = ctx.encoder_output.ends_NBS[:1]
     widths = [zero.shape[-1] for zero in zeros]
     if ends_1BS.shape[-1] != sum(widths):
         raise ShapeError(f"a state of {sum(widths)} numbers cannot begin with the {ends_1BS.shape[-1]} of an encoder")

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import Segments
 from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost, Shape
@@ -144,7 +145,8 @@ class _XLSegments(_XL):
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
         far = super().hooks(ctx, n, causal).bias
         assert far is not None
-        segments_BL = None if ctx.tree is None else ctx.tree.segments_BL
+        segments = ctx.annotation(Segments)
+        segments_BL = None if segments is None else segments.segments_BL
         if segments_BL is None:
             return Hooks(bias=far)
         # a question is about the segment of its position, so that the content knows all

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import DependencyTree
 from kinfolk.core.bounds import Bounds, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
@@ -182,7 +183,8 @@ class _Shaw(PositionModule):
     def _index(self, ctx: Context, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Return the row of the tables for each pair: its distance, or what the example says instead of it."""
         away = -distances(q_pos, k_pos)
-        relation_BLM = None if ctx.tree is None else ctx.tree.relation_BLM
+        tree = ctx.annotation(DependencyTree)
+        relation_BLM = None if tree is None else tree.relation_BLM
         if relation_BLM is not None:
             example = torch.arange(len(relation_BLM), device=away.device).view(-1, *[1] * (away.ndim - 2))
             away = relation_BLM[example, q_pos.unsqueeze(-1), k_pos.clamp(min=0).unsqueeze(-2)].unsqueeze(1)

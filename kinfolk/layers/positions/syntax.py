@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from kinfolk.core.annotations import DependencyTree
 from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
@@ -37,9 +38,10 @@ class _Syntax(PositionModule):
 
     def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         where = ctx.positions(x_BLD.shape[1], x_BLD.device)
-        deep = where if ctx.tree is None or ctx.tree.depth_BL is None else ctx.tree.depth_BL
-        seq, tree = (sinusoids(at, x_BLD.shape[-1]).to(x_BLD.dtype) for at in (where, deep))
-        return x_BLD + torch.tanh(self.sequence(seq) + self.structure(tree))
+        tree = ctx.annotation(DependencyTree)
+        deep = where if tree is None else tree.depth_BL
+        seq, structure = (sinusoids(at, x_BLD.shape[-1]).to(x_BLD.dtype) for at in (where, deep))
+        return x_BLD + torch.tanh(self.sequence(seq) + self.structure(structure))
 
 
 class TreeShaw(Position, kind="tree-shaw"):
@@ -72,7 +74,7 @@ class _TreeShaw(PositionModule):
         self.sequence, self.structure = spec.one.build(dims, heads), spec.one.build(dims, heads)
 
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
-        sequence = self.sequence.hooks(ctx.replace(tree=None), n, causal)
+        sequence = self.sequence.hooks(ctx.without(DependencyTree), n, causal)
         structure = self.structure.hooks(ctx, n, causal)
         return Hooks(_sum(sequence.bias, structure.bias), _sum(sequence.value, structure.value))
 

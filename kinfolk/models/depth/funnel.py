@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.bounds import NonNegativeInt, PositiveInt
-from kinfolk.core.context import Context, Memory, Padding
+from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.device import host, send
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.packing import refuse_pairs
@@ -190,9 +191,9 @@ class Narrowest(Bridge, kind="narrowest"):
 
 
 class _Narrowest(Module):
-    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> Memory:
+    def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
         _, x_BMD, _, inner = encoder.narrow(x_BMD, ctx)
-        return Memory(x_BMD, None if inner.padding is None else inner.padding.keep_BL)
+        return EncoderOutput(x_BMD, None if inner.padding is None else inner.padding.keep_BL)
 
 
 def _narrow(encoder: Depth | None) -> Funnel:

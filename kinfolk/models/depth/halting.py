@@ -122,9 +122,8 @@ class _Universal(StackModule):
         run = functools.partial(checkpoint, use_reentrant=False) if again else _call
         block: Any = self.blocks[self.order[n]]
         u_BLD = self.position.add(s_BLD, ctx, n + 1)
-        # listeners want whole maps, and what is said about pairs of positions is said about all of them
-        pairs = ctx.visible_pairs is not None or ctx.visible_until is not None or ctx.tree is not None
-        whole = ctx.taps is not None or pairs
+        # listeners want whole maps, and annotations are about all positions
+        whole = ctx.taps is not None or bool(ctx.annotations)
         if self.skips[n] and not whole and at.most <= self.crowded * s_BLD.shape[1]:
             stepped: Tensor = run(_run_some, block, u_BLD, s_BLD, at, ctx, states)
             return stepped

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.device import autocast_dtype
+from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.positions.position import NoPosition
@@ -115,7 +116,7 @@ class _Reversible(StackModule):
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         # listeners want tensors with gradients, and a state for decoding must not be written twice
         plain = ctx.taps is not None or not torch.is_grad_enabled() or (states is not None and not self.training)
-        plain = plain or (ctx.memory is not None and ctx.memory.layers_NBMD is not None)
+        plain = plain or isinstance(ctx.encoder_output, LayerwiseOutput)
         pair = (x_BLD, x_BLD)
         pair = self._walk(pair, ctx, states) if plain or self._sharded else self._walk_lightly(pair, ctx, states)
         joined: Tensor = self.norm(_mean(pair) if self.how == "mean" else torch.cat(pair, -1))
@@ -152,7 +153,7 @@ class _Reversible(StackModule):
                 halves.append(_Half(part, residual.of, [*own, *common], state))
         weights = list({id(w): w for half in halves for w in half.weights}.values())
         run = _Run(halves, weights, ctx)
-        memory_BMD = None if ctx.memory is None else ctx.memory.states_BMD
+        memory_BMD = None if ctx.encoder_output is None else ctx.encoder_output.states_BMD
         a_BLD, b_BLD, *sides = _WalkLightly.apply(run, *pair, memory_BMD, *weights)
         for name, value in zip(run.side_names, sides, strict=True):
             ctx.add_loss(name, value)
@@ -193,8 +194,8 @@ class _Run:
         """Run a part; what it loses on the side is returned, not added."""
         sides: dict[str, Tensor] = {}
         ctx = self.ctx.replace(side_losses=sides, taps=None)
-        if memory_BMD is not None and ctx.memory is not None:
-            ctx = ctx.replace(memory=Memory(memory_BMD, ctx.memory.keep_BM))
+        if memory_BMD is not None and ctx.encoder_output is not None:
+            ctx = ctx.replace(encoder_output=EncoderOutput(memory_BMD, ctx.encoder_output.keep_BM))
         return half.residual.branch(x_BLD, half.part, ctx, half.state)[0], sides
 
     def note_format(self, x: Tensor) -> None:

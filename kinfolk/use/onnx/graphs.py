@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.core.context import Context, Memory, Padding, Tree
+from kinfolk.core.annotations import Segments
+from kinfolk.core.context import Context, Padding
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.layers.mixers.attentional_rnn import Begun
 from kinfolk.layers.mixers.rnn import Carried
 from kinfolk.layers.module import Module
@@ -45,8 +47,8 @@ class EncoderGraph(Graph):
         named = dict(zip(self.inputs, given, strict=True))
         keep_BL, segments_BL = named.get("keep"), named.get("segments")
         padding = None if keep_BL is None else Padding(keep_BL, right=True)
-        tree = None if segments_BL is None else Tree(segments_BL=segments_BL)
-        ctx = Context(padding=padding, tree=tree, side_losses={})
+        annotations = () if segments_BL is None else (Segments(segments_BL),)
+        ctx = Context(padding=padding, annotations=annotations, side_losses={})
         x_BLD, inner = self.embedded(named["tokens"], ctx, segments_BL)
         hidden_BLD = self.model.encoder(x_BLD, inner, None)
         keep_BL = None if inner.padding is None else inner.padding.keep_BL
@@ -85,8 +87,8 @@ class DecoderGraph(Graph):
         memory = None
         if "memory_keep" in named:
             # keys and values of the memory are in the state; only those who look by themselves read it
-            memory = Memory(named.get("memory", torch.empty(0)), named["memory_keep"])
-        ctx = Context(start=n_past, pos_BL=pos_BL, memory=memory, side_losses={})
+            memory = EncoderOutput(named.get("memory", torch.empty(0)), named["memory_keep"])
+        ctx = Context(start=n_past, pos_BL=pos_BL, encoder_output=memory, side_losses={})
         x_BLD, inner = self.embedded(tokens_BL, ctx)
         hidden_BLD = self.model.decoder(x_BLD, inner, layers.layers)
         logits_BNV = self.model.head.logits(hidden_BLD.index_select(1, named["at"]))
@@ -112,7 +114,7 @@ class MemoryGraph(Graph):
         source_BM, keep_BM = named["source"], named.get("source_keep")
         padding = None if keep_BM is None else Padding(keep_BM, right=True)
         x_BMD, inner = self.embedded(source_BM, Context(padding=padding, side_losses={}))
-        memory: Memory = self.model.bridge(self.model.encoder, x_BMD, inner)
+        memory: EncoderOutput = self.model.bridge(self.model.encoder, x_BMD, inner)
         layers = Layers(self.model.decoder, source_BM.shape[0], self.model.spec.max_len)
         states_BMD = memory.states_BMD
         self._begin(layers, memory)
@@ -120,9 +122,9 @@ class MemoryGraph(Graph):
         found = [slot.value() for slot in layers.slots() if slot.begins]
         return keep_BM, *([states_BMD] if layers.look else []), *found
 
-    def _begin(self, layers: Layers, memory: Memory) -> None:
+    def _begin(self, layers: Layers, memory: EncoderOutput) -> None:
         """Let every part read the memory. What it says of a token that nobody asked about is left out of the graph."""
-        ctx, decoder = Context(memory=memory, side_losses={}), self.model.decoder
+        ctx, decoder = Context(encoder_output=memory, side_losses={}), self.model.decoder
         x_B1D = memory.states_BMD.new_zeros(memory.states_BMD.shape[0], 1, self.model.spec.d_model)
         for n, i in decoder.runs():
             inner = ctx.layer(n)
@@ -131,11 +133,11 @@ class MemoryGraph(Graph):
 
 
 def _read(part: Any, state: Any, x_B1D: Tensor, ctx: Context) -> None:
-    assert ctx.memory is not None
+    assert ctx.encoder_output is not None
     if isinstance(state, Begun):
-        state.keys_BMD = part.score.keys(ctx.memory.states_BMD)
+        state.keys_BMD = part.score.keys(ctx.encoder_output.states_BMD)
         if hasattr(part, "begin"):
-            state.values = part.begin(x_B1D, ctx.memory)
+            state.values = part.begin(x_B1D, ctx.encoder_output)
     elif isinstance(state, Carried):
         state.begin(ctx)
     elif looks(state):

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.core.context import Context, Memory
+from kinfolk.core.context import Context
+from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.feed_forwards.transition import Both
 from kinfolk.layers.mixers.attentional_rnn import Begun
@@ -98,7 +99,7 @@ class Layers:
             if isinstance(state, Begun) and hasattr(part, "begin"):
                 # any memory: how many states there are and how wide does not depend on it
                 x_B1D = torch.zeros(batch_size, 1, part.d_model)
-                state.values = part.begin(x_B1D, Memory(x_B1D))
+                state.values = part.begin(x_B1D, EncoderOutput(x_B1D))
 
     def _parts(self) -> Iterator[tuple[Any, Any]]:
         """Return every part of every run of a block beside its state."""

@@ -47,7 +47,7 @@ def test_actions_that_are_numbers_are_as_likely_in_training():
         batch = job.batches.at(number)
         assert batch.targets.shape == (5, 6, 1)
         log_probs, _ = recomputed(job, memories, batch)
-        torch.testing.assert_close(log_probs, batch.log_probs.double(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(log_probs, batch.annotation(Rollout).log_probs.double(), rtol=1e-4, atol=1e-4)
         memories.settle()
 
 
@@ -58,8 +58,8 @@ def test_training_sees_the_log_probabilities_that_were_acted_with(name):
     for number in range(6):
         batch = job.batches.at(number)
         log_probs, values = recomputed(job, memories, batch)
-        torch.testing.assert_close(log_probs, batch.log_probs.double(), rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(values, batch.values.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(log_probs, batch.annotation(Rollout).log_probs.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(values, batch.annotation(Rollout).values.double(), rtol=1e-5, atol=1e-5)
         job.learner.at_step(number + 1)
         memories.settle()
     assert bool((batch.document != 0).any())
@@ -98,7 +98,7 @@ def test_every_epoch_reads_the_memory_that_the_rollout_began_with():
         assert counted == [20, 0, 0]
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])
-        torch.testing.assert_close(found[0], batch.log_probs.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found[0], batch.annotation(Rollout).log_probs.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gtrxl", "transformer-xl", "lstm"])
@@ -160,12 +160,14 @@ def test_advantages_are_those_of_the_rewards_that_came():
     rewards, ends = torch.stack(rewards, 1), torch.stack(ends, 1)
     assert bool(ends.any())
     # the rollout does not say what comes after it; where rows end with an episode that does not matter
-    raw = batch.returns - batch.values
-    want = advantages(rewards.double(), batch.values.double(), torch.zeros(5).double(), ends, 0.99, 0.95)
+    raw = batch.annotation(Rollout).returns - batch.annotation(Rollout).values
+    want = advantages(
+        rewards.double(), batch.annotation(Rollout).values.double(), torch.zeros(5).double(), ends, 0.99, 0.95
+    )
     closed = ends.flip(1).cumsum(1).flip(1) > 0
     torch.testing.assert_close(raw[closed].double(), want[closed], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(batch.advantages.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
-    torch.testing.assert_close(batch.advantages.std(), torch.tensor(1.0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(batch.annotation(Rollout).advantages.mean(), torch.tensor(0.0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(batch.annotation(Rollout).advantages.std(), torch.tensor(1.0), atol=1e-4, rtol=0)
 
 
 class Endless:
@@ -191,7 +193,7 @@ def test_what_was_cut_off_would_have_gone_on():
     with torch.no_grad():
         whole = model(torch.tensor([[0, 1, 2, 3]]))
         value = whole.head.value(whole.hidden)[0]
-    raw = (batch.returns)[0].double()
+    raw = (batch.annotation(Rollout).returns)[0].double()
     torch.testing.assert_close(raw[:3], 1 + 0.99 * value[1:], rtol=1e-5, atol=1e-5)
 
 
@@ -241,7 +243,6 @@ def test_jobs_that_cannot_be_are_refused():
 def test_the_batch_is_one():
     job, _ = opened()
     batch = job.batches.at(0)
-    assert isinstance(batch, Rollout)
-    assert isinstance(batch.rows(slice(0, 2)), Rollout)
-    assert len(batch.rows(slice(0, 2)).log_probs) == 2
+    assert len(batch.annotation(Rollout).log_probs) == len(batch)
+    assert len(batch.rows(slice(0, 2)).annotation(Rollout).log_probs) == 2
     assert isinstance(job.learner.objective, Policy)

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from kinfolk.cli.main import main
+from kinfolk.core.annotations import TaskNumber
 from kinfolk.data import Batches, open_data
 from kinfolk.data.splits.several import Turns, name_of
 from kinfolk.train.finetune.source import open_source
@@ -41,7 +42,9 @@ def test_batches_say_whose_they_are(files, tmp_path):
     batches = Batches(data.split("train"), batch_size=8, length=16)
     whole, numbers = (Batches(open_data(name).split("train"), batch_size=8, length=16) for name in names)
     assert batches.steps_per_epoch == whole.steps_per_epoch + numbers.steps_per_epoch
-    kinds = {int(b.task[0]): b.labels.dtype for b in map(batches.at, range(batches.steps_per_epoch))}
+    kinds = {
+        int(b.annotation(TaskNumber).task_B[0]): b.labels.dtype for b in map(batches.at, range(batches.steps_per_epoch))
+    }
     assert kinds == {0: torch.int64, 1: torch.float32}
     assert torch.equal(batches.at(3).tokens, batches.at(3).tokens)
     assert data.split("valid").classes == ("no", "yes")
