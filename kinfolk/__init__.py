@@ -21,7 +21,8 @@ _PUBLIC = {
     "about": ("kinfolk.family.registry", "about"),
     "build": ("kinfolk.family.building", "build"),
     "save": ("kinfolk.family.building", "save"),
-    "load": ("kinfolk.family.building", "load"),
+    "load": ("kinfolk.runs.run", "load_model"),
+    "Run": ("kinfolk.runs.run", "Run"),
     "from_hf": ("kinfolk.runs.huggingface.folder", "from_hf"),
     "to_hf": ("kinfolk.runs.huggingface.folder", "to_hf"),
     "attend": ("kinfolk.ops.attention.attend", "attend"),
@@ -35,16 +36,19 @@ if TYPE_CHECKING:
     from kinfolk.contests import compare
     from kinfolk.core.errors import KinfolkError
     from kinfolk.decoding import generate
-    from kinfolk.family.building import build, load, save
+    from kinfolk.family.building import build, save
     from kinfolk.family.grammar import axes, choices
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
     from kinfolk.ops.attention.attend import attend
     from kinfolk.ops.patterns import leaves as patterns
     from kinfolk.runs.huggingface.folder import from_hf, to_hf
+    from kinfolk.runs.run import Run
+    from kinfolk.runs.run import load_model as load
 
 __all__ = [
     "KinfolkError",
+    "Run",
     "about",
     "attend",
     "axes",

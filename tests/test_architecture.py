@@ -291,7 +291,8 @@ def test_choices_of_specs_are_literals_and_their_numbers_have_bounds():
             yield hint
 
     free, loose, n = set(), [], 0
-    for cls in specs():
+    # run.toml records what happened, not what a user chooses
+    for cls in (cls for cls in specs() if cls.__module__ != "kinfolk.runs.metadata"):
         for name, hint in field_types(cls).items():
             for leaf in leaves(hint):
                 n += 1

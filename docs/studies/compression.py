@@ -23,8 +23,9 @@ from kinfolk.family.supervise import judging
 from kinfolk.objectives.distil import Distil
 from kinfolk.objectives.imitate import Imitate
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.train import RunOptions, folder
-from kinfolk.train.fitting import labelling_of
+from kinfolk.runs import folder
+from kinfolk.runs.fit import labelling_of
+from kinfolk.train import RunOptions
 from kinfolk.train.run import train
 from kinfolk.use.compress.front import picture, table
 from kinfolk.use.compress.goal import parse_allowed, parse_goal

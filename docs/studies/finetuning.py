@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.train import RunOptions, folder, resume
+from kinfolk.runs import folder
+from kinfolk.train import RunOptions, resume
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare
 from kinfolk.train.finetune.source import open_source

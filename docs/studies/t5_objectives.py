@@ -27,7 +27,8 @@ from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import load_weights
 from kinfolk.objectives.denoise import T5_TABLE
-from kinfolk.train import RunOptions, folder, loop
+from kinfolk.runs import folder
+from kinfolk.train import RunOptions, loop
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import describe, make_job, resume, train
 
@@ -141,7 +142,7 @@ def tune(data: Data, out: Path, steps: int, weights: Path | None) -> dict[str, f
         load_weights(job.learner.model, weights)
     options = RunOptions(quiet=True, tensorboard=False)
     if not out.exists():
-        folder.create(out, dumps(recipe), describe(data, 0, options) | folder.origin(), data.tokenizer)
+        folder.create(out, dumps(recipe), describe(data, 0, options).with_origin(), data.tokenizer)
     return dict(loop.run(job, out, Team(), options).valid)
 
 

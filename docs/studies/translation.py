@@ -31,7 +31,8 @@ from kinfolk.layers.module import Module
 from kinfolk.layers.positions.position import sinusoids
 from kinfolk.models.model import Output, State
 from kinfolk.objectives.learner import Learner
-from kinfolk.train import RunOptions, folder, loop
+from kinfolk.runs import folder
+from kinfolk.train import RunOptions, loop
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import describe, make_job
@@ -118,7 +119,7 @@ def learn(name: str, job: Job, recipe: Recipe, data: Data, out: Path) -> float:
     """Train; return the seconds that it took."""
     options, start = RunOptions(quiet=True, tensorboard=False), time.perf_counter()
     if not out.exists():
-        folder.create(out, dumps(recipe), describe(data, 0, options) | folder.origin(), data.tokenizer)
+        folder.create(out, dumps(recipe), describe(data, 0, options).with_origin(), data.tokenizer)
     result = loop.run(job, out, Team(), options)
     print(f"{name}: {result.step} steps, {result.tokens:,} tokens, {result.seconds:.0f} s, {result.valid}", flush=True)
     return time.perf_counter() - start

@@ -23,7 +23,7 @@ from kinfolk.core.errors import MissingExtraError
 from kinfolk.decoding import generate
 from kinfolk.family.building import build
 from kinfolk.models.cost import cost
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 ENGINE = True
 GPT2_BASE = GPT | {"d_model": 768, "n_layers": 12, "n_heads": 12, "d_ff": 3072, "vocab_size": 50257, "max_len": 1024}

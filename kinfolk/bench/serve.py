@@ -76,11 +76,11 @@ def write_run(out: Path, sizes: Mapping[str, Any]) -> Path:
     from kinfolk.data import Tokenizer
     from kinfolk.family.building import build
     from kinfolk.models.folder import WEIGHTS, save_model
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
+    from kinfolk.runs.metadata import Metadata
 
     recipe = recipe_of(sizes)
-    about = {"seed": 0, "data": {"name": ""}, "fingerprint": ""}
-    folder.create(out, dumps(recipe), about | folder.origin(), Tokenizer.byte())
+    folder.create(out, dumps(recipe), Metadata().with_origin(), Tokenizer.byte())
     save_model(build(recipe, 0), out / "aside")
     (out / "aside" / WEIGHTS).rename(out / WEIGHTS)
     return out

@@ -62,19 +62,18 @@ def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
 
 def acts(out: Path) -> bool:
     """Tell whether a run folder is that of an actor."""
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
 
-    return "env" in folder.read(out).get("data", {})
+    return folder.read(out).data.env is not None
 
 
 def resume(args: argparse.Namespace) -> int:
     """Go on with a run."""
     from kinfolk.cli.train import options_of, plain_warnings, show
     from kinfolk.contests.acting import resume as go_on
-    from kinfolk.core.plain import from_plain
-    from kinfolk.train import RunOptions, folder
+    from kinfolk.runs import folder
 
-    begun = from_plain(RunOptions, folder.read(args.what)["options"], str(args.what / folder.RUN))
+    begun = folder.read(args.what).options
     with plain_warnings():
         return show(go_on(args.what, options=options_of(args, begun)), args.json, UNIT)
 

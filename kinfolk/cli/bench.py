@@ -127,7 +127,7 @@ def _contests(subject: str, args: argparse.Namespace) -> "list[Contest]":
 
 def _write(folder: Path, subject: str, found: dict[str, Any], text: str) -> None:
     """Write a result whole or not at all."""
-    from kinfolk.train import durable
+    from kinfolk.runs import durable
 
     folder.mkdir(parents=True, exist_ok=True)
     durable.write(folder / f"{subject}.json", json.dumps(found, indent=1) + "\n")

@@ -134,7 +134,7 @@ def _search(args: argparse.Namespace, shop: "Workshop") -> int:
     from rich.table import Table
 
     from kinfolk.core.console import Console
-    from kinfolk.train import durable
+    from kinfolk.runs import durable
     from kinfolk.use.compress.front import page, picture, table
     from kinfolk.use.compress.goal import parse_allowed, parse_goal
     from kinfolk.use.compress.pipeline import write

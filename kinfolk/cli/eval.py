@@ -130,7 +130,7 @@ def _written(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") 
     """Let the model write the targets of pairs and score them, if that was asked for."""
     from kinfolk.data import Batches
     from kinfolk.decoding.written import MEASURES, write
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
 
     asked = tuple(name for name in MEASURES if getattr(args, name))
     if not asked:
@@ -189,23 +189,25 @@ def _open(args: argparse.Namespace) -> "Data":
     from kinfolk.data import Tokenizer
     from kinfolk.data.splits.asking import inherited
     from kinfolk.data.splits.labels import with_classes
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
+    from kinfolk.runs.metadata import ReadingNotes
     from kinfolk.train.run import reopen
 
     if args.data is None:
         return reopen(args.what)
     own = args.what / folder.TOKENIZER
     about = folder.read(args.what)
-    shape = {key: value for key, value in about.get("reading", {}).items() if key in ("window", "stride")}
-    name = inherited(args.data, str(about.get("data", {}).get("name", "")), **shape)
+    notes = about.reading or ReadingNotes()
+    shape = {key: value for key, value in {"window": notes.window, "stride": notes.stride}.items() if value}
+    name = inherited(args.data, about.data.name, **shape)
     source = {"name": name, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
     source |= {"valid": args.valid}
     whole = args.split == "all" and _raw(args)
     data = open_source({name: value for name, value in source.items() if value is not None}, whole=whole)
     if not data.tokenizer.agrees(Tokenizer.load(own)):
         raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
-    classes = about.get("classes")
-    return with_classes(data, classes) if classes and data.kind == "labelled" else data
+    classes = about.classes
+    return with_classes(data, list(classes)) if classes and data.kind == "labelled" else data
 
 
 def _raw(args: argparse.Namespace) -> bool:
@@ -224,11 +226,11 @@ def _raw(args: argparse.Namespace) -> bool:
 def _named(args: argparse.Namespace) -> str | None:
     """Return the name of the data; a file that is given to a run that judges is one with labels."""
     from kinfolk.data.splits.images import is_images
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
 
     if args.data is None or not Path(args.data).is_file() or is_images(Path(args.data)) or acting.acts(args.what):
         return str(args.data) if args.data is not None else None
-    return f"labelled:{args.data}" if folder.read(args.what).get("classes") is not None else args.data
+    return f"labelled:{args.data}" if folder.read(args.what).classes is not None else args.data
 
 
 def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
@@ -274,8 +276,8 @@ def _perplexity(measure: str, mean: float) -> float | None:
 
 def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
     from kinfolk.data import Batches
+    from kinfolk.runs.fit import n_cut
     from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
-    from kinfolk.train.fitting import n_cut
     from kinfolk.train.judgement import Watched, tally_of
     from kinfolk.train.run import reading_of
     from kinfolk.train.special import special

@@ -52,25 +52,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_hf(args: argparse.Namespace, out: Path) -> int:
-    from kinfolk.data import Tokenizer
-    from kinfolk.family.building import load
+    from kinfolk.runs import folder
     from kinfolk.runs.huggingface.folder import to_hf
-    from kinfolk.train import folder
-    from kinfolk.train.run import generation_of
+    from kinfolk.runs.metadata import Checkpoint
+    from kinfolk.runs.run import Run
 
-    about = folder.read(args.what) if (args.what / folder.RUN).is_file() else {}
-    origin: dict[str, Any] = about.get("imported", {})
-    names = {str(i): name for i, name in enumerate(about.get("classes", ()))}
-    tokenizer = args.what / folder.TOKENIZER
-    model = load(args.what)
-    if about and tokenizer.is_file():
-        model.generation = generation_of(about, Tokenizer.load(tokenizer), args.what)
+    run = Run.open(args.what)
+    origin = run.metadata.imported or Checkpoint()
+    names = {str(i): name for i, name in enumerate(run.class_names)}
+    tokenizer = run.path / folder.TOKENIZER
     to_hf(
-        model,
+        run.model(),
         out,
-        model_type=args.kind or origin.get("model_type"),
+        model_type=args.kind or origin.model_type or None,
         tokenizer=tokenizer if tokenizer.is_file() else None,
-        also=json.loads(origin.get("config", "{}")) | ({"id2label": names} if names else {}),
+        also=json.loads(origin.config) | ({"id2label": names} if names else {}),
     )
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     found = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}
@@ -128,6 +124,6 @@ def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
 
 def _open(args: argparse.Namespace) -> Any:
     from kinfolk.cli.train import open_source
-    from kinfolk.train import folder
+    from kinfolk.runs import folder
 
     return open_source({"name": args.data, "tokenizer": str(args.what / folder.TOKENIZER)})

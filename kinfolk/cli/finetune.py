@@ -97,12 +97,12 @@ def run(args: argparse.Namespace) -> int:
     begin(args, args.what, args.train, args.out)
     from kinfolk.decoding.written import judge
     from kinfolk.family.knowing import informed
+    from kinfolk.runs.knowledge import fitted
     from kinfolk.train import parallel
     from kinfolk.train.finetune.further import further
     from kinfolk.train.finetune.run import finetune, prepare
     from kinfolk.train.finetune.source import open_source
     from kinfolk.train.finetune.task import choose
-    from kinfolk.train.knowing import fitted
 
     if args.also and args.processes > 1:
         raise SpecError("--also: only one head learns in a step, and several processes wait for all; use one process")

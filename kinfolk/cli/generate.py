@@ -4,10 +4,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import drawing
 from kinfolk.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from kinfolk.runs.run import Run
 
 EPILOG = """\
 examples:
@@ -70,9 +73,11 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.decoding import generate
     from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
+    from kinfolk.runs.run import Run
 
-    tokenizer = read_tokenizer(args.what)
-    recipe, model, kind = _opened(args)
+    opened = Run.open(args.what)
+    tokenizer = opened.tokenizer
+    recipe, model, kind = _opened(opened, args)
     topology, names = recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
     if isinstance(recipe.objective, Pictures):
         if args.engine != "torch":
@@ -113,24 +118,15 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
         )
 
 
-def _opened(args: argparse.Namespace) -> tuple[Any, Any, str]:
+def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return the recipe, what runs the model, and the kind of data it learnt from."""
-    from kinfolk.use.onnx.folder import is_exported
-
-    if args.engine == "torch" and not is_exported(args.what):
-        from kinfolk.train.folder import read
-        from kinfolk.train.run import load_learner
-
-        recipe, learner = load_learner(args.what, args.average)
-        return recipe, learner.model, str(read(args.what).get("kind", ""))
-    from kinfolk.use.onnx.opening import open_engine, recipe_of
+    import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
 
     if args.engine == "torch":
-        raise SpecError(f"{args.what} is an export for onnxruntime: add --engine onnx")
+        return run.recipe, run.model(args.average), run.data_kind
     if args.average:
         raise SpecError("--average: graphs have the weights they were made of; average, then export")
-    engine = open_engine(args.what)
-    return recipe_of(engine.folder), engine, engine.about.kind
+    return run.recipe, run.engine(args.engine), run.data_kind
 
 
 def _ends(kind: str, objective: Any) -> bool:
@@ -162,17 +158,6 @@ class Writer:
             sys.stdout.write(text[len(self.shown) :])
             sys.stdout.flush()
             self.shown = text
-
-
-def read_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of a run."""
-    from kinfolk.core.errors import CheckpointError
-    from kinfolk.data import Tokenizer
-
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise CheckpointError(f"{folder}: no tokenizer.json here, so this is not a run folder")
-    return Tokenizer.load(file)
 
 
 def _prompts(args: argparse.Namespace) -> list[str]:

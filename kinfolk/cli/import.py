@@ -6,7 +6,11 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kinfolk.runs.huggingface.folder import Imported
+    from kinfolk.runs.metadata import Metadata
 
 EPILOG = """\
 examples:
@@ -47,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.models.folder import GENERATION
     from kinfolk.objectives.knowledge import Entities
+    from kinfolk.runs import folder
     from kinfolk.runs.huggingface import sentence
     from kinfolk.runs.huggingface.folder import open_folder, write_tensors
     from kinfolk.runs.huggingface.recipe import recipe_of_import
-    from kinfolk.train import folder
-    from kinfolk.train.knowing import n_entities
-    from kinfolk.use.predict.opening import judges
+    from kinfolk.runs.knowledge import n_entities
+    from kinfolk.runs.metadata import ReadingNotes
+    from kinfolk.runs.tasks import task_of
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type, architecture=args.architecture)
     tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
@@ -62,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
     if args.entities is not None:
         model = knowledgeable(model, n_entities=n_entities(args.entities))
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
-    about = _about(imported, sentence.longest(args.folder))
+    about = _metadata(imported, sentence.longest(args.folder))
     if args.pairs:
-        if judges(recipe) not in ("class", "classes", "number"):
+        if task_of(recipe) not in ("class", "classes", "number"):
             raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
-        about["reading"] = {"sequences": 2}
+        about = about.replace(reading=ReadingNotes(sequences=2))
     folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)
     said = {GENERATION: json.dumps(imported.generation.plain())}
     folder.add(args.out, folder.WEIGHTS, lambda file: write_tensors(model.state_dict(), file, said))
@@ -89,19 +94,18 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _about(imported: Any, length: int | None) -> dict[str, Any]:
+def _metadata(imported: "Imported", length: int | None) -> "Metadata":
     """Return what run.toml says of an imported model; `length` is the longest text that it was made for."""
-    from kinfolk.train import folder
+    from kinfolk.runs.metadata import Checkpoint, Metadata
 
-    origin: dict[str, Any] = {
-        "model_type": imported.model_type,
-        "architecture": imported.architecture,
-        "config": json.dumps(imported.also),
-    }
-    origin |= {} if length is None else {"length": length}
-    about = {"seed": 0, "data": {"name": ""}, "fingerprint": "", "imported": origin, **folder.origin()}
-    about["generation"] = imported.generation.plain()
-    return about | ({"classes": list(imported.classes)} if imported.classes else {})
+    origin = Checkpoint(
+        model_type=imported.model_type,
+        architecture=imported.architecture,
+        config=json.dumps(imported.also),
+        length=length,
+    )
+    known = Metadata(imported=origin, generation=imported.generation, classes=imported.classes or None)
+    return known.with_origin()
 
 
 class Whole:

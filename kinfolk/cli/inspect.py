@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.generate import read_tokenizer
-
 if TYPE_CHECKING:
     from kinfolk.use.inspect.page import Findings
 
@@ -47,14 +45,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the page, or print the numbers."""
     from kinfolk.core.errors import DataError
-    from kinfolk.train import durable
-    from kinfolk.train.run import load_learner
+    from kinfolk.runs import durable
+    from kinfolk.runs.run import Run
     from kinfolk.use.inspect.neighbours import neighbours
     from kinfolk.use.inspect.page import describe, render
     from kinfolk.use.inspect.sight import look
 
-    recipe, learner = load_learner(args.what)
-    tokenizer = read_tokenizer(args.what)
+    run = Run.open(args.what)
+    recipe, learner, tokenizer = run.recipe, run.learner(), run.tokenizer
     text = args.text if args.text is not None else _read(args.file)
     sight = look(learner.model, tokenizer, text, args.target)
     if not sight.maps and not sight.specials:

@@ -130,9 +130,10 @@ def answer_of(args: argparse.Namespace) -> Any:
     """Return the engine that was asked for; None is PyTorch."""
     if args.engine == "torch":
         return None
-    from kinfolk.use.onnx.opening import open_engine
+    import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
+    from kinfolk.runs.run import Run
 
-    return open_engine(args.graphs or args.what, args.threads or 0).answer
+    return Run.open(args.graphs or args.what).engine(args.engine, args.threads or 0).answer
 
 
 def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":

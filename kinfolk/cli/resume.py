@@ -31,9 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Go on and say how it ended."""
-    from kinfolk.core.plain import from_plain
     from kinfolk.decoding.written import judge
-    from kinfolk.train import RunOptions, folder, parallel
+    from kinfolk.runs import folder
+    from kinfolk.runs.metadata import Versions
+    from kinfolk.train import parallel
     from kinfolk.train.run import resume
 
     if args.accept_changes:
@@ -43,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
     if acting.acts(args.what):
         return acting.resume(args)
     noted = folder.read(args.what)
-    begun = from_plain(RunOptions, noted["options"], str(args.what / folder.RUN))
+    begun = noted.options
     if speaks(args):
-        options, choice = options_of(args, begun), noted.get("choice", {})
-        n = options.threads or noted["versions"]["threads"]
-        precision = args.precision or choice.get("precision", "auto")
+        options = options_of(args, begun)
+        n = options.threads or (noted.versions or Versions()).threads
+        precision = args.precision or (noted.choice.precision if noted.choice else "auto")
         computed = f"{precision}, {n} thread{'s' * (n > 1)}, device {options.device}"
-        print(f"{args.what}: goes on with {noted['data'].get('name', '')}, {computed}", file=sys.stderr, flush=True)
+        print(f"{args.what}: goes on with {noted.data.name}, {computed}", file=sys.stderr, flush=True)
     if args.processes > 1 and not parallel.inside():
         return parallel.launch(command_of("resume", args), args.processes, args.restarts)
     with plain_warnings():

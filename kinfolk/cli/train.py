@@ -83,7 +83,8 @@ def run(args: argparse.Namespace) -> int:
         return acting.train(args)
     begin(args, args.what, args.data, args.out)
     from kinfolk.decoding.written import judge
-    from kinfolk.train import folder, parallel
+    from kinfolk.runs import folder
+    from kinfolk.train import parallel
     from kinfolk.train.run import describe, train
 
     source = {"name": args.data, "tokenizer": args.tokenizer, "vocab": args.vocab, "cache": args.cache}
@@ -151,8 +152,8 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     from kinfolk.family.making import divided, make, numbers_of
     from kinfolk.family.pictures import read_whole
     from kinfolk.family.supervise import judging
-    from kinfolk.train.fitting import labelling_of, picture_of
-    from kinfolk.train.knowing import fitted
+    from kinfolk.runs.fit import labelling_of, picture_of
+    from kinfolk.runs.knowledge import fitted
 
     vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):

@@ -14,7 +14,8 @@ from kinfolk.contests.budget import amount
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.plan import SLACK, Plan
 from kinfolk.core import machine
-from kinfolk.train import folder
+from kinfolk.core.plain import to_plain
+from kinfolk.runs.metadata import Metadata, Versions
 
 
 def gather(plan: Plan, command: str, outcomes: Sequence[Outcome], paces: Mapping[str, float]) -> dict[str, str]:
@@ -71,9 +72,9 @@ def _clock(paces: Mapping[str, float]) -> dict[str, str]:
 
 
 def _machine() -> dict[str, str]:
-    origin = folder.origin()
-    versions = {"kinfolk": importlib.metadata.version("kinfolk")} | origin["versions"]
-    commit = f", commit {origin['commit'][:12]}" if origin["commit"] else ""
+    origin = Metadata().with_origin()
+    versions = {"kinfolk": importlib.metadata.version("kinfolk")} | to_plain(origin.versions or Versions())
+    commit = f", commit {origin.commit[:12]}" if origin.commit else ""
     memory = psutil.virtual_memory().total / 2**30
     cores = f"{machine.cores()} of {os.cpu_count()} cores"
     return {

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Self
 
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 DONE, DIVERGED, CRASHED, OUT_OF_MEMORY, TIMED_OUT = "done", "diverged", "crashed", "out of memory", "timed out"
 

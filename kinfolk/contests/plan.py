@@ -32,7 +32,7 @@ from kinfolk.data import Data, open_data
 from kinfolk.data.location import located
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
-from kinfolk.train.fitting import labelling_of, picture_of
+from kinfolk.runs.fit import labelling_of, picture_of
 
 VALIDATIONS = (5, 10)
 """Fewest and most validations of a trial; the first, after a fifth to a tenth of the steps, is the early loss."""

@@ -20,7 +20,7 @@ from kinfolk.data.batches.order import MEGA
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost, cost
 from kinfolk.objectives.objective import Objective, Vocabulary
-from kinfolk.train.run import vocabulary_of
+from kinfolk.runs.vocabulary import vocabulary_of
 from kinfolk.train.step import tokens_of
 
 SAMPLES = {"text": 1, "pairs": MEGA, "labelled": MEGA, "images": 1}

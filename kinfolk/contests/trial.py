@@ -273,7 +273,7 @@ def _judged(outcome: Outcome, vocab_size: int) -> Outcome:
 
 def _tidy(out: Path) -> None:
     """Drop what only going on would need: the weights of the run stay, its checkpoints are as large as three models."""
-    from kinfolk.train import durable
+    from kinfolk.runs import durable
 
     if (out / "model.safetensors").exists():
         durable.remove(out / "checkpoints")

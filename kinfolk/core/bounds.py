@@ -54,7 +54,10 @@ def problem(value: Any, hint: Any) -> str:
     if origin is Annotated:
         base, *notes = get_args(hint)
         bounds = next(note for note in notes if isinstance(note, Bounds))
-        return problem(value, base) or ("" if value in bounds else f"{brief(value)} is not allowed; {bounds}")
+        # an upper bound of its own may be above 32 bits, as that of a seed
+        wide = base is int and bounds.high > LARGEST and bounds.high < math.inf and type(value) is int
+        wrong = "" if wide else problem(value, base)
+        return wrong or ("" if value in bounds else f"{brief(value)} is not allowed; {bounds}")
     if origin is Literal:
         allowed = get_args(hint)
         known = isinstance(value, str) and value in allowed

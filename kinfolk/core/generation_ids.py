@@ -1,14 +1,15 @@
 """The token ids that generation begins, ends and pads with, and those it must or may not write."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.bounds import NonNegativeInt
+from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.core.plain import from_plain, to_plain
+from kinfolk.core.spec import Spec
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerationIds:
+class GenerationIds(Spec):
     """What a model knows about its own special tokens. The defaults are those of tokenizers trained here.
 
     start_id: the first token of an encoder-decoder's target, and of a decoder's text where the prompt is empty.
@@ -18,13 +19,13 @@ class GenerationIds:
     suppressed_ids: never written; suppressed_first_ids: not as the first new token.
     """
 
-    start_id: int = 1
-    stop_ids: tuple[int, ...] = ()
-    pad_id: int = 0
-    forced_first_id: int | None = None
-    forced_last_id: int | None = None
-    suppressed_ids: tuple[int, ...] = ()
-    suppressed_first_ids: tuple[int, ...] = ()
+    start_id: NonNegativeInt = 1
+    stop_ids: tuple[NonNegativeInt, ...] = ()
+    pad_id: NonNegativeInt = 0
+    forced_first_id: NonNegativeInt | None = None
+    forced_last_id: NonNegativeInt | None = None
+    suppressed_ids: tuple[NonNegativeInt, ...] = ()
+    suppressed_first_ids: tuple[NonNegativeInt, ...] = ()
 
     @property
     def constrains(self) -> bool:
@@ -34,21 +35,12 @@ class GenerationIds:
 
     def plain(self) -> dict[str, Any]:
         """Return the record as a table for TOML or JSON, without what is not set."""
-        rows = dataclasses.asdict(self).items()
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in rows if value is not None}
+        return to_plain(self)
 
     @classmethod
     def from_plain(cls, table: Mapping[str, Any], where: str) -> Self:
         """Read a table that `plain` returned."""
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        for name in table:
-            if name not in fields:
-                raise CheckpointError(f"{where}: unknown {name!r}{suggest(name, fields)}")
-        found: dict[str, Any] = {}
-        for name, value in table.items():
-            several = isinstance(fields[name].default, tuple)
-            ids = value if several and isinstance(value, list | tuple) else [value]
-            if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-                raise CheckpointError(f"{where}: {name} = {value!r} is not {'a list of ids' if several else 'an id'}")
-            found[name] = tuple(ids) if several else value
-        return cls(**found)
+        try:
+            return from_plain(cls, dict(table), where)
+        except SpecError as error:
+            raise CheckpointError(str(error)) from None

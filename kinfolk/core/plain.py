@@ -118,11 +118,9 @@ def _structure_tuple(data: Any, hint: Any) -> Any:
 
 def _checked(data: Any, hint: Any) -> Any:
     """Structure a value whose type states what is allowed."""
-    if get_origin(hint) is Annotated:
-        data = _scalar(data, hint.__origin__)
     if found := problem(data, hint):
         raise SpecError(found)
-    return data
+    return float(data) if get_origin(hint) is Annotated and hint.__origin__ is float else data
 
 
 def _problems(error: BaseException, path: str) -> Any:

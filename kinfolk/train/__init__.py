@@ -8,19 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kinfolk.runs.options import RunOptions
     from kinfolk.train.evaluate import Score, bits_per_byte
-    from kinfolk.train.job import Job, Result, RunOptions
+    from kinfolk.train.job import Job, Result
     from kinfolk.train.run import load_learner, resume, train
 
 _HOME = {
-    "Job": "job",
-    "Result": "job",
-    "RunOptions": "job",
-    "Score": "evaluate",
-    "bits_per_byte": "evaluate",
-    "load_learner": "run",
-    "resume": "run",
-    "train": "run",
+    "Job": "kinfolk.train.job",
+    "Result": "kinfolk.train.job",
+    "RunOptions": "kinfolk.runs.options",
+    "Score": "kinfolk.train.evaluate",
+    "bits_per_byte": "kinfolk.train.evaluate",
+    "load_learner": "kinfolk.train.run",
+    "resume": "kinfolk.train.run",
+    "train": "kinfolk.train.run",
 }
 
 __all__ = [
@@ -38,4 +39,4 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(_HOME[name]), name)

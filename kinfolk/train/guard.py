@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import TrainingError
-from kinfolk.train import durable
+from kinfolk.runs import durable
 from kinfolk.train.step import Outcome
 
 _SHOWN = 16

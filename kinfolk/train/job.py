@@ -2,40 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt
 from kinfolk.core.rng import Rng, derive
-from kinfolk.core.spec import Spec
 from kinfolk.optim import Training
 from kinfolk.train.evaluate import Batches, Score
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import tokens_of
 
 FINISHED, EARLY, CLOCK, INTERRUPTED = "finished", "early", "clock", "interrupted"
-
-
-class RunOptions(Spec):
-    """How a run is carried out; none of it belongs to the recipe.
-
-    strategy: "ddp" or "fsdp" when there are several processes.
-    device: "auto" (the accelerator, if there is one), "cpu", "cuda", "mps" or "xpu".
-    threads: of this process; 0: as many as the work of a step can use, see `kinfolk.train.settling`.
-    max_seconds: of training steps, after which the run ends with a validation and a checkpoint; 0: no limit.
-    quiet, tensorboard: show no progress; write TensorBoard's files when it is installed.
-    written: of pairs, let the model write so many targets at each validation, and score them; 0: none.
-    """
-
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    device: str = "auto"
-    threads: NonNegativeInt = 0
-    max_seconds: NonNegativeFloat = 0.0
-    quiet: bool = False
-    tensorboard: bool = True
-    written: NonNegativeInt = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

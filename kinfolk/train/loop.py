@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core import manifest
-from kinfolk.train import checkpoint, durable, folder, guard, progress, state
+from kinfolk.runs import checkpoint, durable, folder
+from kinfolk.runs.options import RunOptions
+from kinfolk.train import guard, progress, state
 from kinfolk.train.ahead import Ahead
 from kinfolk.train.evaluate import bits_per_byte
 from kinfolk.train.interrupt import Interrupt
-from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result, RunOptions
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result
 from kinfolk.train.memory import Memories
 from kinfolk.train.metrics import Metrics
 from kinfolk.train.parallel import Team

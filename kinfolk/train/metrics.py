@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kinfolk.core.errors import DataError
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 CLOCKS = ("seconds", "tokens_per_second", "mfu", "waiting")
 """Fields that depend on how fast the machine was; two equal runs agree on everything else."""

@@ -12,7 +12,6 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -209,8 +208,3 @@ def launch(arguments: list[str], processes: int, max_restarts: int = 0) -> int:
             return 130
         raise TrainingError(f"{len(error.failures)} of {processes} processes failed (exit codes {codes})") from None
     return 0
-
-
-def versions() -> dict[str, Any]:
-    """Return what must be the same for a resumed run to be bit-equal."""
-    return {"python": sys.version.split()[0], "torch": str(torch.__version__), "threads": torch.get_num_threads()}

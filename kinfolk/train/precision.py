@@ -9,14 +9,15 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import from_plain
 from kinfolk.optim import Training
+from kinfolk.runs.metadata import Metadata, Precision
 from kinfolk.train.step import Autocast, LossScale
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -33,10 +34,14 @@ class Choice:
     compile: str = "off"
 
     @classmethod
-    def noted(cls, run: Mapping[str, Any]) -> "Choice | None":
+    def recorded(cls, run: Metadata) -> "Choice | None":
         """Return the choice that a run.toml records."""
-        found = run.get("choice")
-        return None if found is None else cls(found["precision"], found["compile"])
+        return None if run.choice is None else cls(run.choice.precision, run.choice.compile)
+
+    def record(self, begun_with: str | None = None) -> Precision:
+        """Return it as run.toml records it."""
+        known = {"precision": self.precision, "compile": self.compile, "begun_with": begun_with}
+        return from_plain(Precision, {key: value for key, value in known.items() if value is not None})
 
     def autocast(self, device: torch.device) -> Autocast:
         """Return what a forward pass runs inside: weights stay fp32, as do norms, softmax and loss."""

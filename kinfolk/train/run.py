@@ -1,7 +1,6 @@
 """From a recipe and data to a run, and from a run folder to its continuation."""
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,29 +12,29 @@ from cattrs.errors import BaseValidationError
 
 from kinfolk.core import manifest, memory, plugins
 from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
-from kinfolk.core.generation_ids import GenerationIds
-from kinfolk.core.plain import dumps, from_plain, load, to_plain
+from kinfolk.core.plain import dumps, load
 from kinfolk.core.rng import Rng, derive
-from kinfolk.data import Batches, Data, Tokenizer, open_data
+from kinfolk.data import Batches, Data
 from kinfolk.data.batches.order import VERSION as ORDER
 from kinfolk.data.location import located
-from kinfolk.data.tokenizers.pieces import pieces_of
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Transformer
-from kinfolk.models.room import check_size
 from kinfolk.objectives.learner import Learner
-from kinfolk.objectives.objective import Vocabulary
 from kinfolk.optim import Training
 from kinfolk.optim.noise import NoNoise
-from kinfolk.train import folder, knowing, loop, parallel, settling
-from kinfolk.train.average import averaged
-from kinfolk.train.checkpoint import Checkpoints, weights_file
+from kinfolk.runs import folder, knowledge
+from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.fit import n_cut
+from kinfolk.runs.metadata import DataSource, Metadata, Plugin, ReadingNotes, Versions
+from kinfolk.runs.options import RunOptions
+from kinfolk.runs.run import Run
+from kinfolk.runs.vocabulary import counted, knowing_vocabulary
+from kinfolk.train import loop, parallel, settling
 from kinfolk.train.evaluate import Score, scoring
-from kinfolk.train.fitting import n_cut
-from kinfolk.train.job import CLOCK, EARLY, FINISHED, Job, Result, RunOptions
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, Job, Result
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import settle
 from kinfolk.train.scoring import check_metric
@@ -83,8 +82,8 @@ def train(
             try_out(job, team)
             say_cut(job, data)
             begun = None if start is None else Path(start)
-            about = run | {"choice": dataclasses.asdict(choice)} | folder.origin()
-            folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowing.file_of(recipe))
+            about = run.replace(choice=choice.record()).with_origin()
+            folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowledge.file_of(recipe))
         team.wait()
         return _carry_out(job, out, team, options)
 
@@ -107,23 +106,24 @@ def resume(
     if done is not None:
         return done
     run = folder.opened(out, folder.START)
-    recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
-    options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
-    begun = run["versions"]["torch"]
+    recipe = knowledge.own(load(Recipe, out / folder.SPEC), out)
+    options = options or run.options or RunOptions()
+    versions = run.versions or Versions()
+    begun = versions.torch
     if begun != torch.__version__:
         text = f"{out}: begun with torch {begun}, goes on with {torch.__version__}: the same only up to rounding"
         warnings.warn(text, OtherVersion, stacklevel=2)
     if not options.threads:
         # sums depend on how many threads share them
-        options = options.replace(threads=run["versions"]["threads"])
+        options = options.replace(threads=versions.threads)
     data = data or reopen(out)
-    if data.fingerprint != run["fingerprint"]:
+    if data.fingerprint != run.fingerprint:
         raise DataError(f"{data.name}: is not the data {out} was begun with (fingerprints differ)")
     with parallel.join(options.strategy, options.device) as team, settling.threads(options.threads):
         if team.main:
             settling.keep_choice(out, recipe.training, precision, team.device)
         team.wait()
-        job = make_job(recipe, data, run["seed"], team, order=_order_of(run, out))
+        job = make_job(recipe, data, run.seed, team, order=_order_of(run, out))
         if (out / folder.START).exists():
             load_weights(job.learner.model, out / folder.START)
             job.learner.begin()
@@ -148,89 +148,44 @@ def finished(out: Path) -> Result | None:
 
 def reopen(out: str | Path) -> Data:
     """Open the data of a run again."""
-    source = dict(folder.read(Path(out))["data"])
-    words = Path(source.get("tokenizer", ""))
-    if words.suffix == ".json" and not words.is_file():
-        # the file it was read from is gone, and the run has kept a copy
-        source["tokenizer"] = str(Path(out).resolve() / folder.TOKENIZER)
-    return open_data(source.pop("name"), **source)
+    return Run.open(out).data()
 
 
 def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
     """Return the recipe and the learner of a run, with the best weights it has so far.
 
-    average: instead, the mean of the weights of so many of the newest checkpoints.
+    average: instead, the mean of the weights of the newest checkpoints, as many as it says.
     """
-    out = Path(out)
-    run = folder.opened(out)
-    recipe = knowing.own(load(Recipe, out / folder.SPEC), out)
-    weights = weights_file(out)
-    check_size(recipe.model, weights)
-    model = build(recipe, run["seed"])
-    load_weights(model, weights)
-    if average:
-        model.load_state_dict(averaged(out, average))
-    tokenizer = Tokenizer.load(out / folder.TOKENIZER)
-    model.generation = generation_of(run, tokenizer, out)
-    vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
-    if recipe.objective.counts:
-        vocabulary = counted(vocabulary, reopen(out))
-    learner = Learner(model, recipe.objective, vocabulary, run["seed"])
-    if learner.partner is not None:
-        load_partner(learner, out)
-    return recipe, learner
+    run = Run.open(out)
+    return run.recipe, run.learner(average)
 
 
-def generation_of(run: Mapping[str, Any], tokenizer: Tokenizer, out: Path) -> GenerationIds:
-    """Return the special tokens that a run generates with: those of the import, or of its tokenizer."""
-    stated = run.get("generation")
-    if not isinstance(stated, dict):
-        return tokenizer.generation
-    return GenerationIds.from_plain(stated, f"{out / folder.RUN}: generation")
-
-
-def load_partner(learner: Learner, out: Path) -> None:
-    """Fill what an objective learns besides the model from the checkpoint that the model's weights are from."""
-    checkpoints = Checkpoints(out / "checkpoints")
-    saved = checkpoints.best() or checkpoints.newest()
-    found = {} if saved is None else saved.tensors("objective")
-    own = {name: x for name, x in learner.state_dict().items() if not name.startswith("model.")}
-    if set(found) != set(own):
-        raise CheckpointError(
-            f"{out}: no checkpoint has what objective {learner.objective.kind!r} learnt beside the model"
-        )
-    with torch.no_grad():
-        for name, x in own.items():
-            x.copy_(found[name])
-
-
-def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> Metadata:
     """Return the part of run.toml that says what is run."""
     where = located({"name": data.name} if source is None else source)
-    return {
-        "seed": seed,
-        "fingerprint": data.fingerprint,
-        "order": ORDER,
-        "plugins": plugins.loaded(),
-        "data": where,
-        "kind": data.kind,
-        "options": to_plain(options),
-    } | (_labels(data.split("train")) if data.kind == "labelled" else {})
+    known = Metadata(
+        seed=seed,
+        fingerprint=data.fingerprint,
+        order=ORDER,
+        plugins=tuple(Plugin(**plugin) for plugin in plugins.loaded()),
+        data=DataSource(**where),
+        data_kind=data.kind,
+        options=options,
+    )
+    return _labelled(known, data.split("train")) if data.kind == "labelled" else known
 
 
-def _labels(split: Any) -> dict[str, Any]:
-    """Return what must be known of labels to read other rows, and to name what is found."""
+def _labelled(known: Metadata, split: Any) -> Metadata:
+    """Add what must be known of labels to read other examples, and to name what is predicted."""
     described = split.described() if hasattr(split, "described") else {}
-    return {
-        "classes": list(split.classes),
-        "reading": described
-        | ({"pictures": [split.height, split.width, split.channels]} if hasattr(split, "channels") else {}),
-    }
+    if hasattr(split, "channels"):
+        described["pictures"] = (split.height, split.width, split.channels)
+    return known.replace(classes=tuple(split.classes), reading=ReadingNotes(**described))
 
 
-def _order_of(run: Mapping[str, Any], out: Path) -> int:
+def _order_of(run: Metadata, out: Path) -> int:
     """Return the version of the order of batches that a run was begun with."""
-    order: int = run.get("order", 1)
+    order = 1 if run.order is None else run.order
     if not 1 <= order <= ORDER:
         raise CheckpointError(
             f"{out / folder.RUN}: order: version {order} of the order of batches is unknown; this Kinfolk has 1 to "
@@ -262,7 +217,7 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, or
     model = build(recipe, seed)
     model.generation = tokenizer.generation
     _check_memory(recipe, data, team)
-    vocabulary = dataclasses.replace(vocabulary_of(tokenizer), known=knowing.known_by(recipe, tokenizer))
+    vocabulary = knowing_vocabulary(recipe, tokenizer)
     vocabulary = counted(vocabulary, data) if recipe.objective.counts else vocabulary
     learner = Learner(model, recipe.objective, vocabulary, seed)
     for network in (m for m in learner.modules() if isinstance(m, Transformer)):
@@ -333,19 +288,6 @@ def say_cut(job: Job, data: Data) -> None:
             lost = f", {words:,} words with them" if words else ""
             text = f"{data.name}: {n:,} of {len(split):,} examples of the {part} part are longer than {length:,} tokens"
             warnings.warn(f"{text} and lose their end{lost} (training.length)", Shortened, stacklevel=3)
-
-
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the ids that objectives need."""
-    t = tokenizer
-    ids = t.pad, t.bos, t.eos, t.sep, t.cls, t.mask, t.start
-    return Vocabulary(t.vocab_size, *ids, specials=t.special_ids, between=t.between, pieces=pieces_of(t))
-
-
-def counted(vocabulary: Vocabulary, data: Data) -> Vocabulary:
-    """Add how often each id occurs in the training part, where its kind of data can tell."""
-    count = getattr(data.split("train"), "counts", None)
-    return vocabulary if count is None else dataclasses.replace(vocabulary, counts=count())
 
 
 def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:

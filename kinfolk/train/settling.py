@@ -1,7 +1,6 @@
 """What a run is computed with, settled before it begins: threads, precision and device, and a line that names them."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +11,10 @@ from kinfolk.core.machine import threads_for
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.optim import Training
-from kinfolk.train import folder, precision
-from kinfolk.train.job import Job, RunOptions
+from kinfolk.runs import folder
+from kinfolk.runs.options import RunOptions
+from kinfolk.train import precision
+from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import Choice, settle
 
@@ -43,12 +44,11 @@ def threads(n: int) -> Iterator[None]:
 
 def keep_choice(out: Path, training: Training, asked: str, device: torch.device) -> Choice:
     """Return the precision a run goes on with: its own, unless another is asked for, which is then recorded."""
-    noted = Choice.noted(folder.read(out))
+    noted = Choice.recorded(folder.read(out))
     if noted is not None and asked in ("", noted.precision):
         return noted
     found = settle(training.replace(precision=asked or training.precision), device)
-    before = {} if noted is None else {"begun_with": noted.precision}
-    folder.update(out, choice=dataclasses.asdict(found) | before)
+    folder.update(out, choice=found.record(None if noted is None else noted.precision))
     return found
 
 
@@ -67,8 +67,8 @@ def choice_of(job: Job, out: Path, team: Team) -> Choice:
     names = [(p, c) for p in ("fp32", "tf32", "bf16", "fp16") for c in ("off", "on")]
     found = Choice()
     if team.main:
-        noted = Choice.noted(folder.read(out))
+        noted = Choice.recorded(folder.read(out))
         found = noted or precision.settle(job.training, team.device)
         if noted is None:
-            folder.update(out, choice=dataclasses.asdict(found))
+            folder.update(out, choice=found.record())
     return Choice(*names[int(team.agree(names.index((found.precision, found.compile))))])

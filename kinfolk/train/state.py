@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.errors import CheckpointError
 from kinfolk.objectives.direction import better
-from kinfolk.train.checkpoint import Saved, Tensors
+from kinfolk.runs.checkpoint import Saved, Tensors
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import LossScale
 

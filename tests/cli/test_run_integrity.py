@@ -19,7 +19,7 @@ import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.core import manifest
 from kinfolk.core.errors import CheckpointError, SpecError
-from kinfolk.train import folder
+from kinfolk.runs import folder
 
 OPTIONS = ["--steps", "6", "--quiet", "--no-tensorboard", "--set", "training.batch_size=2"]
 OPTIONS += ["--set", "training.save_every=3", "--set", "training.keep_last=5", "--set", "training.eval_batches=1"]

@@ -17,7 +17,9 @@ from kinfolk.core import manifest, plugins
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps
 from kinfolk.data import Tokenizer
-from kinfolk.train import folder
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import DataSource, Metadata
+from kinfolk.runs.options import RunOptions
 
 MARK = "executed"
 EVIL = f"from pathlib import Path\nPath({MARK!r}).touch()\n"
@@ -28,7 +30,7 @@ def honest(tmp_path_factory):
     """An untrained run that every verb can open."""
     out = tmp_path_factory.mktemp("runs") / "run"
     recipe = kf.relative("gpt2", size="tiny", vocab_size=300, n_layers=1)
-    about = {"seed": 0, "fingerprint": "", "data": {"name": "copy"}, "options": {}, "kind": "text"} | folder.origin()
+    about = Metadata(data=DataSource(name="copy"), options=RunOptions(), data_kind="text").with_origin()
     folder.create(out, dumps(recipe), about, Tokenizer.byte())
     kf.save(kf.build(recipe), out / "aside")
     folder.add(out, folder.WEIGHTS, lambda file: (out / "aside" / folder.WEIGHTS).rename(file))

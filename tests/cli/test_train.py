@@ -13,7 +13,7 @@ import pytest
 
 from kinfolk.cli.main import main
 from kinfolk.core.plain import dumps
-from kinfolk.train import folder
+from kinfolk.runs import folder
 from kinfolk.train.loop import Session
 from tests.train.toy import rows, same_run
 
@@ -171,7 +171,7 @@ def test_the_first_lines_say_what_is_computed_with_what(tmp_path: Path, capsys: 
     assert main(["train", "gpt2", *words, "--precision", "bf16", "--threads", "1"]) == 0
     said = capsys.readouterr().err.splitlines()[1]
     run = folder.read(out)
-    assert (run["choice"]["precision"], run["options"]["threads"]) == ("bf16", 1)
+    assert (run.choice.precision, run.options.threads) == ("bf16", 1)
     for word in (" parameters", "2 steps", "bf16", "1 thread", "cpu", "tokens to learn from", str(out)):
         assert word in said
 

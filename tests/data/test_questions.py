@@ -131,7 +131,7 @@ def test_windows_cover_the_context_and_hold_whole_answers(window, stride):
 def test_rows_stand_as_the_positions_say(tmp_path):
     from kinfolk.core.rng import Rng
     from kinfolk.objectives.supervised import SpanAnswer
-    from kinfolk.train.run import vocabulary_of
+    from kinfolk.runs.vocabulary import vocabulary_of
 
     asked = (ask("Who wrote it?", "Ada Lovelace"), ask("When was it?", "1843"), ask("Where?", is_impossible=True))
     path = write(tmp_path / "a.json", squad(*asked))

@@ -9,8 +9,8 @@ import kinfolk as kf
 from kinfolk.contests.suite import majority
 from kinfolk.data import open_data
 from kinfolk.family.supervise import judging
+from kinfolk.runs.fit import labelling_of
 from kinfolk.train import RunOptions, train
-from kinfolk.train.fitting import labelling_of
 from kinfolk.train.metrics import read
 
 MARGIN = 0.05

@@ -17,7 +17,7 @@ from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.decoding.rouge import longest_common, rouge_l, words
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.decoding.written import Written, targets_of, write
-from kinfolk.train.average import averaged
+from kinfolk.runs.average import averaged
 from kinfolk.train.run import load_learner
 
 TASK = "copy:length=5,symbols=4,examples=64,valid=20"

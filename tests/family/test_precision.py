@@ -10,9 +10,11 @@ import torch
 import kinfolk as kf
 from kinfolk.core.rng import Rng
 from kinfolk.optim import AdamW, Training
-from kinfolk.train import folder
-from kinfolk.train.checkpoint import Checkpoints
-from kinfolk.train.job import Job, RunOptions
+from kinfolk.runs import folder
+from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.metadata import Metadata
+from kinfolk.runs.options import RunOptions
+from kinfolk.train.job import Job
 from kinfolk.train.loop import run
 from kinfolk.train.parallel import Team
 from tests.family.test_relatives import CAUSAL, NAMES, learner, model, read, tokens
@@ -44,7 +46,7 @@ def trained(name, precision, out):
     learn = learner(name, torch.float32)
     job = Job(name=name, learner=learn, training=training, batches=Texts(name), valid=Texts(name), seed=3)
     if not (out / folder.RUN).exists():
-        folder.create(out, "toy = true\n", {"seed": 3})
+        folder.create(out, "toy = true\n", Metadata(seed=3))
     return run(job, out, Team(), QUIET)
 
 

@@ -20,8 +20,8 @@ from kinfolk.models.resolution import at_resolution, stretched
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.patterns.leaves import Causal
+from kinfolk.runs.fit import labelling_of, picture_of
 from kinfolk.train.evaluate import Score, bits_per_byte
-from kinfolk.train.fitting import labelling_of, picture_of
 from tests.exact import assert_exact
 
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "dropout": 0.0}

@@ -162,7 +162,7 @@ def test_memory_is_what_came_before_and_has_no_gradient():
 
 def test_a_run_carries_its_memory_from_step_to_step(tmp_path):
     from kinfolk.data import open_data
-    from kinfolk.train.job import RunOptions
+    from kinfolk.runs.options import RunOptions
     from kinfolk.train.run import train
 
     small = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16, "vocab_size": 263, "max_len": 16}

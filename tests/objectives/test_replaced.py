@@ -154,8 +154,8 @@ def toy_recipe(steps):
 
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been_and_leaves_the_discriminator(tmp_path, monkeypatch):
     from kinfolk.data import open_data
+    from kinfolk.runs.options import RunOptions
     from kinfolk.train import loop
-    from kinfolk.train.job import RunOptions
     from kinfolk.train.run import load_learner, resume, train
 
     data, options = open_data("stdlib:megabytes=1"), RunOptions(quiet=True, tensorboard=False)

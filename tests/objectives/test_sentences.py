@@ -15,7 +15,7 @@ from kinfolk.data import Batches, open_data
 from kinfolk.data.splits.passages import elsewhere
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.sentences import SentencePairs, framed, trimmed
-from kinfolk.train.run import vocabulary_of
+from kinfolk.runs.vocabulary import vocabulary_of
 
 NO = np.zeros(100, dtype=bool)
 STOP = np.arange(100) == 10

@@ -162,7 +162,7 @@ def test_a_word_is_the_same_wherever_it_stands():
 
 def test_counts_of_a_text():
     from kinfolk.data import open_data
-    from kinfolk.train.run import counted, vocabulary_of
+    from kinfolk.runs.vocabulary import counted, vocabulary_of
 
     data = open_data("stdlib:megabytes=1")
     split = data.split("train")

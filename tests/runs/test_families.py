@@ -14,7 +14,7 @@ from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Tokenizer, open_data
 from kinfolk.objectives.sequence import SequenceToSequence
 from kinfolk.runs.huggingface.folder import FORMATS, load_formats, open_folder
-from kinfolk.train.run import vocabulary_of
+from kinfolk.runs.vocabulary import vocabulary_of
 from tests.runs.hard_strings import hard_strings, sentences
 from tests.runs.test_parity import (
     APART,

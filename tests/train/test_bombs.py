@@ -22,7 +22,9 @@ from kinfolk.core import manifest, paths
 from kinfolk.core.errors import KinfolkError
 from kinfolk.core.plain import dumps
 from kinfolk.data import Tokenizer, open_data
-from kinfolk.train import folder
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import DataSource, Metadata
+from kinfolk.runs.options import RunOptions
 from kinfolk.train.run import load_learner, make_job
 
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -74,7 +76,7 @@ def numbers(value, at=()):
 for relative in ("gpt2", "vanilla", "performer", "linformer"):
     recipe = kf.relative(relative, size="tiny", vocab_size=300, n_layers=1)
     run = out / relative
-    about = {"seed": 0, "fingerprint": "", "data": {"name": "copy"}, "options": {}} | folder.origin()
+    about = Metadata(data=DataSource(name="copy"), options=RunOptions()).with_origin()
     folder.create(run, dumps(recipe), about, Tokenizer.byte())
     kf.save(kf.build(recipe), out / "aside")
     (out / "aside" / "model.safetensors").rename(run / "model.safetensors")

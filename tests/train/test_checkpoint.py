@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from kinfolk.core.errors import CheckpointError, TrainingError
-from kinfolk.train import checkpoint, durable
-from kinfolk.train.checkpoint import Checkpoints, DamagedCheckpoint
+from kinfolk.runs import checkpoint, durable
+from kinfolk.runs.checkpoint import Checkpoints, DamagedCheckpoint
 
 
 def files(step: int) -> dict[str, dict[str, torch.Tensor]]:
@@ -160,7 +160,7 @@ def test_the_kernel_refuses_to_write_more(tmp_path: Path) -> None:
         import resource, signal, torch
         from pathlib import Path
         from kinfolk.core.errors import TrainingError
-        from kinfolk.train.checkpoint import Checkpoints
+        from kinfolk.runs.checkpoint import Checkpoints
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         try:

@@ -9,7 +9,7 @@ from kinfolk.cli.main import main
 from kinfolk.data import Tokenizer
 from kinfolk.family.knowing import informed
 from kinfolk.objectives.knowledge import attentions
-from kinfolk.train.knowing import fitted, known_by
+from kinfolk.runs.knowledge import fitted, known_by
 from kinfolk.train.run import load_learner, resume
 
 SMALL = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=16", "training.batch_size=8")

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from kinfolk.core.errors import TrainingError
 from kinfolk.optim import AdamW
-from kinfolk.train import folder, precision
-from kinfolk.train.checkpoint import Checkpoints, DamagedCheckpoint
+from kinfolk.runs import folder
+from kinfolk.runs.checkpoint import Checkpoints, DamagedCheckpoint
+from kinfolk.train import precision
 from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
@@ -126,7 +127,7 @@ def test_fp16_resumes_with_its_loss_scale(tmp_path: Path, monkeypatch: pytest.Mo
     scales = [json.loads(file.read_text())["scale"] for file in files]
     assert scales[0] == scales[1]
     assert scales[0]["good"] > 7
-    assert folder.read(tmp_path / "cut")["choice"]["precision"] == "fp16"
+    assert folder.read(tmp_path / "cut").choice.precision == "fp16"
 
 
 def test_early_stopping_keeps_the_best(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_the_clock_ends_a_run(tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kinfolk.train import checkpoint
+    from kinfolk.runs import checkpoint
 
     save = checkpoint.save_file
 

@@ -14,13 +14,14 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.objectives.learner import Learner
+from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.vocabulary import vocabulary_of
 from kinfolk.train import RunOptions, resume, train
-from kinfolk.train.checkpoint import Checkpoints
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
-from kinfolk.train.run import load_learner, make_job, vocabulary_of
+from kinfolk.train.run import load_learner, make_job
 from tests.train.toy import rows, same_run
 
 QUIET = RunOptions(quiet=True, tensorboard=False, device="cpu", threads=1)

@@ -11,9 +11,11 @@ from kinfolk.core import machine
 from kinfolk.core.errors import SpecError
 from kinfolk.family.making import make
 from kinfolk.optim import Training
-from kinfolk.train import folder, loop, metrics, peak, precision, settling
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import Precision
+from kinfolk.runs.options import RunOptions
+from kinfolk.train import loop, metrics, peak, precision, settling
 from kinfolk.train.calibrate import calibrate
-from kinfolk.train.job import RunOptions
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import ANSWER, Choice, fast_format, settle
 from kinfolk.train.repeatable import products
@@ -74,14 +76,14 @@ def test_fp16_on_a_cpu_is_refused() -> None:
 def test_a_resumed_run_repeats_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ANSWER, "fast")
     assert start(tmp_path / "run", job(precision="auto", compile="auto", steps=2)).precision == "bf16"
-    assert folder.read(tmp_path / "run")["choice"]["precision"] == "bf16"
+    assert folder.read(tmp_path / "run").choice.precision == "bf16"
     monkeypatch.setenv(ANSWER, "slow")
     (tmp_path / "run/result.json").unlink()
     assert start(tmp_path / "run", job(precision="auto", compile="auto", steps=2)).precision == "bf16"
     # unless another is asked for, which is recorded
     assert settling.keep_choice(tmp_path / "run", Training(), "", CPU).precision == "bf16"
     assert settling.keep_choice(tmp_path / "run", Training(), "fp32", CPU).precision == "fp32"
-    assert folder.read(tmp_path / "run")["choice"] == {"precision": "fp32", "compile": "off", "begun_with": "bf16"}
+    assert folder.read(tmp_path / "run").choice == Precision(precision="fp32", begun_with="bf16")
 
 
 def test_threads_follow_from_the_work_of_a_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

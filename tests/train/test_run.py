@@ -14,7 +14,8 @@ from kinfolk.core import manifest
 from kinfolk.core.errors import CheckpointError, DataError, KinfolkError, SpecError
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.models.cost import cost
-from kinfolk.train import RunOptions, folder, load_learner, resume, train
+from kinfolk.runs import folder
+from kinfolk.train import RunOptions, load_learner, resume, train
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.parallel import Team
@@ -178,7 +179,7 @@ def test_another_version_is_said(data: Data, tmp_path: Path, monkeypatch: pytest
         cut_after(patched, 5)
         with pytest.raises(CutError):
             train(recipe(data), data, tmp_path / "run", options=QUIET)
-    versions = folder.read(tmp_path / "run")["versions"] | {"torch": "1.0"}
+    versions = folder.read(tmp_path / "run").versions.replace(torch="1.0")
     folder.update(tmp_path / "run", versions=versions)
     with pytest.warns(OtherVersion, match=r"begun with torch 1\.0, goes on with"):
         assert resume(tmp_path / "run", options=QUIET).status == "finished"

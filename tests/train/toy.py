@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
 from kinfolk.optim import AdamW, Cosine, Training
-from kinfolk.train import folder
-from kinfolk.train.job import Job, Result, RunOptions
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import Metadata
+from kinfolk.runs.options import RunOptions
+from kinfolk.train.job import Job, Result
 from kinfolk.train.loop import run
 from kinfolk.train.parallel import Team
 
@@ -117,14 +119,14 @@ def start(out: Path, the_job: Job, options: RunOptions = QUIET, team: Team | Non
     """Begin a run, or go on with it."""
     team = team or Team()
     if team.main and not (out / folder.RUN).exists():
-        folder.create(out, "toy = true\n", {"seed": the_job.seed})
+        folder.create(out, "toy = true\n", Metadata(seed=the_job.seed))
     team.wait()
     return run(the_job, out, team, options)
 
 
 def weights(out: Path) -> dict[str, Tensor]:
     """Return every tensor of the newest checkpoint."""
-    from kinfolk.train.checkpoint import Checkpoints
+    from kinfolk.runs.checkpoint import Checkpoints
 
     newest = Checkpoints(out / "checkpoints").newest()
     assert newest is not None

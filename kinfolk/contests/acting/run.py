@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from kinfolk.contests.acting.environment import OWN, World, open_world
 from kinfolk.contests.acting.learner import PolicyLearner
@@ -10,7 +9,7 @@ from kinfolk.contests.acting.rollouts import Episodes, Rollouts
 from kinfolk.core import plugins
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import dumps, from_plain, load, to_plain
+from kinfolk.core.plain import dumps, load
 from kinfolk.core.rng import Rng, derive
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
@@ -18,14 +17,14 @@ from kinfolk.models.cost import cost
 from kinfolk.models.folder import load_weights
 from kinfolk.models.room import check_size
 from kinfolk.objectives.policy import Policy
-from kinfolk.train import folder, loop, parallel, settling
-from kinfolk.train.checkpoint import weights_file
-from kinfolk.train.job import Job, Result, RunOptions, pinned
+from kinfolk.runs import folder
+from kinfolk.runs.checkpoint import weights_file
+from kinfolk.runs.metadata import DataSource, Metadata, Plugin, Precision, Versions
+from kinfolk.runs.options import RunOptions
+from kinfolk.train import loop, parallel, settling
+from kinfolk.train.job import Job, Result, pinned
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import finished
-
-ENV = "env"
-"""Under this key, run.toml names the environment where it names the data of other runs."""
 
 
 class ActingJob(Job):
@@ -44,16 +43,16 @@ def train(recipe: Recipe, world: World, out: str | Path, *, seed: int = 0, optio
     """Let a recipe (see `as_policy`) learn to act, into a new run folder."""
     out, options = Path(out), settling.with_threads(recipe, options or RunOptions())
     job = make_job(recipe, world, seed)
-    run: dict[str, Any] = {
-        "seed": seed,
-        "fingerprint": world.name,
-        "plugins": plugins.loaded(),
-        "data": {ENV: world.name},
-        "options": to_plain(options),
-        # policies are small, and what they do next hangs on small differences
-        "choice": {"precision": "fp32", "compile": "off"},
-    }
-    folder.create(out, dumps(recipe), run | folder.origin())
+    run = Metadata(
+        seed=seed,
+        fingerprint=world.name,
+        plugins=tuple(Plugin(**plugin) for plugin in plugins.loaded()),
+        data=DataSource(env=world.name),
+        options=options,
+        # policies are small, and what they do next depends on small differences
+        choice=Precision(precision="fp32", compile="off"),
+    )
+    folder.create(out, dumps(recipe), run.with_origin())
     return _carry_out(job, out, options)
 
 
@@ -64,11 +63,11 @@ def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
     if done is not None:
         return done
     run, recipe = _opened(out)
-    options = options or from_plain(RunOptions, run["options"], str(out / folder.RUN))
+    options = options or run.options or RunOptions()
     if not options.threads:
         # sums depend on how many threads share them
-        options = options.replace(threads=run["versions"]["threads"])
-    return _carry_out(make_job(recipe, open_world(run["data"][ENV]), run["seed"]), out, options)
+        options = options.replace(threads=(run.versions or Versions()).threads)
+    return _carry_out(make_job(recipe, open_world(run.data.env or ""), run.seed), out, options)
 
 
 def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
@@ -78,15 +77,15 @@ def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     assert isinstance(recipe.objective, Policy)
     weights = weights_file(out)
     check_size(recipe.model, weights)
-    learner = PolicyLearner(build(recipe, run["seed"]), recipe.objective)
+    learner = PolicyLearner(build(recipe, run.seed), recipe.objective)
     load_weights(learner.model, weights)
-    return recipe, learner, open_world(run["data"][ENV])
+    return recipe, learner, open_world(run.data.env or "")
 
 
-def _opened(out: Path) -> tuple[dict[str, Any], Recipe]:
+def _opened(out: Path) -> tuple[Metadata, Recipe]:
     """Return run.toml and the recipe of a run."""
     run = folder.opened(out)
-    module, named, _ = str(run["data"][ENV]).partition(":")
+    module, named, _ = (run.data.env or "").partition(":")
     if named and module not in OWN and module not in sys.modules:
         raise SpecError(
             f"{out}: its environment is in Python module {module!r}, and opening a run imports nothing that it names; "

@@ -13,12 +13,13 @@ from typing import Any
 
 from kinfolk.contests.acting.curves import draw
 from kinfolk.contests.acting.environment import World
-from kinfolk.contests.acting.run import ENV, resume, train
+from kinfolk.contests.acting.run import resume, train
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.core.plain import dumps
 from kinfolk.family.recipe import Recipe
 from kinfolk.objectives.policy import Policy
-from kinfolk.train import RunOptions, durable, folder
+from kinfolk.runs import durable, folder
+from kinfolk.train import RunOptions
 from kinfolk.train.job import INTERRUPTED
 from kinfolk.train.metrics import read
 
@@ -79,7 +80,7 @@ def _trial(
 ) -> Trial:
     if (run / folder.RUN).exists():
         same = (run / folder.SPEC).read_text(encoding="utf-8") == dumps(recipe)
-        if not same or folder.read(run)["data"] != {ENV: world.name}:
+        if not same or folder.read(run).data.env != world.name:
             raise TrainingError(f"{run}: holds another run; choose another --out")
         result = resume(run, options=options)
     else:

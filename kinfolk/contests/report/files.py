@@ -7,7 +7,7 @@ from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.report.page import render
 from kinfolk.contests.results import to_csv
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
 

@@ -20,7 +20,7 @@ from kinfolk.core.plain import loads
 from kinfolk.data import open_data
 from kinfolk.family.recipe import Recipe
 from kinfolk.report.charts import file as charts_file
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 RESULT, PICTURE, LADDER = "scaling.json", "scaling.svg", "ladder.toml"
 

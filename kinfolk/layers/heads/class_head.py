@@ -94,6 +94,11 @@ class ClassHead(PoolingHead, kind="class"):
     def n_outputs(self) -> int:
         return self.n_classes
 
+    @property
+    def n_labels(self) -> int:
+        """How many classes it scores."""
+        return self.n_classes
+
 
 class RegressionHead(PoolingHead, kind="regression"):
     """Guess a number of a whole sequence: [B]."""

@@ -133,6 +133,11 @@ def _alongside(x: Tensor, known: Tensor) -> Tensor:
 class Head(Spec):
     """Axis: from states to an output."""
 
+    @property
+    def n_labels(self) -> int:
+        """How many classes or tags it scores; 0 where it scores none."""
+        return 0
+
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         """Return the module; a tied head shares the embedding's table."""
         raise NotImplementedError

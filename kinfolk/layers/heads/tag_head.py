@@ -16,6 +16,11 @@ class TagHead(Head, kind="tag"):
 
     n_tags: PositiveInt
 
+    @property
+    def n_labels(self) -> int:
+        """How many tags it scores."""
+        return self.n_tags
+
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _TagHead(self, dims)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
-from kinfolk.train import RunOptions, folder
+from kinfolk.runs import folder
+from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare
 from kinfolk.train.finetune.source import Source, open_source

@@ -17,10 +17,10 @@ from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.several import Several
 from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, Linear, Training
+from kinfolk.runs.fit import labelling_of, picture_of
 from kinfolk.runs.huggingface.recipe import BY_TOPOLOGY
 from kinfolk.train.entities import marks_entities
 from kinfolk.train.finetune.source import Source
-from kinfolk.train.fitting import labelling_of, picture_of
 
 WIDTH, RATE = 768, 5e-5
 """What Devlin et al. 2019 advise for a body of this width; a narrower one learns with larger steps."""

@@ -14,8 +14,9 @@ from kinfolk.data.splits.answering import WINDOW
 from kinfolk.data.splits.several import name_of
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
+from kinfolk.runs import folder
 from kinfolk.runs.huggingface.folder import write_tensors
-from kinfolk.train import Result, RunOptions, folder
+from kinfolk.train import Result, RunOptions
 from kinfolk.train.finetune.recipe import Effort, recipe_for
 from kinfolk.train.finetune.source import Source
 from kinfolk.train.finetune.tactics import Tactic, parse

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from safetensors.torch import save_file
 
 from kinfolk.core import manifest
@@ -18,13 +17,15 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches
-from kinfolk.family.building import load
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import save_model
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.distil import Distil
 from kinfolk.objectives.learner import Learner
-from kinfolk.train import RunOptions, durable, folder
+from kinfolk.runs import durable, folder
+from kinfolk.runs.metadata import Metadata
+from kinfolk.runs.run import load_model
+from kinfolk.train import RunOptions
 from kinfolk.train.job import INTERRUPTED
 from kinfolk.train.run import reading_of, train
 from kinfolk.use.compress.exchanging import Tell, is_pruning, settled
@@ -107,19 +108,18 @@ class Workshop:
                 # states of other widths have no angle between them
                 taught = taught.replace(states=0.0)
             recipe = recipe.replace(objective=taught)
-        about = self.opened.about
-        done = train(
-            recipe, self.opened.data, place, seed=self.seed, options=OPTIONS, source=about["data"], start=start
-        )
+        source = self.opened.metadata.data.arguments()
+        done = train(recipe, self.opened.data, place, seed=self.seed, options=OPTIONS, source=source, start=start)
         if done.status == INTERRUPTED:
             raise KeyboardInterrupt
-        return self.holding(settled(load(place)))
+        return self.holding(settled(load_model(place)))
 
     def recipe(self, model: Transformer, steps: int) -> Recipe:
         """Return how a model learns on: as it was trained, for so many steps, in the precision found then."""
         training = self.opened.recipe.training
         training = training.replace(steps=steps, eval_every=steps, save_every=steps, patience=0)
-        precision = self.precision or self.opened.about.get("choice", {}).get("precision")
+        choice = self.opened.metadata.choice
+        precision = self.precision or (choice.precision if choice else "")
         if precision:
             training = training.replace(precision=precision, compile="off")
         return self.opened.recipe.replace(model=model.spec, training=training)
@@ -170,7 +170,7 @@ def compress(shop: Workshop, out: Path, steps: Sequence[Step], learner: Learner 
 
 def refuse(opened: Opened, out: Path) -> None:
     """Raise unless the folder is free."""
-    folder.refuse_existing(out, dumps(opened.recipe), {})
+    folder.refuse_existing(out, dumps(opened.recipe), Metadata())
 
 
 @contextlib.contextmanager
@@ -190,14 +190,15 @@ def write(opened: Opened, out: Path, model: Transformer, found: Sequence[Measure
     told: dict[str, Any] = {"from": str(opened.path), "steps": [dataclasses.asdict(m) for m in found]}
     out.parent.mkdir(parents=True, exist_ok=True)
     recipe = opened.recipe.replace(model=model.spec)
-    about = dict(opened.about)
-    if about["data"].get("tokenizer") == str(opened.words):
-        about["data"] = about["data"] | {"tokenizer": str(out.resolve() / folder.TOKENIZER)}
+    metadata = opened.metadata
+    if metadata.data.tokenizer == str(opened.words):
+        own = str(out.resolve() / folder.TOKENIZER)
+        metadata = metadata.replace(data=metadata.data.replace(tokenizer=own))
     with durable.folder(out) as aside:
         save_model(model, aside)
         opened.tokenizer.save(aside / folder.TOKENIZER)
         (aside / folder.SPEC).write_text(dumps(recipe), encoding="utf-8")
-        described = about | {"compressed_from": str(opened.path)} | folder.origin()
-        (aside / folder.RUN).write_text(tomli_w.dumps(described), encoding="utf-8")
+        metadata = metadata.replace(compressed_from=str(opened.path)).with_origin()
+        (aside / folder.RUN).write_text(metadata.text(), encoding="utf-8")
         (aside / REPORT).write_text(json.dumps(told, indent=2), encoding="utf-8")
         manifest.create(aside)

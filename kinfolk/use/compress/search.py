@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
-from kinfolk.family.building import load
 from kinfolk.models.folder import save_model
 from kinfolk.models.model import Transformer
+from kinfolk.runs.run import load_model
 from kinfolk.use.compress.exchanging import Tell
 from kinfolk.use.compress.goal import Goal, is_allowed
 from kinfolk.use.compress.measure import Measured
@@ -40,7 +40,7 @@ class Tried:
 
     def model(self) -> Transformer:
         """Read the model."""
-        return load(self.place)
+        return load_model(self.place)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, ShapeError, SpecError
-from kinfolk.use.onnx.folder import DECODER, ENCODER, MODEL, About, Kept
+from kinfolk.runs.onnx_export import DECODER, ENCODER, MODEL, About, Kept
 from kinfolk.use.onnx.rows import Rows, joined
 from kinfolk.use.onnx.session import Array, held, open_session, run
 

@@ -18,9 +18,9 @@ from kinfolk.layers.heads.class_head import JudgingHead
 from kinfolk.layers.mixers.compressed_attention import _MemoryCompressed
 from kinfolk.layers.positions.position import _Sinusoid
 from kinfolk.models.model import Transformer
-from kinfolk.train import durable
+from kinfolk.runs import durable
+from kinfolk.runs.onnx_export import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, About, Kept, is_exported
 from kinfolk.use.onnx.check import LIMIT, between, differences
-from kinfolk.use.onnx.folder import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, About, Kept, is_exported
 from kinfolk.use.onnx.fused import fuse
 from kinfolk.use.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
 from kinfolk.use.onnx.int8 import quantise

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kinfolk.use.onnx.folder import About
+from kinfolk.runs.onnx_export import About
 from kinfolk.use.onnx.session import Array, held
 
 NOWHERE = -1

@@ -18,15 +18,11 @@ from kinfolk.core.errors import DataError, SpecError, TrainingError, suggest
 from kinfolk.data import Tokenizer
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
-from kinfolk.family.building import build
-from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.supervised import Labels
 from kinfolk.ops.pooled_vector import POOLS, readout
-from kinfolk.train import folder
-from kinfolk.train.finetune.source import Source, open_source
-from kinfolk.train.run import load_learner
+from kinfolk.runs.run import Run
 from kinfolk.use.predict.examples import text_of
 from kinfolk.use.predict.rows import Row
 
@@ -80,7 +76,7 @@ class Embedder:
 
 
 def open_embedder(
-    run: Path,
+    path: str | Path | Run,
     *,
     pool: str = "",
     unit: bool | None = None,
@@ -89,55 +85,28 @@ def open_embedder(
 ) -> Embedder:
     """Open a run for its vectors. A head that pools does so in its own way unless told otherwise; others take the mean.
 
-    unit: None is the head's own way, too. length: the most tokens of a text; None is what the run was made for.
+    unit: None is the head's own way, too. length: the most tokens of a text; None is what the run was made for. answer:
+    another engine than PyTorch.
     """
-    known: dict[str, Any] = {"pool": pool, "unit": unit, "length": length, "answer": answer}
-    if not (run / folder.SPEC).is_file():
-        return _of_source(open_source(run), known)
-    recipe, learner = load_learner(run)
-    return embedder_of(run, recipe, learner.model, **known)
-
-
-def _of_source(source: Source, known: dict[str, Any]) -> Embedder:
-    """Return what gives the vectors of a folder that was not imported before, as fine-tuning reads it."""
-    if source.tokenizer is None:
-        raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")
-    model = build(source.recipe)
-    model.load_state_dict(dict(source.weights))
-    return embedder_of(source.path, source.recipe, model, tokenizer=source.tokenizer, **known)
-
-
-def embedder_of(
-    run: Path,
-    recipe: Recipe,
-    model: Transformer,
-    *,
-    pool: str = "",
-    unit: bool | None = None,
-    length: int | None = None,
-    answer: Callable[[Batch], tuple[Tensor, Tensor]] | None = None,
-    tokenizer: Tokenizer | None = None,
-) -> Embedder:
-    """Return what gives the vectors of a run that is open already, as `open_embedder` does."""
+    run = Run.open(path)
+    recipe, tokenizer = run.recipe, run.tokenizer
     head = recipe.model.head
     if recipe.model.topology == "encoder-decoder":
-        raise SpecError(f"{run}: an encoder-decoder has two rows of states, and no vector of a text is agreed on")
+        raise SpecError(f"{run.path}: an encoder-decoder has two rows of states, and no vector of a text is agreed on")
     if pool and pool not in POOLS:
         raise SpecError(f"pool: unknown {pool!r}{suggest(pool, POOLS)}")
-    own = isinstance(head, VectorHead)
-    about = folder.read(run) if (run / folder.RUN).is_file() else {}
-    limit = length or about.get("imported", {}).get("length") or model.limit or recipe.model.max_len
-    if model.limit is not None and limit > model.limit:
-        raise SpecError(f"length: {limit} is more than the {model.limit} positions of the model")
-    tokenizer = tokenizer or Tokenizer.load(run / folder.TOKENIZER)
+    own, origin = isinstance(head, VectorHead), run.metadata.imported
+    limit = length or (origin.length if origin else None) or run.limit or recipe.model.max_len
+    if run.limit is not None and limit > run.limit:
+        raise SpecError(f"length: {limit} is more than the {run.limit} positions of the model")
     return Embedder(
         tokenizer=tokenizer,
-        answer=answer or _torch(model),
+        answer=answer or _torch(run.model()),
         pool=pool or ("" if own else "mean"),
         unit=bool(unit) if unit is not None else own and isinstance(head, VectorHead) and head.length == "unit",
         length=limit,
         marks=_marks(tokenizer, recipe.objective),
-        column=settings_of(str(about.get("data", {}).get("name", ""))).get("text", "text"),
+        column=settings_of(run.metadata.data.name).get("text", "text"),
     )
 
 

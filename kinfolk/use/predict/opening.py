@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,29 +11,19 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
-from kinfolk.data.splits.answering import WINDOW, Reading
+from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading
 from kinfolk.data.splits.asking import settings_of
-from kinfolk.family.recipe import Recipe
 from kinfolk.family.supervise import Labelling
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Objective
-from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
-from kinfolk.train import folder
-from kinfolk.train.run import load_learner
+from kinfolk.runs.metadata import ReadingNotes
+from kinfolk.runs.run import Run, TrainedRun
+from kinfolk.runs.tasks import objective_of
 from kinfolk.use.predict.examples import Columns
 from kinfolk.use.predict.pictures import Size, size_of
 
 Answer = Callable[[Batch], tuple[Tensor, Tensor]]
 """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
-
-TASKS: dict[type, str] = {
-    SpanAnswer: "span",
-    Tag: "tags",
-    ClassifyMany: "classes",
-    Regress: "number",
-    Classify: "class",
-}
-"""What a run is asked for, by its objective."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,54 +56,42 @@ class Opened:
         return self.learner.prepare(batch, Rng(0))
 
 
-def open_run(run: Path, *, answer: Answer | None = None, device: str = "cpu", average: int = 0) -> Opened:
+def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: str = "cpu", average: int = 0) -> Opened:
     """Open a run to ask it.
 
-    answer: another engine than PyTorch, from a prepared batch to states and what the head says. average: as in
-    `load_learner`.
+    answer: another engine than PyTorch, from a prepared batch to states and what the head says. average: the mean of
+    the weights of so many checkpoints.
     """
-    recipe, learner = load_learner(run, average)
-    task = judges(recipe)
-    if not task:
+    run = Run.open(path)
+    recipe, notes = run.recipe, run.metadata.reading or ReadingNotes()
+    if not run.task:
         raise SpecError(
-            f"{run}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
+            f"{run.path}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
             "write, kin embed gives vectors, kin finetune teaches labels"
         )
-    about = folder.read(run)
-    read: dict[str, Any] = about.get("reading", {})
-    names = _columns(str(about.get("data", {}).get("name", "")))
-    n_texts = int(read.get("sequences", 2 if names.second else 1))
+    learner = run.learner(average)
+    names = _columns(run.metadata.data.name)
+    n_texts = notes.sequences or (2 if names.second else 1)
     learner.train(False)
     learner.to(device)
-    tokenizer, usual = Tokenizer.load(run / folder.TOKENIZER), recipe.training.length
-    opened = Opened(
-        folder=run,
+    usual = recipe.training.length
+    trained_here = isinstance(run, TrainedRun) and run.metadata.imported is None
+    return Opened(
+        folder=run.path,
         learner=learner,
-        objective=asked(recipe),
-        tokenizer=tokenizer,
-        classes=tuple(about.get("classes", ())),
-        task=task,
-        length=_length(learner, tokenizer, n_texts, usual) if "imported" in about else usual,
+        objective=objective_of(recipe),
+        tokenizer=run.tokenizer,
+        classes=run.classes,
+        task=run.task,
+        length=usual if trained_here else _length(learner, run.tokenizer, n_texts, usual),
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(read, learner) if task == "span" else Reading(),
-        always=bool(read.get("always", True)),
+        reading=_reading(notes, learner) if run.task == "span" else Reading(),
+        always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,
-        picture=size_of(read, recipe.model),
+        picture=size_of(notes, recipe.model),
     )
-    return dataclasses.replace(opened, classes=opened.classes or _numbered(learner))
-
-
-def judges(recipe: Recipe) -> str:
-    """Return what a recipe is asked for; "" if it judges nothing."""
-    return next((name for kind, name in TASKS.items() if isinstance(asked(recipe), kind)), "")
-
-
-def asked(recipe: Recipe) -> Objective:
-    """Return what a run is asked as: what was learnt with a teacher or beside other tasks is its own task."""
-    found: Objective = getattr(recipe.objective, "task", recipe.objective)
-    return found
 
 
 def torch_answer(learner: Learner, device: str = "cpu") -> Answer:
@@ -137,20 +114,12 @@ def _length(learner: Learner, tokenizer: Tokenizer, n_texts: int, usual: int) ->
     return usual if limit is None else (limit - row.marks) // row.together
 
 
-def _reading(read: dict[str, Any], learner: Learner) -> Reading:
+def _reading(notes: ReadingNotes, learner: Learner) -> Reading:
     """Return how long texts are read: as in training, or else with windows that the model has positions for."""
-    usual = {"window": min(WINDOW, learner.model.limit or WINDOW)}
-    return Reading(**usual | {key: read[key] for key in ("window", "stride") if key in read})
+    return Reading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
 
 
 def _columns(name: str) -> Columns:
     """Return the columns that the name of a run's data says."""
     given = settings_of(name)
     return Columns(**{key: given[key] for key in ("text", "second") if key in given})
-
-
-def _numbered(learner: Learner) -> tuple[str, ...]:
-    """Name classes by their numbers, where nobody named them."""
-    head: Any = learner.model.spec.head
-    n = getattr(head, "n_classes", getattr(head, "n_tags", 0))
-    return tuple(map(str, range(n)))

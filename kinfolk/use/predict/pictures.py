@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.errors import DataError, SpecError
+from kinfolk.core.errors import DataError
 from kinfolk.data.files.image_files import SUFFIXES, decode, files_below
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 from kinfolk.layers.embeddings.patches import Patches
 from kinfolk.models.model import Model
+from kinfolk.runs.metadata import ReadingNotes
 from kinfolk.use.predict.examples import text_of
 from kinfolk.use.predict.rows import Row, read_rows
 
@@ -20,19 +20,17 @@ Size = tuple[int, int, int]
 """Height, width and channels."""
 
 
-def size_of(read: dict[str, Any], model: Model) -> Size | None:
+def size_of(notes: ReadingNotes, model: Model) -> Size | None:
     """Return the size of pictures that a run judges; None if it judges texts.
 
     What was taught here says so in its run folder, and what reads patches is made for one size.
     """
-    told, reader = read.get("pictures"), model.embedding
-    if isinstance(told, list):
-        height, width, channels = map(int, told)
+    reader = model.embedding
+    if notes.pictures is not None:
+        height, width, channels = notes.pictures
         return height, width, channels
     if isinstance(reader, Patches):
         return model.max_len // (reader.columns * reader.channels), reader.columns, reader.channels
-    if told:
-        raise SpecError("the run judges pictures and does not say of which size: it was made by an older version")
     return None
 
 

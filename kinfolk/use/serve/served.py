@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
 from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
@@ -18,11 +19,10 @@ from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
-from kinfolk.train import folder
-from kinfolk.train.run import load_learner
-from kinfolk.use.onnx.folder import is_exported
-from kinfolk.use.predict.embedding import Embedder, embedder_of
-from kinfolk.use.predict.opening import Opened, judges, open_run
+from kinfolk.runs.run import ExportedRun, Run
+from kinfolk.runs.tasks import task_of
+from kinfolk.use.predict.embedding import Embedder, open_embedder
+from kinfolk.use.predict.opening import Opened, open_run
 from kinfolk.use.predict.predicting import predict
 from kinfolk.use.predict.rows import Row
 from kinfolk.use.serve.workers import OnnxWorker, TorchWorker, Worker
@@ -49,25 +49,19 @@ class Served:
     @classmethod
     def open(cls, path: str | Path, engine: str = "torch", threads: int = 0) -> "Served":
         """Open a run folder, or an export for onnxruntime; it goes by the name of its folder."""
-        path = Path(path)
-        name, tokenizer = path.resolve().name, path / folder.TOKENIZER
-        if is_exported(path):
+        run = Run.open(path)
+        if isinstance(run, ExportedRun):
             if engine != "onnx":
                 raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
-            from kinfolk.use.onnx.opening import open_engine, recipe_of
-
-            graphs, created = open_engine(path, threads), int(tokenizer.stat().st_mtime)
-            recipe = recipe_of(path)
-            return cls(path, name, recipe, Tokenizer.load(tokenizer), graphs.about.kind, None, graphs, created)
-        recipe, learner = load_learner(path)
+            graphs, created = run.engine("onnx", threads), int((run.path / run.mark).stat().st_mtime)
+            return cls(run.path, run.name, run.recipe, run.tokenizer, run.data_kind, None, graphs, created)
+        learner = run.learner()
         learner.eval()
-        about, created = folder.read(path), int((path / folder.RUN).stat().st_mtime)
-        made = cls(path, name, recipe, Tokenizer.load(tokenizer), str(about.get("kind", "")), learner, None, created)
-        if engine == "onnx" and made.writes:
-            from kinfolk.use.onnx.opening import open_engine
-
-            made.engine = open_engine(path, threads)
-        return made
+        created = int((run.path / run.mark).stat().st_mtime)
+        served = cls(run.path, run.name, run.recipe, run.tokenizer, run.data_kind, learner, None, created)
+        if engine == "onnx" and served.writes:
+            served.engine = run.engine("onnx", threads)
+        return served
 
     @property
     def spec(self) -> Model:
@@ -91,13 +85,13 @@ class Served:
         """Whether it continues texts."""
         if self.learner is None:
             return bool(self.engine.decodes)
-        judging = isinstance(self.learner.model.head, JudgingHead) or judges(self.recipe)
+        judging = isinstance(self.learner.model.head, JudgingHead) or task_of(self.recipe)
         return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
 
     @cached_property
     def opened(self) -> Opened | None:
         """What answers about the labels it was taught; None if it was taught none."""
-        if self.learner is None or not judges(self.recipe):
+        if self.learner is None or not task_of(self.recipe):
             return None
         opened = open_run(self.path)
         if opened.picture is not None:
@@ -112,7 +106,7 @@ class Served:
     @cached_property
     def embedder(self) -> Embedder:
         """What gives the vectors of texts."""
-        return embedder_of(self.path, self.recipe, self.model)
+        return open_embedder(self.path)
 
     def limit(self, context: int) -> int:
         """Return how many positions a text may have."""

@@ -10,7 +10,8 @@ from kinfolk.core.plain import dumps
 from kinfolk.data import Tokenizer
 from kinfolk.family.building import build
 from kinfolk.models.folder import save_model
-from kinfolk.train import folder
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import Metadata
 
 GOOD, BAD = ("good", "fine", "great", "lovely"), ("bad", "poor", "awful", "sad")
 FILL = ("the", "film", "was", "a", "plot", "and", "it", "seemed", "very", "really")
@@ -60,8 +61,7 @@ def run(tmp_path, words):
 def make_run(out, name, words, **numbers):
     usual = {"n_layers": 2, "d_model": 16, "d_ff": 32, "n_heads": 2, "max_len": 32}
     recipe = kf.relative(name, size="tiny", **(usual | {"vocab_size": words.vocab_size} | numbers))
-    run = {"seed": 0, "data": {"name": ""}, "fingerprint": ""} | folder.origin()
-    folder.create(out, dumps(recipe), run, words)
+    folder.create(out, dumps(recipe), Metadata().with_origin(), words)
     model = build(recipe, 0)
     save_model(model, out / "aside")
     folder.add(out, folder.WEIGHTS, lambda file: (out / "aside" / "model.safetensors").rename(file))

@@ -6,8 +6,8 @@ import pytest
 
 from kinfolk.cli.main import main, parser_of
 from kinfolk.data import open_data
+from kinfolk.runs.fit import LONGEST, labelling_of
 from kinfolk.train.finetune.task import Task, choose, separator_of
-from kinfolk.train.fitting import LONGEST, labelling_of
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_class_that_only_validation_has_can_be_added(run, tmp_path, capsys, ki
 
 def test_long_sequences_are_read_whole_where_their_length_was_asked_for(tmp_path):
     """A file's are cut at 4,096 tokens and that is said; a task of a longer length was asked for in that length."""
-    from kinfolk.train.fitting import n_cut
+    from kinfolk.runs.fit import n_cut
 
     file = tmp_path / "a.csv"
     file.write_text("text,label\n" + f"{'ab ' * 2000},x\nshort,y\n" * 10)

@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 
 from kinfolk.cli.main import main
 from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.runs.folder import read
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare, write_start
 from kinfolk.train.finetune.source import open_source
 from kinfolk.train.finetune.task import Task
-from kinfolk.train.folder import read
 from kinfolk.train.run import reopen
 from tests.train.finetune.conftest import make_run
 
@@ -67,7 +67,7 @@ def test_a_run_outlives_the_cache(run, files, tmp_path, capsys):
     shutil.rmtree(tmp_path / "cache")
     shutil.rmtree(run)
     capsys.readouterr()
-    assert reopen(tmp_path / "mine").fingerprint == read(tmp_path / "mine")["fingerprint"]
+    assert reopen(tmp_path / "mine").fingerprint == read(tmp_path / "mine").fingerprint
     assert main(["eval", str(tmp_path / "mine"), "--json"]) == 0
 
 
@@ -90,7 +90,7 @@ def test_a_body_that_does_not_fit_is_refused_by_name(run, files, tmp_path):
     with pytest.raises(SpecError, match="metric: no validation measures 'mmc'; did you mean 'mcc'"):
         finetune(prepare(open_source(run), Task("classify"), files, effort=Effort(metric="mmc")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(CheckpointError, match=r"neither spec\.toml nor config\.json"):
+    with pytest.raises(CheckpointError, match=r"none of run\.toml, onnx\.json, spec\.toml, config\.json is here"):
         open_source(tmp_path)
 
 

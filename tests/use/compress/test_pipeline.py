@@ -16,8 +16,8 @@ from kinfolk.data import open_data
 from kinfolk.family.supervise import judging
 from kinfolk.layers.pruned import Pruned
 from kinfolk.objectives.distil import Distil
+from kinfolk.runs.fit import labelling_of
 from kinfolk.train import RunOptions
-from kinfolk.train.fitting import labelling_of
 from kinfolk.train.run import load_learner, train
 from kinfolk.use.compress.measure import Measured
 from kinfolk.use.compress.opening import open_model

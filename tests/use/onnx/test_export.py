@@ -11,10 +11,10 @@ import torch
 import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, MissingExtraError, ShapeError, SpecError
+from kinfolk.runs.onnx_export import About
 from kinfolk.use.onnx.check import LIMIT, apart
 from kinfolk.use.onnx.engine import Engine
 from kinfolk.use.onnx.export import to_int8, to_onnx
-from kinfolk.use.onnx.folder import About
 from kinfolk.use.onnx.rows import joined
 from tests.family.test_relatives import tokens
 from tests.use.onnx.toys import engine, exported, toy

@@ -12,7 +12,8 @@ import kinfolk as kf
 from kinfolk.core.plain import dumps
 from kinfolk.data import Tokenizer
 from kinfolk.models.folder import save_model
-from kinfolk.train import folder
+from kinfolk.runs import folder
+from kinfolk.runs.metadata import Metadata
 from kinfolk.use.serve.app import App
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.server import listen, make_server, open_runs
@@ -25,8 +26,7 @@ def make_run(out, name, scale=3.0, **numbers):
     """Write a run with weights that are large enough for choices to differ."""
     tokenizer = Tokenizer.byte()
     recipe = kf.relative(name, size="tiny", **(TOY | {"vocab_size": tokenizer.vocab_size} | numbers))
-    run = {"seed": 0, "data": {"name": ""}, "fingerprint": ""} | folder.origin()
-    folder.create(out, dumps(recipe), run, tokenizer)
+    folder.create(out, dumps(recipe), Metadata().with_origin(), tokenizer)
     model = kf.build(recipe, seed=3)
     with torch.no_grad():
         for p in model.parameters():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.errors import CheckpointError
-from kinfolk.train.checkpoint import Checkpoints, name, verify
+from kinfolk.runs.checkpoint import Checkpoints, name, verify
 
 
 def averaged(out: Path, n: int) -> dict[str, Tensor]:

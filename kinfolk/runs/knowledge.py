@@ -9,7 +9,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples, attentions
 from kinfolk.objectives.objective import Known
-from kinfolk.train import folder
+from kinfolk.runs import folder
 
 
 def known_by(recipe: Recipe, tokenizer: Tokenizer) -> Known | None:

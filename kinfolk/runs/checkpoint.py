@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kinfolk.core.errors import CheckpointError, TrainingError
-from kinfolk.train import durable
+from kinfolk.runs import durable
 
 FORMAT = 1
 STATE, WEIGHTS = "state.json", "model.safetensors"

@@ -13,27 +13,20 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
-import sys
-import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from kinfolk.core import contained, manifest, plugins
-from kinfolk.core.errors import CheckpointError, TrainingError
+from kinfolk.core.errors import TrainingError
+from kinfolk.core.plain import to_plain
 from kinfolk.family import registry
-from kinfolk.train import durable
-from kinfolk.train.parallel import versions
+from kinfolk.runs import durable
+from kinfolk.runs.metadata import FILE, Metadata, Plugin
 
-SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", "run.toml", "result.json", "tokenizer.json", "model.safetensors"
+SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", FILE, "result.json", "tokenizer.json", "model.safetensors"
 START, KNOWLEDGE = "start.safetensors", "knowledge.tsv"
-
-_IDENTITY = ("seed", "data", "fingerprint")
-"""What, besides the spec, makes two runs the same run."""
 
 
 class DamagedResult(UserWarning):
@@ -43,7 +36,7 @@ class DamagedResult(UserWarning):
 def create(
     out: Path,
     spec: str,
-    run: Mapping[str, Any],
+    run: Metadata,
     tokenizer: Any = None,
     start: Path | None = None,
     knowledge: Path | None = None,
@@ -57,7 +50,7 @@ def create(
     out.parent.mkdir(parents=True, exist_ok=True)
     with durable.folder(out) as aside:
         (aside / SPEC).write_text(spec, encoding="utf-8")
-        (aside / RUN).write_text(tomli_w.dumps(dict(run)), encoding="utf-8")
+        (aside / RUN).write_text(run.text(), encoding="utf-8")
         if tokenizer is not None:
             tokenizer.save(aside / TOKENIZER)
         if start is not None:
@@ -67,7 +60,7 @@ def create(
         manifest.create(aside)
 
 
-def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:
+def refuse_existing(out: Path, spec: str, run: Metadata) -> None:
     """Raise unless the folder is free, and say what is in it."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
@@ -75,23 +68,18 @@ def refuse_existing(out: Path, spec: str, run: Mapping[str, Any]) -> None:
         raise TrainingError(f"{out}: exists and is not a run; choose another --out")
     old = read(out)
     same = (out / SPEC).read_text(encoding="utf-8") == spec
-    if same and all(old.get(key) == run.get(key) for key in _IDENTITY):
+    if same and old.same_run(run):
         state = "is finished" if (out / RESULT).exists() else "was not finished"
         raise TrainingError(f"{out}: this run exists and {state}; `kin resume {shlex.quote(str(out))}` goes on with it")
     raise TrainingError(f"{out}: holds another run; choose another --out")
 
 
-def read(out: Path) -> dict[str, Any]:
+def read(out: Path) -> Metadata:
     """Read run.toml."""
-    try:
-        return tomllib.loads((out / RUN).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{out}: not a run folder: it has no {RUN}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{out / RUN}: cannot be read: {error}") from None
+    return Metadata.read(out)
 
 
-def opened(out: Path, *files: str) -> dict[str, Any]:
+def opened(out: Path, *files: str) -> Metadata:
     """Return run.toml of a run whose files are as they were written, and whose plugins the user has allowed.
 
     Nothing of the run is executed. files: what is read besides spec.toml, run.toml and the tokenizer.
@@ -99,7 +87,7 @@ def opened(out: Path, *files: str) -> dict[str, Any]:
     contained.check(out)
     run = read(out)
     manifest.check(out, (SPEC, RUN, TOKENIZER, KNOWLEDGE, *files))
-    plugins.require(run.get("plugins", ()), out)
+    plugins.require([to_plain(plugin) for plugin in run.plugins or ()], out)
     registry.load()
     return run
 
@@ -107,17 +95,17 @@ def opened(out: Path, *files: str) -> dict[str, Any]:
 def accept(out: Path) -> list[str]:
     """Record that the files and plugins of a run were changed on purpose, and return which files were."""
     contained.check(out)
-    run, loaded = read(out), {Path(plugin["path"]).name: plugin for plugin in plugins.loaded()}
-    noted = [p if isinstance(p, dict) else {"path": p} for p in run.get("plugins", ())]
-    current = [loaded.get(Path(plugin["path"]).name, plugin) for plugin in noted]
-    if current != noted:
-        durable.write(out / RUN, tomli_w.dumps(run | {"plugins": current}))
+    run, loaded = read(out), {Path(plugin["path"]).name: Plugin(**plugin) for plugin in plugins.loaded()}
+    recorded = run.plugins or ()
+    current = tuple(loaded.get(Path(plugin.path).name, plugin) for plugin in recorded)
+    if current != recorded:
+        durable.write(out / RUN, run.replace(plugins=current).text())
     return manifest.accept(out)
 
 
 def update(out: Path, **changes: Any) -> None:
-    """Add to run.toml."""
-    replace(out, RUN, tomli_w.dumps(read(out) | changes))
+    """Change some of run.toml."""
+    replace(out, RUN, read(out).replace(**changes).text())
 
 
 def replace(out: Path, name: str, text: str) -> None:
@@ -166,17 +154,3 @@ def locked(out: Path) -> Iterator[None]:
         except OSError:
             raise TrainingError(f"{out}: another process is working on this run") from None
         yield
-
-
-def origin() -> dict[str, Any]:
-    """Return where a run came from: command, versions and commit."""
-    return {"command": shlex.join(["kin", *sys.argv[1:]]), "versions": versions(), "commit": _commit()}
-
-
-def _commit() -> str:
-    """Return the commit of this source tree, or "" where it is not one."""
-    here = Path(__file__).parent
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    return ""

@@ -1,0 +1,45 @@
+"""Inference engines: what runs a trained model. An engine registers itself by being defined.
+
+@engine("onnx")
+def open_onnx(run: Run, threads: int) -> Engine: ...
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kinfolk.core.errors import SpecError, suggest
+
+if TYPE_CHECKING:
+    from kinfolk.runs.run import Run
+
+Opener = Callable[["Run", int], Any]
+"""From a run and a number of threads (0: the engine's own choice) to what runs its model."""
+
+_engines: dict[str, Opener] = {}
+
+
+def engine(name: str) -> Callable[[Opener], Opener]:
+    """Register what opens an engine under a name."""
+
+    def register(opener: Opener) -> Opener:
+        _engines[name] = opener
+        return opener
+
+    return register
+
+
+def engines() -> list[str]:
+    """Return the names of the engines that are defined."""
+    return sorted(_engines)
+
+
+def opener_of(name: str) -> Opener:
+    """Return what opens an engine."""
+    if name not in _engines:
+        raise SpecError(f"engine: unknown {name!r}{suggest(name, _engines)}")
+    return _engines[name]
+
+
+@engine("torch")
+def _torch(run: "Run", threads: int) -> Any:
+    return run.model().eval()

@@ -1,0 +1,399 @@
+"""`Run`: anything that was trained, opened in one place and asked the same questions.
+
+    run = Run.open(path)        a run folder, a saved model, a Hugging Face folder or an ONNX export
+    run.recipe, run.tokenizer, run.task, run.classes, run.limit, run.start_id, run.stop_ids, run.pad_id
+    run.model(), run.learner(), run.engine("onnx"), run.data()
+
+Nothing of a folder is executed: files are checked against the manifest, links that lead outside are refused, plugins
+need the user's consent, and sizes are checked before memory is allocated.
+"""
+
+import abc
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kinfolk.core import contained, manifest
+from kinfolk.core.errors import CheckpointError, DataError, SpecError
+from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.core.plain import load, read_toml
+from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data.splits.labels import with_classes
+from kinfolk.family import registry
+from kinfolk.family.building import build
+from kinfolk.family.recipe import Recipe
+from kinfolk.models.folder import load_weights
+from kinfolk.models.model import Model, Transformer
+from kinfolk.models.room import check_size
+from kinfolk.objectives.learner import Learner
+from kinfolk.runs import folder, knowledge, onnx_export
+from kinfolk.runs.average import averaged
+from kinfolk.runs.checkpoint import Checkpoints, weights_file
+from kinfolk.runs.engines import opener_of
+from kinfolk.runs.huggingface.folder import CONFIG, Imported, open_folder
+from kinfolk.runs.huggingface.recipe import recipe_of, recipe_of_import
+from kinfolk.runs.metadata import Metadata
+from kinfolk.runs.tasks import task_of
+from kinfolk.runs.vocabulary import counted, knowing_vocabulary
+
+
+class Run(abc.ABC):
+    """A trained model on disk. A subclass is one layout of a folder and registers itself by being defined.
+
+    mark: the file by which a folder of this layout is recognised; layouts are tried in the order of definition.
+    """
+
+    mark: ClassVar[str]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def open(path: "str | Path | Run") -> "Run":
+        """Open a folder of any layout; a run that is open already is returned as it is."""
+        if isinstance(path, Run):
+            return path
+        path, layouts = Path(path), Run.__subclasses__()
+        for layout in layouts:
+            if (path / layout.mark).is_file():
+                contained.check(path)
+                registry.load()
+                return layout(path)
+        marks = ", ".join(layout.mark for layout in layouts)
+        what = f"none of {marks} is here" if path.exists() else "no such folder"
+        raise CheckpointError(f"{path}: {what}; expected a run, a saved model, a Hugging Face folder or an ONNX export")
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.resolve().name
+
+    @property
+    def metadata(self) -> Metadata:
+        """What run.toml says; nothing for other layouts."""
+        return Metadata()
+
+    @property
+    @abc.abstractmethod
+    def recipe(self) -> Recipe:
+        """Model, objective and training."""
+
+    @property
+    @abc.abstractmethod
+    def generation(self) -> GenerationIds:
+        """The special tokens that generation begins, ends and pads with."""
+
+    @abc.abstractmethod
+    def model(self, average: int = 0) -> Transformer:
+        """Return the model with its best weights; `average`: the mean of so many of the newest checkpoints."""
+
+    @functools.cached_property
+    def own_tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer; None if it has none."""
+        file = self.path / folder.TOKENIZER
+        return Tokenizer.load(file) if file.is_file() else None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer, without which no text can be read."""
+        if self.own_tokenizer is None:
+            raise DataError(f"{self.path}: has no tokenizer, so texts cannot be read for it")
+        return self.own_tokenizer
+
+    @property
+    def task(self) -> str:
+        """What it is asked for: "class", "classes", "number", "tags", "span"; "" where it has no labels."""
+        return task_of(self.recipe)
+
+    @property
+    def data_kind(self) -> str:
+        """The kind of data it learnt from: "text", "pairs", "labelled"; "" where that is not known."""
+        return self.metadata.data_kind or ""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of its classes or tags; none where they have no names."""
+        return self.metadata.classes or ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of its classes or tags; numbers where they have no names."""
+        return self.class_names or tuple(map(str, range(self.recipe.model.head.n_labels)))
+
+    @functools.cached_property
+    def limit(self) -> int | None:
+        """The most positions of an input; None: any number."""
+        with torch.device("meta"):
+            return Transformer(self.recipe.model).limit
+
+    @property
+    def start_id(self) -> int:
+        """The token that generation begins with."""
+        return self.generation.start_id
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The tokens that end a generated sequence."""
+        return self.generation.stop_ids
+
+    @property
+    def pad_id(self) -> int:
+        """The token behind a sequence that has ended."""
+        return self.generation.pad_id
+
+    def learner(self, average: int = 0) -> Learner:
+        """Return the model with its objective."""
+        recipe = self.recipe
+        vocabulary = knowing_vocabulary(recipe, self.tokenizer)
+        if recipe.objective.counts:
+            vocabulary = counted(vocabulary, self.data())
+        learner = Learner(self.model(average), recipe.objective, vocabulary, self.metadata.seed)
+        if learner.partner is not None:
+            self._load_partner(learner)
+        return learner
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the weights by name."""
+        return self.model().state_dict()
+
+    def engine(self, name: str = "torch", threads: int = 0) -> Any:
+        """Return what runs the model; `threads` 0: as many as the engine likes."""
+        return opener_of(name)(self, threads)
+
+    def data(self, source: Mapping[str, Any] | None = None) -> Data:
+        """Open the data of the run again, or other data with its tokenizer: other ids would mean other tokens.
+
+        source: arguments of `open_data`; a tokenizer among them is used instead, if it gives the same ids.
+        """
+        if source is None:
+            return self._own_data()
+        arguments = {key: value for key, value in source.items() if value is not None}
+        name = arguments.pop("name")
+        file = self.path / folder.TOKENIZER
+        if "tokenizer" not in arguments and file.is_file():
+            arguments["tokenizer"] = str(file)
+        data = open_data(name, **arguments)
+        if not data.tokenizer.agrees(self.tokenizer):
+            raise DataError(f"{name}: was prepared with another tokenizer than {self.path}; prepare it with {file}")
+        named = self.class_names
+        return with_classes(data, list(named)) if named and data.kind == "labelled" else data
+
+    def _own_data(self) -> Data:
+        raise DataError(f"{self.path}: has no data of its own; name some with --data")
+
+    def _load_partner(self, learner: Learner) -> None:
+        raise CheckpointError(
+            f"{self.path}: has no checkpoint with what objective {learner.objective.kind!r} learnt beside the model"
+        )
+
+
+class TrainedRun(Run):
+    """A run folder: spec.toml, run.toml, checkpoints, and weights at the end; see `kinfolk.runs.folder`."""
+
+    mark = folder.RUN
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._metadata = folder.opened(path)
+
+    @property
+    def metadata(self) -> Metadata:
+        """What run.toml says."""
+        return self._metadata
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """Model, objective and training."""
+        return knowledge.own(load(Recipe, self.path / folder.SPEC), self.path)
+
+    @property
+    def generation(self) -> GenerationIds:
+        """Those of the import, or of its tokenizer."""
+        if self.metadata.generation is not None:
+            return self.metadata.generation
+        return GenerationIds() if self.own_tokenizer is None else self.own_tokenizer.generation
+
+    def model(self, average: int = 0) -> Transformer:
+        """Return the model with the best weights so far."""
+        weights = weights_file(self.path)
+        check_size(self.recipe.model, weights)
+        model = build(self.recipe, self.metadata.seed)
+        load_weights(model, weights)
+        if average:
+            model.load_state_dict(averaged(self.path, average))
+        model.generation = self.generation
+        return model
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the weights by name, as they are in the file."""
+        file = weights_file(self.path)
+        check_size(self.recipe.model, file)
+        return _read_weights(file)
+
+    def _own_data(self) -> Data:
+        source = self.metadata.data
+        if not source.name:
+            return super()._own_data()
+        words = Path(source.tokenizer or "")
+        if words.suffix == ".json" and not words.is_file():
+            # the file it was read from is gone, and the run has kept a copy
+            source = source.replace(tokenizer=str(self.path.resolve() / folder.TOKENIZER))
+        return open_data(**source.arguments())
+
+    def _load_partner(self, learner: Learner) -> None:
+        """Fill what an objective learns besides the model from the checkpoint that the model's weights are from."""
+        checkpoints = Checkpoints(self.path / "checkpoints")
+        saved = checkpoints.best() or checkpoints.newest()
+        tensors = {} if saved is None else saved.tensors("objective")
+        own = {name: x for name, x in learner.state_dict().items() if not name.startswith("model.")}
+        if set(tensors) != set(own):
+            super()._load_partner(learner)
+        with torch.no_grad():
+            for name, x in own.items():
+                x.copy_(tensors[name])
+
+
+class ExportedRun(Run):
+    """An ONNX export: graphs instead of weights; see `kinfolk.runs.onnx_export`."""
+
+    mark = onnx_export.ABOUT
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.about = onnx_export.About.read(path)
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """Model, objective and training."""
+        return _recipe_in(self.path)
+
+    @property
+    def generation(self) -> GenerationIds:
+        """The special tokens that the export records."""
+        return self.about.generation
+
+    @property
+    def data_kind(self) -> str:
+        """The kind of data that the run learnt from."""
+        return self.about.kind
+
+    @functools.cached_property
+    def limit(self) -> int | None:
+        """The most positions of an input."""
+        return self.about.limit
+
+    def model(self, average: int = 0) -> Transformer:
+        """Refuse: graphs have no weights that PyTorch could run."""
+        raise SpecError(f"{self.path} is an export for onnxruntime: add --engine onnx")
+
+
+class SavedModel(Run):
+    """What `kf.save` writes: spec.toml of a model alone, weights, and a tokenizer if it had one."""
+
+    mark = folder.SPEC
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        if (path / manifest.NAME).exists():
+            manifest.check(path, (folder.SPEC,))
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """The model, and a recipe to go on with it."""
+        return _recipe_in(self.path)
+
+    @functools.cached_property
+    def generation(self) -> GenerationIds:
+        """The special tokens that its weights record."""
+        return self.model().generation
+
+    def model(self, average: int = 0) -> Transformer:
+        """Return the model."""
+        file = self.path / folder.WEIGHTS
+        if not file.is_file():
+            raise CheckpointError(f"{self.path}: no {folder.WEIGHTS} here, so this is not a saved model")
+        if average:
+            raise SpecError(f"--average: {self.path} is a saved model and has no checkpoints")
+        check_size(self.recipe.model, file)
+        model = build(self.recipe)
+        load_weights(model, file)
+        return model
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Return the weights by name, as they are in the file."""
+        file = weights_file(self.path)
+        check_size(self.recipe.model, file)
+        return _read_weights(file)
+
+
+class HuggingFaceRun(Run):
+    """A folder that Hugging Face's libraries wrote: config.json, weights, a tokenizer."""
+
+    mark = CONFIG
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._unused: Imported | None = None
+
+    @functools.cached_property
+    def imported(self) -> Imported:
+        """What the folder holds."""
+        self._unused = open_folder(self.path)
+        return self._unused
+
+    @functools.cached_property
+    def recipe(self) -> Recipe:
+        """The model, and a recipe to go on with it."""
+        return recipe_of_import(self.imported)
+
+    @functools.cached_property
+    def own_tokenizer(self) -> Tokenizer | None:
+        """Its tokenizer, with the roles that the folder gives to its tokens."""
+        return self.imported.own_tokenizer()
+
+    @property
+    def generation(self) -> GenerationIds:
+        """The special tokens of its configuration."""
+        return self.imported.generation
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of classes in its configuration."""
+        return self.imported.classes
+
+    def model(self, average: int = 0) -> Transformer:
+        """Return the model; its weights are mapped from the file."""
+        if average:
+            raise SpecError(f"--average: {self.path} has no checkpoints to average")
+        first = self.imported
+        # who has a model may change it, so that each call gives another one
+        model = first.model if self._unused is not None else open_folder(self.path).model
+        self._unused = None
+        return model
+
+
+def load_model(path: str | Path | Run) -> Transformer:
+    """Read the model of a run, a saved model or a Hugging Face folder."""
+    return Run.open(path).model()
+
+
+def _recipe_in(path: Path) -> Recipe:
+    """Read spec.toml: a recipe, or a bare model, which gets a recipe to go on with."""
+    file = path / folder.SPEC
+    if "model" in read_toml(file):
+        return knowledge.own(load(Recipe, file), path)
+    return recipe_of(load(Model, file), path.name)
+
+
+def _read_weights(file: Path) -> dict[str, Tensor]:
+    try:
+        with manifest.verifying(file):
+            return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None
