@@ -6,7 +6,6 @@ from pathlib import Path
 from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.suite_result import Standing, SuiteResult
-<<<<<<< HEAD
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Dot
 from kinfolk.report.figures import bullets, facts, figure, scripts, section
@@ -14,11 +13,6 @@ from kinfolk.report.html import Html, asset, page, tag
 from kinfolk.report.numbers import memory
 from kinfolk.report.tables import table
 from kinfolk.runs import durable
-=======
-from kinfolk.contests.table import memory
-from kinfolk.report.html import Html, asset, join, page, tag
-from kinfolk.runs import durable
->>>>>>> 12e7a16 (runs: one way to open a trained model, and run.toml as a typed record)
 
 
 def write(result: SuiteResult) -> Path:
