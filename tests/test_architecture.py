@@ -246,7 +246,7 @@ def specs() -> list[type[typing.Any]]:
             yield from below(sub)
 
     registry.load()
-    importlib.import_module("kinfolk.train.job")
+    importlib.import_module("kinfolk.runs.metadata")
     found = [cls for cls in below(Spec) if cls.__module__.startswith("kinfolk.")]
     assert len(found) > 200
     return found
