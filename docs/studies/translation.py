@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import kinfolk as kf
 from kinfolk.core.batch import Batch
+from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import dumps
 from kinfolk.data import Batches, Data
 from kinfolk.data.preparing.manifest import MANIFEST, open_prepared
@@ -68,7 +69,7 @@ class Peer(Module):
             model.d_model, look.n_heads, n_layers, n_layers, think.d_ff, dropout=model.dropout, batch_first=True
         )
         self.body.encoder.norm = self.body.decoder.norm = None
-        self.head, self.limit = TableHead(self.table), None
+        self.head, self.limit, self.generation = TableHead(self.table), None, GenerationIds()
         rows = sinusoids(torch.arange(model.max_len), model.d_model).float()
         self.register_buffer("positions", rows, persistent=False)
 
@@ -138,12 +139,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--grouping", default="auto", help="auto, length or none: see training.grouping")
     parser.add_argument("--only", default="", help="ours or theirs")
+    parser.add_argument("--init", default="xavier", help="of ours; packed-xavier draws as torch.nn.Transformer does")
     args = parser.parse_args()
     torch.set_num_threads(1)
     data = pairs(args.files[:2], args.out / "train", tokenizer="bpe", vocab=args.vocab, valid=0.02)
     test = pairs(args.files[2:], args.out / "test", tokenizer=str(args.out / "train/tokenizer.json"), valid=0.0)
     widths = {"d_model": args.width, "d_ff": 4 * args.width}
-    recipe = kf.relative("vanilla", size="tiny", vocab_size=data.tokenizer.vocab_size, **widths)
+    choices = {"vocab_size": data.tokenizer.vocab_size, "model.init": args.init}
+    recipe = kf.relative("vanilla", size="tiny", **widths, **choices)
     training = recipe.training.replace(steps=args.steps, batch_size=64, length=64, eval_every=0, save_every=200)
     training = training.replace(eval_batches=4, optimiser=training.optimiser.replace(lr=args.lr))
     # the same on every machine, up to rounding

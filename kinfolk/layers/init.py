@@ -56,6 +56,24 @@ class Xavier(Init, kind="xavier"):
         nn.init.normal_(module.weight, std=dims.d_model**-0.5)
 
 
+class PackedXavier(Xavier, kind="packed-xavier"):
+    r"""Xavier with queries, keys and values of an attention drawn as one matrix: $\pm\sqrt{6 / (D + 3D)}$.
+
+    `torch.nn.Transformer` and fairseq do so. Each of the three maps is smaller by $\sqrt 2$ than under `xavier`, which
+    draws it alone, as tensor2tensor, the code of Vaswani et al. 2017, does.
+    """
+
+    def apply(self, model: nn.Module, dims: Dims) -> None:
+        """Draw as `xavier` does, then the projections of each attention again."""
+        super().apply(model, dims)
+        for part in (m for m in model.modules() if isinstance(m, PartModule)):
+            maps = [m for m in part.children() if isinstance(m, Linear) and m.projects]
+            n_out = sum(m.out_features for m in maps)
+            for m in maps:
+                bound = math.sqrt(6 / (m.in_features + n_out))
+                nn.init.uniform_(m.weight, -bound, bound)
+
+
 class Normal(Init, kind="normal"):
     r"""$N(0, std)$; with `branches` "scaled", maps that end one of n branches have $std / \sqrt{n}$ (GPT-2)."""
 

@@ -68,12 +68,25 @@ class Dropout(nn.Dropout):
 
 
 class Linear(nn.Linear):
-    """A linear map that knows what initialisations ask: how many maps it packs, and whether it ends a branch."""
+    """A linear map with what initialisations depend on: how many maps it packs, and where it is.
 
-    def __init__(self, d_in: int, d_out: int, *, bias: bool = True, packs: int = 1, ends_branch: bool = False) -> None:
+    ends_branch: it is the last map of a residual branch. projects: it gives queries, keys or values of attention.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        d_out: int,
+        *,
+        bias: bool = True,
+        packs: int = 1,
+        ends_branch: bool = False,
+        projects: bool = False,
+    ) -> None:
         super().__init__(d_in, d_out, bias=bias)
         self.packs = packs
         self.ends_branch = ends_branch
+        self.projects = projects
 
     @property
     def in_a_row(self) -> int:

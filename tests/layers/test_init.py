@@ -24,6 +24,21 @@ def test_xavier_treats_packed_maps_as_three():
     assert float(m.embedding.table.weight.detach().std()) == pytest.approx(128**-0.5, rel=0.02)
 
 
+def test_packed_xavier_starts_as_torch_nn_transformer_does():
+    numbers = {"d_model": 128, "n_heads": 4, "d_ff": 256, "n_layers": 1}
+    m = kf.build(kf.relative("vanilla", size="tiny", **numbers, **{"model.init": "packed-xavier"}), seed=1)
+    torch.manual_seed(1)
+    peer = torch.nn.Transformer(128, 4, 1, 1, 256, batch_first=True)
+    (look, think), (_, across, _) = m.encoder.blocks[0].parts, m.decoder.blocks[0].parts
+    theirs, over = peer.encoder.layers[0], peer.decoder.layers[0].multihead_attn
+    pairs = [(look.qkv, theirs.self_attn.in_proj_weight), (look.out, theirs.self_attn.out_proj.weight)]
+    pairs += [(across.q, over.in_proj_weight[:128]), (across.kv, over.in_proj_weight[128:])]
+    pairs += [(across.out, over.out_proj.weight), (think.widen, theirs.linear1.weight)]
+    for ours, want in pairs:
+        assert float(ours.weight.detach().abs().max()) == pytest.approx(float(want.detach().abs().max()), rel=0.01)
+        assert float(ours.weight.detach().std()) == pytest.approx(float(want.detach().std()), rel=0.03)
+
+
 def test_the_scaled_dot_product_keeps_unit_variance():
     torch.manual_seed(0)
     q, k = torch.randn(2, 20000, 64)

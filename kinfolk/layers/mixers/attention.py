@@ -106,7 +106,7 @@ class _SelfAttention(PartModule):
         self.d_head, self.n_kv = _widths(spec, dims)
         self.heads = [spec.n_heads, self.n_kv, self.n_kv]
         packs = 3 if self.n_kv == spec.n_heads else 1
-        self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs)
+        self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs, projects=True)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias and spec.out_bias, ends_branch=True)
         self.norms = norms_of(spec, self.n_kv, self.d_head)
         self.position = spec.position.build(dims, Heads(spec.n_heads, self.d_head))
@@ -150,8 +150,8 @@ class _CrossAttention(PartModule):
         super().__init__()
         self.spec = spec
         self.d_head, n_kv = _widths(spec, dims)
-        self.q = Linear(dims.d_model, spec.n_heads * self.d_head, bias=spec.bias)
-        self.kv = Linear(dims.d_model, 2 * n_kv * self.d_head, bias=spec.bias, packs=2)
+        self.q = Linear(dims.d_model, spec.n_heads * self.d_head, bias=spec.bias, projects=True)
+        self.kv = Linear(dims.d_model, 2 * n_kv * self.d_head, bias=spec.bias, packs=2, projects=True)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: MemorySlots | None) -> tuple[Tensor, MemorySlots | None]:
