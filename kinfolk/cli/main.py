@@ -36,6 +36,7 @@ VERBS = {
     "axes": Verb("The family", "list every axis of the grammar, its choices, their fields and papers"),
     "compare": Verb("The main job", "train several relatives at an equal budget and rank them"),
     "scale": Verb("The main job", "how the loss of a relative falls with size and data"),
+    "work": Verb("The main job", "run waiting trials of a comparison in a shared folder"),
     "prepare": Verb("From raw files to a trained model", "turn text, tables or pairs into tokens"),
     "train": Verb("From raw files to a trained model", "train one relative"),
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),

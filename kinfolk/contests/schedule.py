@@ -4,10 +4,13 @@ Knows nothing of Transformers: a job is a folder and a command that leaves `resu
 """
 
 import contextlib
+import dataclasses
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Self
 
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
@@ -33,25 +36,75 @@ def run_all(
 
     environments: what names the accelerators, one for each; a job that starts gets the one with the fewest jobs.
     """
-    waiting, running, outcomes = deque(jobs), dict[Child, Job](), list[Outcome]()
+    waiting, running, outcomes = deque(jobs), list[Running](), list[Outcome]()
     try:
         while waiting or running:
             while waiting and len(running) < slots:
-                job = waiting.popleft()
-                running[_start(job, held, _emptiest(environments, running))] = job
-                screen.started(job)
-            for child in list(running):
-                outcome = _look(child, running[child], neighbours=len(running) - 1)
+                running.append(Running.start(waiting.popleft(), held, _emptiest(environments, running)))
+                screen.started(running[-1].job)
+            for trial in list(running):
+                outcome = trial.look(neighbours=len(running) - 1)
                 if outcome is not None:
+                    running.remove(trial)
                     outcomes.append(outcome)
-                    screen.finished(running.pop(child), outcome)
-            screen.update([(job, job.progress()) for job in running.values()])
+                    screen.finished(trial.job, outcome)
+            screen.update([(trial.job, trial.job.progress()) for trial in running])
             time.sleep(LOOK_EVERY)
     except BaseException:
         screen.note("stopping: each running trial saves what it has")
         _stop(running)
         raise
     return outcomes
+
+
+@dataclasses.dataclass(eq=False)
+class Running:
+    """A job and the process that does it."""
+
+    job: Job
+    child: Child
+
+    @classmethod
+    def start(cls, job: Job, held: Sequence[int] = (), environment: Mapping[str, str] = MappingProxyType({})) -> Self:
+        """Start a job. held: see `lock`; environment: variables besides those of this process."""
+        job.folder.mkdir(parents=True, exist_ok=True)
+        # an account of an earlier attempt must not be taken for that of this one
+        (job.folder / FILE).unlink(missing_ok=True)
+        return cls(job, Child(job.command, job.folder, threads=job.threads, held=held, environment=environment))
+
+    def look(self, neighbours: int) -> Outcome | None:
+        """Return how the job ended, or None while it runs; stop it when its time is over."""
+        code, limit = self.child.watch(neighbours), self.job.limit
+        if code is None and limit is not None and self.child.seconds > limit:
+            self.stop()
+            return self._settle(TIMED_OUT, f"not finished after {limit:.0f} s")
+        if code is None:
+            return None
+        self.child.close()
+        if code == -9:
+            return self._settle(OUT_OF_MEMORY, "killed by SIGKILL, as the system does when memory runs out")
+        return self._settle(CRASHED, explain(code))
+
+    def stop(self, patience: float = SAVING) -> None:
+        """Ask the process to save and leave, and kill it when it has not after `patience` seconds."""
+        self.child.ask_to_stop()
+        self.child.end(patience)
+
+    def _settle(self, status: str, reason: str) -> Outcome:
+        """Complete the child's own account, or give one in its place when it left none, and write it down."""
+        job, words = self.job, self.child.last_words()
+        outcome = Outcome.read(job.folder) or Outcome(
+            name=job.name,
+            seed=job.seed,
+            key=job.key,
+            status=status,
+            reason=f"{reason}\n{words}".strip(),
+        )
+        outcome = outcome.replace(
+            peak_bytes=max(outcome.peak_bytes, self.child.peak_bytes), neighbours=round(self.child.neighbours, 2)
+        )
+        outcome.write(job.folder)
+        return outcome
 
 
 @contextlib.contextmanager
@@ -79,57 +132,19 @@ def lock(folder: Path) -> Iterator[list[int]]:
         yield [file.fileno()]
 
 
-def _emptiest(environments: Sequence[Mapping[str, str]], running: Iterable[Child]) -> Mapping[str, str]:
-    taken = [child.environment for child in running]
+def _emptiest(environments: Sequence[Mapping[str, str]], running: Iterable[Running]) -> Mapping[str, str]:
+    taken = [trial.child.environment for trial in running]
     return min(environments, key=taken.count, default={})
 
 
-def _start(job: Job, held: Sequence[int], environment: Mapping[str, str]) -> Child:
-    job.folder.mkdir(parents=True, exist_ok=True)
-    # an account of an earlier attempt must not be taken for that of this one
-    (job.folder / FILE).unlink(missing_ok=True)
-    return Child(job.command, job.folder, threads=job.threads, held=held, environment=environment)
-
-
-def _look(child: Child, job: Job, neighbours: int) -> Outcome | None:
-    code = child.watch(neighbours)
-    if code is None and job.limit is not None and child.seconds > job.limit:
-        child.ask_to_stop()
-        child.end(SAVING)
-        return _settle(child, job, TIMED_OUT, f"not finished after {job.limit:.0f} s")
-    if code is None:
-        return None
-    child.close()
-    if code == -9:
-        return _settle(child, job, OUT_OF_MEMORY, "killed by SIGKILL, as the system does when memory runs out")
-    return _settle(child, job, CRASHED, explain(code))
-
-
-def _settle(child: Child, job: Job, status: str, reason: str) -> Outcome:
-    """Complete the child's own account, or give one in its place when it left none, and write it down."""
-    words = child.last_words()
-    outcome = Outcome.read(job.folder) or Outcome(
-        name=job.name,
-        seed=job.seed,
-        key=job.key,
-        status=status,
-        reason=f"{reason}\n{words}".strip(),
-    )
-    outcome = outcome.replace(
-        peak_bytes=max(outcome.peak_bytes, child.peak_bytes), neighbours=round(child.neighbours, 2)
-    )
-    outcome.write(job.folder)
-    return outcome
-
-
-def _stop(running: dict[Child, Job]) -> None:
-    for child in running:
-        child.ask_to_stop()
+def _stop(running: Sequence[Running]) -> None:
+    for trial in running:
+        trial.child.ask_to_stop()
     deadline = time.monotonic() + SAVING
-    for child in running:
+    for trial in running:
         try:
-            child.end(max(0.0, deadline - time.monotonic()))
+            trial.child.end(max(0.0, deadline - time.monotonic()))
         except KeyboardInterrupt:
             # asked twice: whoever asks does not want to wait for the saving
             deadline = time.monotonic()
-            child.end(0)
+            trial.child.end(0)

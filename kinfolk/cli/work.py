@@ -1,0 +1,64 @@
+"""`kin work`: run waiting trials of a comparison's folder, one after another."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from kinfolk.core.errors import DataError, SpecError
+
+EPILOG = """\
+examples:
+  kin compare gpt2 llama --data my.txt --budget 2M-tokens --on workers --out /shared/a     plans and waits
+  kin work /shared/a                        on every machine that sees the folder, as often as it has room
+  kin work /shared/a --wait 10m             stay ten minutes after the last waiting trial
+  kin work /shared/a --status               what waits and runs
+
+A worker that is stopped gives its trial back; one that dies is noticed by its missing heartbeat. Either way the trial
+goes on from its newest checkpoint elsewhere."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this verb."""
+    parser.epilog = EPILOG
+    add = parser.add_argument
+    add("folder", metavar="DIR", type=Path, help="the folder of a comparison, shared by all workers")
+    add("--wait", default="1s", metavar="TIME", help="leave after this time without a waiting trial (default: 1s)")
+    add("--most", type=int, metavar="N", help="leave after N trials")
+    add(
+        "--patience",
+        default="60s",
+        metavar="TIME",
+        help="without a heartbeat for this time, a worker is dead (default: 60s)",
+    )
+    add("--status", action="store_true", help="say how many trials wait and run, and leave")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Work until nothing waits."""
+    from kinfolk.contests import budget
+    from kinfolk.contests.fleet.queue import Queue
+    from kinfolk.contests.fleet.worker import HEARTBEAT, Worker
+
+    queue = Queue(args.folder.resolve())
+    if not queue.exists:
+        raise DataError(f"{args.folder}: has no queue of trials; plan one with `kin compare … --on workers --out DIR`")
+    if args.status:
+        counts = queue.count()
+        print(json.dumps(counts) if args.json else ", ".join(f"{n} {state}" for state, n in counts.items()))
+        return 0
+    if args.most is not None and args.most < 1:
+        raise SpecError(f"--most: at least 1, got {args.most}")
+    wait, patience = (budget.parse(text) for text in (args.wait, args.patience))
+    for option, value in (("--wait", wait), ("--patience", patience)):
+        if value.unit != "seconds":
+            raise SpecError(f"{option}: expected a duration such as 10m")
+    worker = Worker(
+        queue,
+        lambda line: print(line, file=sys.stderr, flush=True),
+        heartbeat=min(HEARTBEAT, patience.amount / 4),
+        patience=patience.amount,
+    )
+    count = worker.work(wait.amount, args.most)
+    print(json.dumps({"trials": count}) if args.json else f"{count} trials run")
+    return 0

@@ -1,0 +1,251 @@
+"""A work queue in a shared folder: claims by atomic rename, heartbeats, no file locks.
+
+    queue/waiting/00012/NAME          a ticket that no worker has claimed; buckets keep the order and listings short
+    queue/running/NAME@WORKER         claimed; the worker touches it every few seconds
+    queue/ended/NAME                  its trial has a result, or has died too often
+
+Network file systems break `flock` but keep `rename` atomic: of several workers that rename one ticket, one succeeds.
+A heartbeat is a change of the file's time stamp as the observer sees it, timed by the observer's own clock, so clocks
+of hosts need not agree. A worker whose ticket is gone has lost its claim and must stop at once.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from kinfolk.core import durable
+from kinfolk.core.errors import DataError
+
+FOLDER = "queue"
+BUCKET = 64
+"""Tickets of one folder of waiting ones: workers list one bucket, however long the queue is."""
+
+DEATHS = 3
+"""Workers that may die over one trial before it is given up."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=,-]{0,200}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ticket:
+    """A trial that waits for a worker.
+
+    name: the trial's folder, below `room` of the comparison. requires: what a worker must have, by name: the version
+    of the package and the hashes of plugins. deaths: workers that were lost while they ran it.
+    """
+
+    name: str
+    room: str
+    threads: int = 1
+    limit: float | None = None
+    requires: dict[str, str] = dataclasses.field(default_factory=dict)
+    deaths: int = 0
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read a ticket; what is not one is refused by the name of its file."""
+        try:
+            data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            ticket = cls(**data)
+            valid = NAME.fullmatch(ticket.name) and NAME.fullmatch(ticket.room) and isinstance(ticket.requires, dict)
+            numbers = isinstance(ticket.threads, int) and isinstance(ticket.deaths, int)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{file}: is not a ticket: {error}") from None
+        if not valid or not numbers:
+            raise DataError(f"{file}: is not a ticket: its names must be plain names of folders")
+        return ticket
+
+    def write(self, file: Path) -> None:
+        """Write the ticket in one stroke."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        durable.write_json(file, dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A ticket in the hands of a worker, and the file that shows it."""
+
+    ticket: Ticket
+    file: Path
+
+    def beat(self) -> bool:
+        """Show that the worker lives; False if the claim was lost."""
+        try:
+            os.utime(self.file)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class Queue:
+    """The queue of one comparison's folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.waiting, self.running, self.ended = (home / FOLDER / name for name in ("waiting", "running", "ended"))
+
+    def create(self) -> None:
+        """Make the folders; a place that cannot be written is an error here and not in a worker."""
+        try:
+            for folder in (self.waiting, self.running, self.ended):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe = self.running / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise DataError(f"{self.home}: workers cannot share this folder: {error.strerror}") from None
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever planned here."""
+        return self.waiting.is_dir()
+
+    def put(self, tickets: Iterable[Ticket]) -> int:
+        """Add tickets, in order, that are neither waiting nor running; return how many were new."""
+        present = {file.name for file in self._waiting_files()} | {_name(file) for file in _files(self.running)}
+        last = max((int(bucket.name) for bucket in self._buckets()), default=-1)
+        added = 0
+        for ticket in tickets:
+            if ticket.name in present:
+                continue
+            # a result of an earlier attempt, which the driver did not keep
+            (self.ended / ticket.name).unlink(missing_ok=True)
+            ticket.write(self.waiting / f"{last + 1 + added // BUCKET:05}" / ticket.name)
+            present.add(ticket.name)
+            added += 1
+        return added
+
+    def claim(self, worker: str, accepts: Callable[[Ticket], bool] = lambda _: True) -> Claim | None:
+        """Take the first waiting ticket that the worker accepts; None if there is none."""
+        for file in self._waiting_files():
+            mine = self.running / f"{file.name}@{worker}"
+            try:
+                file.rename(mine)
+            except FileNotFoundError:
+                continue  # another worker was faster
+            ticket = Ticket.read(mine)
+            if accepts(ticket):
+                # a rename keeps the old time stamp, which could look like a worker that died long ago
+                os.utime(mine)
+                return Claim(ticket, mine)
+            self._back(mine, ticket, file.parent)
+        return None
+
+    def end(self, claim: Claim) -> None:
+        """Report a ticket as ended: its trial has left a result."""
+        with contextlib.suppress(FileNotFoundError):
+            claim.file.rename(self.ended / claim.ticket.name)
+
+    def release(self, claim: Claim) -> None:
+        """Give a ticket back that was interrupted: its trial goes on from its checkpoint elsewhere."""
+        self._back(claim.file, claim.ticket, self.waiting / f"{0:05}")
+
+    def revive(self, file: Path) -> Ticket | None:
+        """Put the ticket of a dead worker back, and count the death; return it if it has died too often."""
+        try:
+            ticket = dataclasses.replace(ticket := Ticket.read(file), deaths=ticket.deaths + 1)
+        except FileNotFoundError:
+            return None  # it ended, or another observer was faster
+        # whoever renames it away from the dead worker's name decides what becomes of it
+        away = self.running / f".{file.name}.{os.getpid()}"
+        try:
+            file.rename(away)
+        except FileNotFoundError:
+            return None
+        gone = ticket.deaths >= DEATHS
+        ticket.write(self.ended / ticket.name if gone else self.waiting / f"{0:05}" / ticket.name)
+        away.unlink(missing_ok=True)
+        return ticket if gone else None
+
+    def collect(self) -> list[Ticket]:
+        """Return tickets that have ended, and clear them away."""
+        tickets = []
+        for file in _files(self.ended):
+            tickets.append(Ticket.read(file))
+            file.unlink(missing_ok=True)
+        return tickets
+
+    def claims(self) -> list[Path]:
+        """Return the files of tickets that are claimed."""
+        return _files(self.running)
+
+    def count(self) -> dict[str, int]:
+        """Return how many tickets wait and run."""
+        return {"waiting": sum(1 for _ in self._waiting_files()), "running": sum(1 for _ in _files(self.running))}
+
+    def _buckets(self) -> list[Path]:
+        try:
+            with os.scandir(self.waiting) as entries:
+                return sorted(Path(entry.path) for entry in entries if entry.name.isdigit())
+        except FileNotFoundError:
+            return []
+
+    def _waiting_files(self) -> Iterator[Path]:
+        for bucket in self._buckets():
+            files = sorted(_files(bucket))
+            yield from files
+            if not files:
+                # the last one out removes the bucket; one that is being filled stays
+                with contextlib.suppress(OSError):
+                    bucket.rmdir()
+
+    def _back(self, file: Path, ticket: Ticket, bucket: Path) -> None:
+        bucket.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            file.rename(bucket / ticket.name)
+
+
+class Watch:
+    """Heartbeats as an observer sees them: which claims have not changed for `patience` seconds of its own clock."""
+
+    def __init__(self, queue: Queue, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.queue, self.patience, self.clock = queue, patience, clock
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    @property
+    def claims(self) -> list[str]:
+        """The names of claimed tickets at the last look."""
+        return [name.rpartition("@")[0] for name in self._seen]
+
+    def dead(self) -> list[Path]:
+        """Look once, and return the claims whose workers are taken for dead."""
+        now, silent, seen = self.clock(), [], {}
+        with os.scandir(self.queue.running) as entries:
+            for entry in entries:
+                if not _is_ticket(entry.name):
+                    continue
+                try:
+                    stamp = entry.stat().st_mtime_ns
+                except FileNotFoundError:
+                    continue
+                before, since = self._seen.get(entry.name, (stamp - 1, now))
+                seen[entry.name] = (stamp, since if before == stamp else now)
+                if before == stamp and now - since > self.patience:
+                    silent.append(self.queue.running / entry.name)
+        self._seen = seen
+        return silent
+
+
+def _is_ticket(name: str) -> bool:
+    """Files that are still being written, and hidden ones, are no tickets."""
+    return not name.startswith(".") and not name.endswith(durable.ASIDE)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the tickets in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError:
+        return []
+    return [folder / name for name in names if _is_ticket(name)]
+
+
+def _name(file: Path) -> str:
+    return file.name.rpartition("@")[0]
