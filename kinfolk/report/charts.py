@@ -260,7 +260,7 @@ def _rule(mark: Rule, x: Scale, y: Scale) -> Html:
         words = _text(mark.label, x(mark.x) + 4, TOP + 10, "start")
     else:
         way = f"M{x.start:.1f} {y(mark.y or 0.0):.1f}H{x.stop:.1f}"
-        words = _text(mark.label, x.stop, y(mark.y or 0.0) - 5, "end")
+        words = _text(mark.label, x.start + 4, y(mark.y or 0.0) - 5, "start")
     return join(tag("path", d=way, class_="rule", stroke=DIM, stroke_dasharray="4 3"), words if mark.label else None)
 
 

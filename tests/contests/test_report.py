@@ -1,16 +1,22 @@
 """The page parses, says everything, reaches for nothing outside itself, and cannot be broken by what it says."""
 
+import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from kinfolk.contests.comparison import Comparison
+from kinfolk.contests.comparison import Card, Comparison
+from kinfolk.contests.evidence import Protocol
+from kinfolk.contests.report.answer import answer, protocol
+from kinfolk.contests.report.files import write
 from kinfolk.contests.report.page import render
 from kinfolk.report.html import Html, embed, join, tag
-from tests.contests.made_up import NASTY, comparison
+from tests.contests.made_up import NASTY, comparison, everything, outcome
 
 VOID = ("meta", "link", "br", "hr", "input")
 
@@ -117,9 +123,87 @@ def test_verdicts(tmp_path: Path) -> None:
     assert "No trial finished" in render(_with(made, {NASTY: made.outcomes[NASTY]}))
 
 
-def _with(made: Comparison, outcomes: dict[str, tuple]) -> Comparison:  # type: ignore[type-arg]
-    import dataclasses
+def test_a_named_baseline_is_kept_unless_another_is_better(tmp_path: Path) -> None:
+    made = comparison(tmp_path)
+    beside = dataclasses.replace(made, protocol=Protocol(against="vanilla"))
+    assert "Use <strong>gpt</strong>" in render(beside)
+    assert "better than the baseline vanilla" in render(beside)
+    kept = answer(dataclasses.replace(made, protocol=Protocol(against="gpt")).rows, "gpt")
+    assert kept.name == "gpt"
+    assert "no contestant is better" in kept.sentence
 
+
+def test_of_equals_the_fastest_is_recommended(tmp_path: Path) -> None:
+    noisy = [0.0, 0.4, -0.4]
+    outcomes = {
+        name: tuple(
+            outcome(name, s, {"next-token": [2.0 + shift + x * sign]}, tokens_per_second=speed)
+            for s, x in enumerate(noisy)
+        )
+        for name, shift, sign, speed in (("a", 0.0, 1, 100.0), ("b", 0.01, -1, 150.0))
+    }
+    cards = tuple(Card(name=name) for name in outcomes)
+    made = Comparison(folder=tmp_path, title="", facts={}, cards=cards, outcomes=outcomes)
+    found = answer(made.rows)
+    assert found.name == "b"
+    assert "cannot tell a and b apart" in found.sentence
+
+
+def test_everything_that_was_found_has_a_section(tmp_path: Path) -> None:
+    made = everything(tmp_path)
+    text = render(made)
+    reader = Reader()
+    reader.feed(text)
+    keys = [attrs.get("id") for name, attrs in reader.seen if name == "section"]
+    for key in ("rates", "branches", "sizes", "battery", "costs", "reviewers"):
+        assert key in keys
+    plain = html.unescape(text)
+    for said in (
+        "Kendall's tau of the ranks at tiny and small: -1.00",
+        "is the highest that was tried",
+        f"too long {NASTY}",
+        "searched on valid in 16 trials with seeds of their own",
+        "level kept over looks at 2 and 4 seeds",
+        "Trials of the search for rates (2)",
+        "100, 101",
+    ):
+        assert said in plain
+    empty = render(comparison(tmp_path))
+    assert not any(f'id="{key}"' in empty for key in ("rates", "branches", "sizes", "battery", "costs"))
+
+
+def test_protocol_has_five_lines_and_no_break_in_them(tmp_path: Path) -> None:
+    for made in (comparison(tmp_path), everything(tmp_path)):
+        lines = protocol(made)
+        assert [line.partition(":")[0] for line in lines] == [
+            "Contestants",
+            "Data",
+            "Training",
+            "Statistics",
+            "Machine",
+        ]
+        assert not any("\n" in line for line in lines)
+
+
+def test_files_beside_the_page(tmp_path: Path) -> None:
+    made = everything(tmp_path)
+    old = tmp_path / "figures" / "old.svg"
+    old.parent.mkdir()
+    old.write_text("")
+    write(made)
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert names >= {"curves-next-token-steps", "differences-continuation", "rates-continuation", "budgets", "sizes"}
+    assert "old" not in names
+    for path in (tmp_path / "figures").iterdir():
+        assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    tex = (tmp_path / "table.tex").read_text()
+    assert tex.count(r"\\") == 1 + len(made.rows)
+    assert r"\textbf{gpt}" in tex
+    assert r"\textless{}/script\textgreater{}\textless{}b\textgreater{}\&" in tex
+    assert (tmp_path / "methods.txt").read_text().startswith("We compared gpt, vanilla, bert")
+
+
+def _with(made: Comparison, outcomes: dict[str, tuple]) -> Comparison:  # type: ignore[type-arg]
     return dataclasses.replace(made, outcomes=outcomes)
 
 

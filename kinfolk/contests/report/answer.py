@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.inference import LEVEL, OPEN, WORSE
+from kinfolk.contests.inference import BETTER, OPEN, WORSE
 from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.results import MARKS, Row
+from kinfolk.contests.table import interval
 from kinfolk.report.numbers import memory
 
 FASTER = 1.1
@@ -22,11 +23,17 @@ class Answer:
     reasons: tuple[str, ...]
 
 
-def answer(rows: Sequence[Row]) -> Answer:
-    """Recommend one contestant: the best, or of those that cannot be told from it the cheapest to train."""
+def answer(rows: Sequence[Row], against: str = "") -> Answer:
+    """Recommend one contestant: the best, or of those that cannot be told from it the cheapest to train.
+
+    against: the baseline that all others were tested against; without one it is the best.
+    """
     first = next((row for row in rows if row.rank == 1), None)
     if first is None or first.final is None:
         return Answer("", "No trial finished; see below why.", ())
+    baseline = next((row for row in rows if row.name == against and row.measure == first.measure), None)
+    if baseline is not None and first.spread is not None:
+        return _beside(baseline, [row for row in rows if row.measure == first.measure and row is not baseline])
     rivals = [row for row in rows if row.measure == first.measure and row.name != first.name]
     alike = [row for row in rivals if row.mark == MARKS[OPEN]]
     if not rivals:
@@ -39,7 +46,7 @@ def answer(rows: Sequence[Row]) -> Answer:
     if not alike:
         said = f"Use {first.name}: it has the {_extreme(first)} {called(first.measure)} ({_score(first)}), and every "
         said += "other contestant is worse by more than chance."
-        return Answer(first.name, said, (*_gaps(rivals), *_costs(first, rivals)))
+        return Answer(first.name, said, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
     chosen = _cheapest([first, *alike])
     tied = listed([row.name for row in (first, *alike)], "and")
     said = f"These seeds cannot tell {tied} apart."
@@ -47,22 +54,81 @@ def answer(rows: Sequence[Row]) -> Answer:
         said += f" Take {first.name}: it has the {_extreme(first)} mean ({_score(first)}) and none of them is cheaper."
     else:
         said += f" Take {chosen.name}, which is cheaper to train; {first.name} has the {_extreme(first)} mean."
-    return Answer(chosen.name, said, (*_gaps(rivals), *_costs(chosen, [first, *rivals])))
+    return Answer(chosen.name, said, (*_gaps(rivals), *_costs(chosen, [first, *rivals]), *_cautions(chosen)))
+
+
+def _beside(baseline: Row, others: Sequence[Row]) -> Answer:
+    """Recommend the best contestant that is better than a named baseline by more than chance, or the baseline."""
+    better = [row for row in others if row.mark == MARKS[BETTER]]
+    reasons = [
+        f"{row.name}: {interval(row)} against {baseline.name}; {_MARKED[row.mark]}." for row in others if row.mark
+    ]
+    if not better:
+        said = f"Keep {baseline.name} ({_score(baseline)}): no contestant is better than it by more than chance."
+        return Answer(baseline.name, said, (*reasons, *_cautions(baseline)))
+    chosen = better[0]
+    said = f"Use {chosen.name} ({_score(chosen)}): it is better than the baseline {baseline.name} "
+    said += f"({_score(baseline)}) by more than chance."
+    return Answer(chosen.name, said, (*reasons, *_costs(chosen, [baseline]), *_cautions(chosen)))
+
+
+_MARKED = {MARKS[BETTER]: "better", MARKS[WORSE]: "worse", MARKS[OPEN]: "not told apart"}
+
+
+def _cautions(row: Row) -> list[str]:
+    """Say what may speak against the recommended contestant."""
+    lines = [f"Its learning rate, {row.lr:.3g}, was found by a search on other seeds."] if row.rates and row.lr else []
+    if row.rates is not None and row.rates.edge:
+        lines.append(f"Its learning rate is the {row.rates.edge} that was tried: a better one may lie beyond.")
+    return lines + [f"Note: {flag}." for flag in row.flags]
 
 
 def protocol(comparison: Comparison) -> list[str]:
     """Describe how the comparison was run, in five lines that can be pasted into a paper."""
-    facts, names = comparison.facts, [card.name for card in comparison.cards]
+    facts, made = comparison.facts, comparison.protocol
+    names = listed([card.name for card in comparison.cards], "and")
     lines = [
-        f"Contestants: {listed(names, 'and')}; {facts.get('match', 'widths as they are')}.",
-        f"Data: {facts['data']}." if "data" in facts else "",
-        f"Budget: {facts.get('budget', 'not recorded')}; "
-        f"{facts.get('batches', 'the same batches for all contestants with the same seed')}.",
-        f"Statistics: {facts.get('seeds', 'seeds not recorded')}, paired (same batches for all contestants under one "
-        f"seed); simultaneous {1 - LEVEL:.0%} intervals for differences to the best with moderated variances.",
+        f"Contestants: {names}; {facts.get('match') or _MATCHED.get(made.match, made.match)}.",
+        f"Data: {facts.get('data', 'not recorded')}; verdict on {made.judged_on}.",
+        f"Training: {facts.get('budget', 'budget not recorded')}; {_tuning(comparison)}; "
+        f"{facts.get('batches', 'the same batches for all contestants under one seed')}.",
+        f"Statistics: {_seeds(comparison)}, paired by seed; simultaneous {1 - made.level:.0%} intervals for "
+        f"differences to {made.against or 'the best'} with moderated variances{_looks(made.looks)}.",
         f"Machine: {facts.get('machine', 'not recorded')}; {facts.get('versions', 'versions not recorded')}.",
     ]
-    return [line for line in lines if line]
+    # a name may hold a line break
+    return [" ".join(line.split()) for line in lines]
+
+
+def methods(comparison: Comparison) -> str:
+    """Return the protocol as a paragraph for a methods section."""
+    lines = [line.partition(": ")[2] for line in protocol(comparison)]
+    contestants, data, training, statistics, machine = (line.rstrip(".") for line in lines)
+    return (
+        f"We compared {contestants} with Kinfolk. The data were {data}. Every trial was trained with {training}. "
+        f"Differences were judged with {statistics}. All trials ran on {machine}.\n"
+    )
+
+
+_MATCHED = {"none": "sizes as they are", "params": "matched by parameters without embedding and output layer"}
+
+
+def _tuning(comparison: Comparison) -> str:
+    made = comparison.protocol
+    if made.tune == "off":
+        return "each recipe's own learning rate"
+    trials = sum(curve.trials for curve in comparison.rates.values())
+    where = f" on {made.chosen_on}" if made.chosen_on else ""
+    return f"a learning rate for each contestant, searched{where} in {trials} trials with seeds of their own"
+
+
+def _seeds(comparison: Comparison) -> str:
+    seeds = comparison.protocol.seeds
+    return f"{len(seeds)} seeds" if seeds else comparison.facts.get("seeds", "seeds not recorded")
+
+
+def _looks(looks: Sequence[int]) -> str:
+    return f", level kept over looks at {listed([str(n) for n in looks], 'and')} seeds" if len(looks) > 1 else ""
 
 
 def listed(names: Sequence[str], last: str) -> str:

@@ -8,7 +8,7 @@ from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.outcome import Outcome, Point
 from kinfolk.contests.results import Row
-from kinfolk.contests.table import WORDS, cells, notes
+from kinfolk.contests.table import WORDS, cells, notes, number
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section, swatch, tabs
@@ -27,6 +27,12 @@ COLUMNS = {
     "params": "trainable parameters",
     "FLOPs/token": "floating-point operations of a forward pass, per token",
     "tokens/s": "training speed on this machine",
+    "as is": "the same at the recipe's own learning rate",
+    "rate": "the learning rate that was found for it, on seeds and a split that do not judge",
+    "best?": "chance of being the best of all",
+    "speed-up": "effective speed-up: as good as this many times the baseline's budget",
+    "epochs": "how often a trial saw the training data",
+    "flags": "what is unusual about its trials",
     "peak memory": "the most resident memory of the training process, interpreter and libraries included",
 }
 """What the columns of the result mean."""
@@ -57,18 +63,32 @@ def result(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
     """Return the table of results: one row per contestant, best first within each metric."""
     if not rows:
         return Html("")
-    order = ["contestant", *(name for name in cells(rows[0]) if name != "contestant")]
+    shown = {row.name: columns_of(row) for row in rows}
+    order = ["contestant", *(name for name in shown[rows[0].name] if name != "contestant")]
     # a column without a figure says nothing
-    used = [name for name in order if name in WORDS or any(cells(row)[name] != "-" for row in rows)]
+    used = [name for name in order if name in WORDS or any(found[name] != "-" for found in shown.values())]
     columns = [Column(name, COLUMNS.get(name, ""), text=name in WORDS) for name in used]
     lines = []
     for i, row in enumerate(rows):
         new_group = i > 0 and row.measure != rows[i - 1].measure
         kind = " ".join(filter(None, ("best" if row.rank == 1 else "", "group" if new_group else "")))
-        shown = cells(row)
-        found = [_cell(row, name, shown[name], colour) for name in used]
+        found = [_cell(row, name, shown[row.name][name], colour) for name in used]
         lines.append(TableLine(found, kind=kind, name=row.name))
     return section("Result", table(columns, lines), bullets(notes(rows)), key="result")
+
+
+def columns_of(row: Row) -> dict[str, str]:
+    """Return what the page shows of a contestant: what is on screen, and what has no room there."""
+    speedup = row.speedup
+    more = {
+        "as is": number(row.as_is),
+        "rate": "-" if row.lr is None else f"{row.lr:.3g}",
+        "best?": "-" if row.chance is None else f"{row.chance:.0%}",
+        "speed-up": "-" if speedup is None or speedup.value is None else f"{speedup.value:.2f}x",
+        "epochs": "-" if row.epochs is None else f"{row.epochs:.2g}",
+        "flags": "; ".join(row.flags) or "-",
+    }
+    return cells(row) | {name: value for name, value in more.items() if name not in cells(row)}
 
 
 def _cell(row: Row, name: str, value: str, colour: Mapping[str, int]) -> Cell:
@@ -147,14 +167,18 @@ def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
 def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
     """Return quality against cost, one tab per cost."""
     panels = {}
-    for i, measure in enumerate(dict.fromkeys(row.measure for row in rows if row.final is not None)):
-        charts = {key: _trade(rows, colours(comparison), measure, key) for key in COSTS}
+    for i, measure in enumerate(_measures(rows)):
+        charts = cost_charts(rows, colours(comparison), measure)
         better = "higher" if higher_is_better(measure) else "lower"
-        told = f"{better.capitalize()} is better; the bar is the standard deviation over seeds."
-        panels[measure] = tabs(
-            f"cost-{i}", "cost", {key: figure(chart, told) for key, chart in charts.items() if chart is not None}
-        )
+        note = f"{better.capitalize()} is better; the bar is the standard deviation over seeds."
+        panels[measure] = tabs(f"cost-{i}", "cost", {key: figure(chart, note) for key, chart in charts.items()})
     return section("Quality against cost", tabs("trade", "metric", panels) or None, key="trade")
+
+
+def cost_charts(rows: Sequence[Row], colour: Mapping[str, int], measure: str) -> dict[str, Chart]:
+    """Return the charts of one metric by what it costs."""
+    charts = {key: _trade(rows, colour, measure, key) for key in COSTS}
+    return {key: chart for key, chart in charts.items() if chart is not None}
 
 
 def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: str) -> Chart | None:

@@ -7,9 +7,12 @@ from kinfolk.contests.inference import LEVEL, OPEN, WORSE
 from kinfolk.contests.measures import MEANINGS
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.report.answer import answer, protocol
+from kinfolk.contests.report.battery import battery
+from kinfolk.contests.report.budgets import branches, costs, sizes, speedups
 from kinfolk.contests.report.chooser import chooser
 from kinfolk.contests.report.evidence import colours, curves, intervals, result, trade
 from kinfolk.contests.report.published import published
+from kinfolk.contests.report.rates import rates
 from kinfolk.contests.report.reviewers import card
 from kinfolk.contests.results import MARKS, Row
 from kinfolk.report.figures import facts, scripts, section, swatch
@@ -45,7 +48,13 @@ def render(comparison: Comparison) -> str:
         intervals(rows, colour),
         published(comparison.beside),
         curves(comparison),
+        rates(rows, colour),
+        branches(rows, colour),
+        sizes(comparison, colour),
+        battery(rows, colour),
         trade(comparison, rows),
+        speedups(rows, colour),
+        costs(comparison),
         _failures(comparison),
         _changes(comparison),
         _specs(comparison.cards),
@@ -60,7 +69,7 @@ def _chooser_script(rows: Sequence[Row]) -> Html:
 
 
 def _head(comparison: Comparison, rows: Sequence[Row]) -> Html:
-    known, found = comparison.facts, answer(rows)
+    known, found = comparison.facts, answer(rows, comparison.protocol.against)
     line = [known.get(name, "") for name in ("budget", "match", "seeds", "made")]
     said = tag("strong", found.name) if found.name else None
     return tag(

@@ -1,10 +1,11 @@
 """The card for reviewers: every trial including failed ones, hashes of data and code, seeds, and the machine."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.budget import duration
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.report.rates import search_space
 from kinfolk.report.figures import facts, section
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount, memory
@@ -27,19 +28,48 @@ COLUMNS = (
 
 def card(comparison: Comparison) -> Html:
     """Return what somebody who doubts the comparison wants to check."""
-    trials = [trial for found in comparison.outcomes.values() for trial in found]
-    failed = sum(not trial.done for trial in trials)
-    known = {
-        "trials": f"{len(trials)}, of which {failed} failed",
-        "seeds": ", ".join(map(str, sorted({trial.seed for trial in trials}))),
+    made = comparison.protocol
+    parts = {
+        "Trials of the verdict": _flat(comparison.outcomes),
+        "Trials at the recipes' own rates": _flat(comparison.as_is),
+        "Trials of the search for rates": _flat(comparison.searched),
     }
-    known |= {name: comparison.facts[name] for name in ("data", "machine", "versions") if name in comparison.facts}
-    return section("For reviewers", facts(known), _trials(trials), key="reviewers")
+    known = {
+        "trials": "; ".join(f"{name.lower()}: {_count(trials)}" for name, trials in parts.items() if trials),
+        "seeds of the verdict": _seeds(made.seeds or sorted({trial.seed for trial in _flat(comparison.outcomes)})),
+        "seeds that selected rates": _seeds(made.tuning_seeds),
+        "rates selected on": made.chosen_on,
+        "judged on": made.judged_on,
+        "looks": _seeds(made.looks),
+    }
+    known |= {name: comparison.facts.get(name, "") for name in ("data", "machine", "versions")}
+    space = search_space(comparison.rates)
+    return section(
+        "For reviewers",
+        facts({name: value for name, value in known.items() if value}),
+        tag("h3", "Search space") if space else None,
+        space,
+        *(_trials(name, trials) for name, trials in parts.items() if trials),
+        key="reviewers",
+    )
 
 
-def _trials(trials: Sequence[Outcome]) -> Html:
+def _flat(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Outcome]:
+    return [trial for found in outcomes.values() for trial in found]
+
+
+def _count(trials: Sequence[Outcome]) -> str:
+    failed = sum(not trial.done for trial in trials)
+    return f"{len(trials)}, of which {failed} failed"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _trials(name: str, trials: Sequence[Outcome]) -> Html:
     rows = [Line(_cells(trial)) for trial in trials]
-    many = tag("summary", f"Every trial ({len(trials)})")
+    many = tag("summary", f"{name} ({len(trials)})")
     return tag("details", many, table(COLUMNS, rows, small=True), open=len(trials) <= 12)
 
 

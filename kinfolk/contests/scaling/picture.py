@@ -38,7 +38,9 @@ def _chart(variable: str, points: Sequence[Measured], law: Law) -> Chart:
         beyond = [(x, r.value) for x, r in curve if x >= last]
         marks += [Line(points=trained, colour=colour, name=name)] if len(trained) > 1 else []
         marks += [Line(points=beyond, colour=colour, name=name, dashed=True)] if len(beyond) > 1 else []
-        marks += [_dot(point, variable, colour, name) for point in own]
+        # the name of a group is beside its largest point
+        named = max(own, key=lambda point: _value(point, variable))
+        marks += [_dot(point, variable, colour, name, name if point is named else "") for point in own]
     return Chart(
         title=f"Loss against {LABELS[variable]}, and the law",
         x=Axis(label=LABELS[variable], scale="log"),
@@ -48,10 +50,10 @@ def _chart(variable: str, points: Sequence[Measured], law: Law) -> Chart:
     )
 
 
-def _dot(point: Measured, variable: str, colour: int, name: str) -> Dot:
+def _dot(point: Measured, variable: str, colour: int, name: str, label: str) -> Dot:
     value = _value(point, variable)
     tip = f"{amount(value, 3)} {variable}\n{name}\nloss {point.loss:.4f}"
-    return Dot(x=value, y=point.loss, colour=colour, name=name, tip=tip)
+    return Dot(x=value, y=point.loss, colour=colour, name=name, tip=tip, label=label)
 
 
 def _value(point: Measured, variable: str) -> float:
