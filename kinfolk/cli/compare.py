@@ -16,6 +16,8 @@ EPILOG = """\
 examples:
   kin compare                                                   the first relatives on Python's own source
   kin compare gpt gpt2 --data my.txt --budget 10m               ten minutes of training for every trial
+  kin compare gpt gpt2 alibi --against gpt2 --max-seeds 9        is anybody better than gpt2? More seeds where open
+  kin compare gpt gpt2 --tune off --match none --seeds 3        as they are: no tuning, no matching
   kin compare vanilla gpt2 --data pairs/ --budget 2M-tokens     the same number of tokens for all
   kin compare gpt2 bert --budget 1e14-flops --match params      the same operations, widths matched to gpt2
   kin compare table.toml --seeds 5 --out runs/mine              contestants of your own
@@ -48,10 +50,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
     add("--solved", type=float, metavar="R", help="with --env: the mean return that counts as solved")
     add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
-    add("--seeds", type=int, default=3, metavar="N", help="trials of every contestant (default: 3)")
+    add("--seeds", type=int, default=5, metavar="N", help="trials of every contestant (default: 5)")
+    add("--max-seeds", type=int, default=0, metavar="M", help="two more seeds at a time for open pairs, up to M")
     add(
-        "--match", default="none", metavar="BY", help="scale widths to the first: params, flops or none (default: none)"
+        "--tune",
+        default="lr",
+        metavar="T",
+        help="lr: find each contestant's learning rate first; off: its recipe's own (default: lr)",
     )
+    add(
+        "--match",
+        default="",
+        metavar="BY",
+        help="scale widths to the first: params (without embedding and output layer), flops, time or none "
+        "(default: params; none with --finetune and --table)",
+    )
+    add("--against", default="", metavar="NAME", help="hold all others against this contestant instead of the best")
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
     add(
         "--set",
@@ -96,7 +110,10 @@ def run(args: argparse.Namespace) -> int:
         data=args.data,
         budget=args.budget,
         seeds=args.seeds,
+        max_seeds=args.max_seeds,
+        tune=args.tune,
         match=args.match,
+        against=args.against,
         size=args.size,
         assignments=(*args.set, *precision_of(args)),
         tokenizer=args.tokenizer,

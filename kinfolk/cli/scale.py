@@ -56,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(
         contestants=(f"{args.relative} {args.rungs or RUNGS} {args.tokens or TOKENS}",),
         assignments=(*args.set, *precision_of(args)),
+        # a law is about sizes as they are
+        tune="off",
+        match="none",
         out=args.out,
         **{name: getattr(args, name) for name in names},
     )

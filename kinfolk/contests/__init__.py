@@ -20,13 +20,14 @@ def compare(
     data: str | Path = "stdlib",
     budget: str = "1m",
     *,
-    seeds: int = 3,
-    match: str = "none",
+    seeds: int = 5,
+    tune: str = "lr",
+    match: str = "",
     size: str = "tiny",
     out: str | Path | None = None,
     **more: Any,
 ) -> "Comparison":
-    """Train every contestant with every seed on the same data at the same budget, and rank them.
+    """Find each contestant's learning rate, train it with every seed at an equal budget, and rank all on held-out data.
 
     `more` are the other fields of `kinfolk.contests.settings.Settings`. Interrupted, the same call goes on.
     """
@@ -38,6 +39,7 @@ def compare(
         data=str(data),
         budget=budget,
         seeds=seeds,
+        tune=tune,
         match=match,
         size=size,
         out=None if out is None else Path(out),

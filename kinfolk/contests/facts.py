@@ -11,28 +11,62 @@ from pathlib import Path
 import psutil
 
 from kinfolk.contests.budget import amount
+from kinfolk.contests.evidence import Protocol
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.plan import SLACK, Plan
+from kinfolk.contests.rates import FACTOR
 from kinfolk.core import machine
 from kinfolk.core.plain import to_plain
 from kinfolk.runs.metadata import Metadata, Versions
 
+MATCHED = {
+    "none": "widths as they are",
+    "params": "matched by parameters, without embedding and output layer",
+    "flops": "matched by operations per token",
+    "time": "matched by measured seconds per step",
+}
 
-def gather(plan: Plan, command: str, outcomes: Sequence[Outcome], paces: Mapping[str, float]) -> dict[str, str]:
-    """Return names and sentences, in the order in which a report shows them."""
+
+def gather(plan: Plan, command: str, protocol: Protocol, trials: str, paces: Mapping[str, float]) -> dict[str, str]:
+    """Return names and sentences, in the order in which a report shows them.
+
+    trials: how many have a result, see `ended`.
+    """
     settings, layout = plan.settings, plan.layout
-    planned = settings.seeds * len(plan.entrants)
     return {
         "command": command,
         "budget": f"{str(plan.budget).replace('-', ' ')} of training for every trial",
-        "match": "widths as they are" if settings.match == "none" else f"matched by {settings.match}",
-        "seeds": f"{settings.seeds} seed{'s' * (settings.seeds > 1)}",
+        "match": MATCHED[settings.matching],
+        "seeds": _seeds(protocol, settings.seeds),
         "made": datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        "trials": ended(outcomes, planned),
+        "trials": trials,
+        **_chances(protocol),
         **_same_for_all(plan),
         "side by side": f"{layout}; the same for all. Only at the very end fewer are left to run beside each other.",
         **_clock(paces),
         **_machine(),
+    }
+
+
+def _seeds(protocol: Protocol, n: int) -> str:
+    most = protocol.looks[-1] if protocol.looks else n
+    more = f", up to {most} where a verdict is open, with the error rate kept over all looks" if most > n else ""
+    return f"{n} seed{'s' * (n > 1)}{more}"
+
+
+def _chances(protocol: Protocol) -> dict[str, str]:
+    """Say how rates were chosen, on what, and what that cost."""
+    if protocol.tune == "off":
+        return {"learning rates": "each recipe's own; nothing was tuned"}
+    whole = sum(cost.flops or cost.tokens for cost in protocol.costs.values())
+    tuning = protocol.costs.get("tuning")
+    share = f"{(tuning.flops or tuning.tokens) / whole:.0%} of all training" if tuning and whole else "not finished"
+    return {
+        "learning rates": f"tuned for each contestant: rates a factor of {FACTOR:g} apart around its own at half of "
+        f"the budget, the best two again at all of it with two further seeds; {tuning.trials if tuning else 0} "
+        f"trials, {share}",
+        "splits": f"rates were chosen on {protocol.chosen_on}; the verdict is on {protocol.judged_on}, with fresh "
+        f"seeds",
     }
 
 

@@ -1,8 +1,9 @@
 """Make contestants comparable: scale a width until parameters (or operations per token) come nearest to a target.
 
-Only widths move: the model's, and the feed-forward's in proportion to it and then a little more; depth, heads and
-everything that a paper is about stay. A width is a multiple of the heads and of 8, the lanes of a vector unit, so a
-match is near and not exact; what remains is said.
+Parameters are counted without the embedding and the output layer, whose size is the vocabulary's and not a paper's
+(Kaplan et al. 2020, section 2.1). Only widths move: the model's, and the feed-forward's in proportion to it and then a
+little more; depth, heads and everything that a paper is about stay. A width is a multiple of the heads and of 8, the
+lanes of a vector unit, so a match is near and not exact; what remains is said.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ from typing import Any
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 
-BY = ("params", "flops", "none")
+BY = ("params", "flops", "time", "none")
 WIDEST = 1 << 16
 
 

@@ -19,16 +19,17 @@ from kinfolk.contests import devices, layout, match
 from kinfolk.contests.budget import Budget
 from kinfolk.contests.comparison import Card
 from kinfolk.contests.contestants import Contestant, gather, gather_rows
+from kinfolk.contests.finetuned import Tuned, gather_tuned
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.reading import Reading, cost_of, read
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
-from kinfolk.contests.tuning import Tuned, gather_tuned
 from kinfolk.core import paths
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.data import Data, open_data
+from kinfolk.data.batches.halves import TEST, halved, judging
 from kinfolk.data.location import located
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
@@ -87,23 +88,39 @@ class Plan:
         seconds = min(10.0, max(1.0, self.budget.amount / 20))
         return self._trial(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
 
-    def trial(self, entrant: Entrant, seed: int, seconds_per_step: float | None = None) -> Trial:
-        """Return one trial of a contestant."""
-        steps = self.steps(entrant, seconds_per_step)
+    def trial(
+        self,
+        entrant: Entrant,
+        seed: int,
+        seconds_per_step: float | None = None,
+        *,
+        lr: float | None = None,
+        share: float = 1.0,
+        held_out: str = "",
+    ) -> Trial:
+        """Return one trial of a contestant: at its own rate or another, with all of the budget or a share of it.
+
+        A share has a schedule of its own that ends. held_out: see `Trial`.
+        """
+        steps = self.steps(entrant, seconds_per_step, share)
         # a validation batch is a forward pass, a third of a step
         affordable = 3 * VALIDATING * steps / max(1, entrant.recipe.training.eval_batches)
         every = math.ceil(steps / min(max(affordable, VALIDATIONS[0]), VALIDATIONS[1]))
         training = entrant.recipe.training.replace(
             steps=steps, eval_every=every, save_every=every, keep_last=1, patience=0
         )
-        clock = SLACK * self.budget.amount if self.budget.unit == "seconds" else 0.0
-        return self._trial(entrant, entrant.recipe.replace(training=training), seed, max_seconds=clock)
+        if lr is not None:
+            training = training.replace(optimiser=training.optimiser.replace(lr=lr))
+        clock = SLACK * share * self.budget.amount if self.budget.unit == "seconds" else 0.0
+        recipe = entrant.recipe.replace(training=training)
+        return self._trial(entrant, recipe, seed, max_seconds=clock, held_out=held_out)
 
-    def steps(self, entrant: Entrant, seconds_per_step: float | None = None) -> int:
-        """Return how many steps of a contestant the budget allows."""
+    def steps(self, entrant: Entrant, seconds_per_step: float | None = None, share: float = 1.0) -> int:
+        """Return how many steps of a contestant a share of the budget allows."""
         flops = entrant.cost.train_flops_per_token
         reading = entrant.reading or self.reading
-        return self.budget.steps(reading.tokens_per_step, flops, seconds_per_step)
+        budget = dataclasses.replace(self.budget, amount=share * self.budget.amount)
+        return budget.steps(reading.tokens_per_step, flops, seconds_per_step)
 
     def _trial(self, entrant: Entrant, recipe: Recipe, seed: int, **fields: Any) -> Trial:
         return Trial(
@@ -149,6 +166,7 @@ class Plan:
             spec=dumps(recipe),
             steps=recipe.training.steps,
             params=entrant.cost.params,
+            core_params=entrant.cost.core_params,
             flops_per_token=entrant.cost.flops_per_token,
             train_flops_per_token=entrant.cost.train_flops_per_token,
             problem=problem,
@@ -164,7 +182,13 @@ def make(settings: Settings) -> Plan:
         contestants, unavailable = gather_rows(settings.table, settings.rows, settings.size, settings.assignments)
     else:
         contestants = gather(settings.contestants, settings.size, settings.assignments)
+    names = [contestant.name for contestant in contestants]
+    if settings.against and settings.against not in names:
+        raise SpecError(f"against: {settings.against!r} is not a contestant{suggest(settings.against, names)}")
     data = open_data(**_arguments(settings))
+    if settings.tune != "off":
+        # a part that cannot be divided is refused before anything runs
+        judging(halved(data), batch_size=1, length=1)
     vocab_size, labelling = data.tokenizer.vocab_size, labelling_of(data)
     asked = {"labelling": labelling, "picture": picture_of(data), "reads": data.kind}
     contestants = [dataclasses.replace(contestant, **asked) for contestant in contestants]  # type: ignore[arg-type]
@@ -235,7 +259,7 @@ def _cost(recipe: Recipe, reading: Reading) -> ModelCost:
 
 def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: int, reading: Reading) -> Entrant:
     """Scale a contestant's width until it is as large, or as costly, as the first."""
-    by, contestant = settings.match, entrant.contestant
+    by, contestant = settings.matching, entrant.contestant
     if by == "none":
         return entrant
     target = _size(first.cost, by)
@@ -267,7 +291,7 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: i
 
 
 def _size(cost: ModelCost, by: str) -> float:
-    return cost.params if by == "params" else cost.flops_per_token
+    return cost.core_params if by == "params" else cost.flops_per_token
 
 
 def _settled(recipe: Recipe, settings: Settings) -> Recipe:
@@ -343,6 +367,13 @@ def _foreign(recipe: Recipe) -> list[str]:
     modules = {type(part).__module__ for part in match.specs_in(recipe)}
     files = {sys.modules[name].__file__ for name in modules if not name.startswith("kinfolk.")}
     return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files if file)
+
+
+def held_out(data: Data) -> tuple[str, str]:
+    """Say what chooses and what judges: two splits, or two halves of one."""
+    if TEST in data.splits:
+        return "valid", "test"
+    return "one half of valid", "the other half of valid (this data has no test split)"
 
 
 def slug(name: str) -> str:

@@ -65,16 +65,17 @@ def one_picture(n_values: int) -> Reading:
 def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
     """Return what a recipe costs per token that is read."""
     flops = kept = 0.0
-    params = 0
+    params = core = 0
     companion = recipe.objective.companion(recipe.model)
     for shape in _shapes(recipe.objective, reading):
-        params = cost(recipe.model, shape.length, shape.source, shape.scored).params
+        whole = cost(recipe.model, shape.length, shape.source, shape.scored)
+        params, core = whole.params, whole.core_params
         for network in (recipe.model,) if companion is None else (recipe.model, companion):
             found = cost(network, shape.length, shape.source, shape.scored)
             flops += found.flops_per_token * shape.positions * recipe.objective.passes
             kept += found.activation_bytes * shape.positions * recipe.objective.passes
     tokens = sum(map(tokens_of, reading.batches))
-    return ModelCost(params, flops / tokens, kept / tokens)
+    return ModelCost(params, flops / tokens, kept / tokens, core)
 
 
 class _Shape(NamedTuple):

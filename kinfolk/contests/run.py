@@ -6,27 +6,26 @@ command finds it again, and one with another contestant or more seeds adds only 
 
 import contextlib
 import signal
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
-from kinfolk.contests import devices, facts, plan, trial
+from kinfolk.contests import facts, plan, rates
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import DONE, KEPT, Outcome
-from kinfolk.contests.plan import Entrant, Plan, slug
+from kinfolk.contests.evidence import Cost, Protocol, RateCurve
+from kinfolk.contests.inference import OPEN
+from kinfolk.contests.measures import higher_is_better
+from kinfolk.contests.outcome import DONE, Outcome
+from kinfolk.contests.plan import Entrant, Plan
+from kinfolk.contests.rates import Order, Search
 from kinfolk.contests.report.files import write
-from kinfolk.contests.schedule import lock, run_all
-from kinfolk.contests.screen import Screen
-from kinfolk.contests.settings import Settings
+from kinfolk.contests.results import group, standings
+from kinfolk.contests.schedule import lock
+from kinfolk.contests.settings import ROUND, Settings
 from kinfolk.contests.trial import Trial
-from kinfolk.core import child
+from kinfolk.contests.trials import CALIBRATIONS, Trials
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import table
-
-TRIALS, CALIBRATIONS = "trials", "calibrations"
 
 
 def run(settings: Settings, command: str = "", console: Console | None = None) -> Comparison:
@@ -35,10 +34,11 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     made = plan.make(settings)
     _say(made, console)
     with lock(settings.folder) as held, _terminable():
-        contest = _Contest(made, command, console, held)
+        contest = _Contest(made, command, Trials(settings, made.layout, console, held))
         try:
             contest.calibrate()
-            contest.train()
+            contest.tune()
+            contest.judge()
         except KeyboardInterrupt:
             write(contest.result())
             raise
@@ -51,17 +51,26 @@ def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcom
     """Measure how long a step of each contestant takes and what memory it needs, and train nobody."""
     made = plan.make(settings)
     with lock(settings.folder) as held, _terminable():
-        return _Contest(made, "", console or Console(stderr=True), held).measure()
+        trials = Trials(settings, made.layout, console or Console(stderr=True), held)
+        return _Contest(made, "", trials).measure()
 
 
 class _Contest:
-    """A comparison in motion."""
+    """A comparison in motion: every step of the protocol asks for trials, and depends on nothing but their outcomes."""
 
-    def __init__(self, made: Plan, command: str, console: Console, held: Sequence[int]) -> None:
-        self.plan, self.command, self.console, self.held = made, command, console, held
+    def __init__(self, made: Plan, command: str, trials: Trials) -> None:
+        self.plan, self.settings, self.command, self.trials = made, made.settings, command, trials
         self.folder = made.settings.folder
         self.paces: dict[str, float] = {}
         self.problems: dict[str, str] = {}
+        self.searched: dict[str, dict[Order, Outcome]] = {entrant.name: {} for entrant in made.entrants}
+        self.rates: dict[str, RateCurve] = {}
+        self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
+
+    @property
+    def tuned(self) -> bool:
+        """Whether rates are searched for, so that what chooses and what judges are kept apart."""
+        return self.settings.tune != "off"
 
     def calibrate(self) -> None:
         """Measure how long a step of each contestant takes, where the budget is a time."""
@@ -78,85 +87,175 @@ class _Contest:
 
     def measure(self) -> dict[str, Outcome]:
         """Run steps of every contestant that are thrown away, and return what they took."""
-        orders = [(entrant, self.plan.calibration(entrant)) for entrant in self.plan.entrants]
-        places = {entrant.name: self._place(CALIBRATIONS, order) for entrant, order in orders}
-        missing = [order for _, order in orders if not _is_done(places[order.name])]
+        orders = {entrant.name: self.plan.calibration(entrant) for entrant in self.plan.entrants}
+        missing = [order for order in orders.values() if not _is_done(self.trials.known(order))]
         if missing:
             # the last round is filled up, so that nobody is measured with fewer neighbours than the others
-            jobs = [self._job(order, places[order.name]) for order in missing]
+            jobs = [self.trials.job(order, self.trials.place(order)) for order in missing]
             short = -len(jobs) % self.plan.layout.jobs
-            for i, order in enumerate([order for _, order in orders][:short]):
-                jobs.append(self._job(order, self.folder / CALIBRATIONS / f"company-{i}"))
-            self._run(jobs, kept=0, what="measuring how long a step takes")
-        return {name: outcome for name, place in places.items() if (outcome := Outcome.read(place)) is not None}
+            for i, order in enumerate(list(orders.values())[:short]):
+                jobs.append(self.trials.job(order, self.folder / CALIBRATIONS / f"company-{i}"))
+            self.trials.start(jobs, kept=0, what="measuring how long a step takes")
+        found = {name: self.trials.known(order) for name, order in orders.items()}
+        return {name: outcome for name, outcome in found.items() if outcome is not None}
 
-    def train(self) -> None:
-        """Run the trials that are missing: seed 0 of everybody first, so that breaking off leaves a balance."""
-        trials = [
-            found
-            for seed in range(self.plan.settings.seeds)
-            for e in self.plan.entrants
-            if (found := self._trial(e, seed))
-        ]
-        missing = [t for t in trials if not _is_kept(self._place(TRIALS, t))]
-        if missing:
-            jobs = [self._job(t, self._place(TRIALS, t)) for t in missing]
-            self._run(jobs, kept=len(trials) - len(missing), what=str(self.plan.layout))
+    def tune(self) -> None:
+        """Search for every contestant's learning rate, all contestants at once, stage by stage."""
+        while self.tuned:
+            searches = self._searches()
+            wanted = [
+                (entrant, order, trial)
+                for entrant, search in searches
+                for order in search.orders(self.searched[entrant.name])
+                if order not in self.searched[entrant.name] and (trial := self._search_trial(entrant, order))
+            ]
+            if not wanted:
+                self.rates = {e.name: search.result(self.searched[e.name]) for e, search in searches}
+                return
+            what = f"learning rates: {len(wanted)} trials"
+            for (entrant, order, _), outcome in zip(
+                wanted, self.trials.run([trial for *_, trial in wanted], what), strict=True
+            ):
+                assert outcome is not None
+                self.searched[entrant.name][order] = outcome
+
+    def judge(self) -> None:
+        """Run the trials that the verdict is on, and more seeds for what is undecided.
+
+        Seed 0 of everybody comes first, so that breaking off leaves a balance.
+        """
+        self.trials.run(self._ordered(self._judged, self._own))
+        for _ in self.settings.looks[1:]:
+            undecided = self._undecided()
+            if not undecided:
+                return
+            for name in undecided:
+                self.n_seeds[name] += ROUND
+            self.trials.run(self._ordered(self._judged), f"{ROUND} more seeds for {', '.join(undecided)}")
 
     def result(self) -> Comparison:
         """Gather what there is."""
-        made, seeds = self.plan, range(self.plan.settings.seeds)
-        cards, outcomes = [], {}
+        made, cards = self.plan, []
+        outcomes, as_is = {}, {}
         for entrant in made.entrants:
-            trials = [found for seed in seeds if (found := self._trial(entrant, seed))]
+            trials = self._judged(entrant)
             cards.append(made.card(entrant, trials[0] if trials else None, self.problems.get(entrant.name, "")))
-            ended = (Outcome.read(self._place(TRIALS, t)) for t in trials)
-            outcomes[entrant.name] = tuple(outcome for outcome in ended if outcome is not None)
+            outcomes[entrant.name] = self._ended(trials)
+            if self.tuned:
+                as_is[entrant.name] = self._ended(self._own(entrant) or trials[: self.settings.seeds])
+        searched = {name: tuple(found.values()) for name, found in self.searched.items() if found}
+        every = [o for found in outcomes.values() for o in found]
+        protocol = self._protocol(every, as_is, searched)
+        planned = sum(self.n_seeds.values())
         return Comparison(
             folder=self.folder,
             title=_title(made),
-            facts=facts.gather(made, self.command, [o for found in outcomes.values() for o in found], self.paces),
+            facts=facts.gather(made, self.command, protocol, facts.ended(every, planned), self.paces),
             cards=tuple(cards),
             outcomes=outcomes,
             table=made.settings.table,
             unavailable=made.unavailable,
+            protocol=protocol,
+            as_is=as_is,
+            searched=searched,
+            rates=self.rates,
         )
 
-    def _trial(self, entrant: Entrant, seed: int) -> Trial | None:
+    def _searches(self) -> list[tuple[Entrant, Search]]:
+        """Return the search of every contestant that can run; the measure is the one it will be judged by."""
+        groups = group({name: tuple(found.values()) for name, found in self.searched.items()})
+        measures = {name: found.measure for found in groups for name in found.names}
+        return [
+            (entrant, Search(entrant.recipe.training.optimiser.lr, measure, higher_is_better(measure)))
+            for entrant in self.plan.entrants
+            if self._trial(entrant, 0) is not None
+            for measure in [measures.get(entrant.name, "")]
+        ]
+
+    def _search_trial(self, entrant: Entrant, order: Order) -> Trial | None:
+        seed = order.seed + self.settings.seed
+        return self._trial(entrant, seed, lr=order.lr, share=order.share, held_out="apart")
+
+    def _judged(self, entrant: Entrant) -> list[Trial]:
+        """Return the trials of a contestant that the verdict is on: none before its rate is known."""
+        if self.tuned and entrant.name not in self.rates:
+            return []
+        chosen = {"lr": self.rates[entrant.name].chosen, "held_out": "judged"} if self.tuned else {}
+        return self._seeds(entrant, self.n_seeds[entrant.name], **chosen)
+
+    def _own(self, entrant: Entrant) -> list[Trial]:
+        """Return the trials at a recipe's own rate, where another was chosen."""
+        curve = self.rates.get(entrant.name)
+        if curve is None or curve.chosen == curve.own:
+            return []
+        return self._seeds(entrant, self.settings.seeds, lr=curve.own, held_out="judged")
+
+    def _seeds(self, entrant: Entrant, n: int, **fields: object) -> list[Trial]:
+        first = self.settings.seed
+        return [found for seed in range(first, first + n) if (found := self._trial(entrant, seed, **fields))]
+
+    def _ordered(self, *kinds: object) -> list[Trial]:
+        """Return trials of all contestants by seed, so that breaking off leaves a balance."""
+        every = [trial for kind in kinds for entrant in self.plan.entrants for trial in kind(entrant)]  # type: ignore[operator]
+        return sorted(every, key=lambda trial: trial.seed)
+
+    def _ended(self, trials: Sequence[Trial]) -> tuple[Outcome, ...]:
+        return tuple(outcome for trial in trials if (outcome := self.trials.known(trial)) is not None)
+
+    def _undecided(self) -> list[str]:
+        """Return the contestants of open pairs: those not told apart from their reference, and the reference."""
+        outcomes = {entrant.name: self._ended(self._judged(entrant)) for entrant in self.plan.entrants}
+        found: list[str] = []
+        for each in group(outcomes):
+            places = standings(each, outcomes, self.settings.against, self.settings.looks)
+            waiting = [place.name for place in places if place.verdict == OPEN and place.difference]
+            references = [place.name for place in places if place.p is None and place.n > 1]
+            found += [*references, *waiting] if waiting else []
+        return [name for name in self.n_seeds if name in found and self.n_seeds[name] < self.settings.looks[-1]]
+
+    def _protocol(
+        self,
+        judged: Sequence[Outcome],
+        as_is: Mapping[str, Sequence[Outcome]],
+        searched: Mapping[str, Sequence[Outcome]],
+    ) -> Protocol:
+        settings, first = self.settings, self.settings.seed
+        own = [o for name, found in as_is.items() for o in found if o.key not in {j.key for j in judged}]
+        parts = {"tuning": [o for found in searched.values() for o in found], "verdict": judged, "as is": own}
+        chosen, on = plan.held_out(self.plan.data) if self.tuned else ("", "valid")
+        return Protocol(
+            tune=settings.tune,
+            match=settings.matching,
+            chosen_on=chosen,
+            judged_on=on,
+            against=settings.against,
+            looks=settings.looks,
+            tuning_seeds=tuple(first + seed for seed in rates.SEEDS) if self.tuned else (),
+            seeds=tuple(range(first, first + max(self.n_seeds.values(), default=0))),
+            costs={name: cost_of(outcomes) for name, outcomes in parts.items() if outcomes},
+        )
+
+    def _trial(self, entrant: Entrant, seed: int, **fields: object) -> Trial | None:
         """Return a trial, or None for a contestant that cannot be run; the reason is kept."""
         if entrant.name in self.problems:
             return None
         if self.plan.budget.unit == "seconds" and entrant.name not in self.paces:
             return None
         try:
-            return self.plan.trial(entrant, seed, self.paces.get(entrant.name))
+            return self.plan.trial(entrant, seed, self.paces.get(entrant.name), **fields)  # type: ignore[arg-type]
         except SpecError as error:
             self.problems[entrant.name] = str(error)
             return None
 
-    def _place(self, kind: str, order: Trial) -> Path:
-        return self.folder / kind / f"{slug(order.name)}-seed{order.seed}-{order.key}"
 
-    def _job(self, order: Trial, folder: Path) -> Job:
-        order.write(folder)
-        steps, seconds = order.recipe["training"]["steps"], self.plan.budget.unit == "seconds"
-        return Job(
-            name=order.name,
-            seed=order.seed,
-            key=order.key,
-            folder=folder,
-            command=[sys.executable, *child.safe_path(), "-m", "kinfolk.contests.trial", str(folder)],
-            threads=order.threads,
-            weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
-            limit=self.plan.settings.limit,
-            progress=lambda: trial.last_step(folder) / steps,
-        )
-
-    def _run(self, jobs: Sequence[Job], kept: int, what: str) -> None:
-        weight = sum(job.weight for job in jobs)
-        with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
-            screen.note(f"{what}{f'; {kept} finished before' if kept else ''}")
-            run_all(jobs, self.plan.layout.jobs, screen, self.held, devices.environments())
+def cost_of(outcomes: Sequence[Outcome]) -> Cost:
+    """Add up what trials used."""
+    return Cost(
+        trials=len(outcomes),
+        tokens=sum(o.tokens for o in outcomes),
+        seconds=sum(o.seconds for o in outcomes),
+        flops=sum(o.flops for o in outcomes),
+    )
 
 
 def _say(made: Plan, console: Console) -> None:
@@ -204,11 +303,5 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, old)
 
 
-def _is_done(folder: Path) -> bool:
-    outcome = Outcome.read(folder)
+def _is_done(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.status == DONE
-
-
-def _is_kept(folder: Path) -> bool:
-    outcome = Outcome.read(folder)
-    return outcome is not None and outcome.status in KEPT

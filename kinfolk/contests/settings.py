@@ -7,9 +7,14 @@ from pathlib import Path
 
 from kinfolk.contests import budget as budgets
 from kinfolk.contests.match import check
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import tables
 from kinfolk.train.finetune import names
+
+TUNE = ("lr", "off")
+LAST_SEED = 10_000
+ROUND = 2
+"""Seeds that are added at a time where a verdict is open."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,8 +26,14 @@ class Settings:
     finetune: runs and downloaded folders to begin with, in the place of contestants; tactics: what is tried on each;
         valid: a file of its own to validate on.
     data: a name, a file or a prepared folder; tokenizer, vocab: for raw files.
-    budget: of every trial: "10m", "2M-tokens", "1e15-flops". seeds: trials of every contestant, 0, 1, …
-    match: "params" or "flops" scales widths to the first contestant's; "none" leaves them.
+    budget: of every trial: "10m", "2M-tokens", "1e15-flops".
+    seeds: trials of every contestant; seed: the first of them. max_seeds: two more at a time for what is undecided, up
+        to this many; 0: none besides `seeds`.
+    tune: "lr" finds each contestant's learning rate first, with other seeds and on another split than the verdict;
+        "off" takes the recipes' own.
+    match: "params" (without embedding and output layer), "flops" or "time" scales widths to the first contestant's;
+        "none" leaves them. "": params; but none for fine-tuning and rows of a table, whose widths are what they are.
+    against: the baseline that all others are held against; "": the best.
     assignments: `path=value`, applied to every recipe.
     jobs, threads: trials side by side and threads of each; None: chosen from the machine and the models.
     nice: politeness of the trials towards other processes. timeout: longest life of a trial, like "2h"; "" for none.
@@ -32,8 +43,12 @@ class Settings:
     contestants: tuple[str, ...] = ()
     data: str = "stdlib"
     budget: str = "1m"
-    seeds: int = 3
-    match: str = "none"
+    seeds: int = 5
+    seed: int = 0
+    max_seeds: int = 0
+    tune: str = "lr"
+    match: str = ""
+    against: str = ""
     size: str = "tiny"
     assignments: tuple[str, ...] = ()
     tokenizer: str = "byte"
@@ -52,7 +67,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        check(self.match)
+        check(self.matching)
+        if self.tune not in TUNE:
+            raise SpecError(f"tune: unknown choice {self.tune!r}{suggest(self.tune, TUNE)}")
+        if not 0 <= self.seed <= LAST_SEED:
+            raise SpecError(
+                f"seed: {self.seed} is not allowed; 0 to {LAST_SEED}, so that no seed both chooses and judges"
+            )
+        if self.max_seeds and self.max_seeds < self.seeds:
+            raise SpecError(f"max_seeds: {self.max_seeds} is fewer than the {self.seeds} seeds to begin with")
         if self.table and self.contestants:
             raise SpecError(f"table {self.table!r} has contestants of its own, found {', '.join(self.contestants)}")
         if self.rows and not self.table:
@@ -71,10 +94,20 @@ class Settings:
     def _check_tuning(self) -> None:
         if (self.tactics or self.valid) and not self.finetune:
             raise SpecError("tactics and a file to validate on are for --finetune RUN|FOLDER")
-        if self.finetune and (self.contestants or self.table or self.match != "none"):
+        if self.finetune and (self.contestants or self.table or self.matching != "none"):
             raise SpecError("--finetune has contestants of its own, whose widths are what they are")
         for tactic in self.tactics:
             names.read(tactic)
+
+    @property
+    def matching(self) -> str:
+        """How widths are matched."""
+        return self.match or ("none" if self.finetune or self.table else "params")
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """The numbers of seeds at which a verdict may be taken."""
+        return tuple(range(self.seeds, max(self.max_seeds, self.seeds) + 1, ROUND))
 
     @property
     def allowance(self) -> budgets.Budget:
@@ -99,9 +132,12 @@ class Settings:
         asked = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
         # a comparison without a table, or without fine-tuning, is called what it was before there were any
         asked = {name: value for name, value in asked.items() if value or name not in _LATER}
+        asked |= {"match": self.matching}
+        if self.tune == "off":
+            del asked["tune"]
         digest = hashlib.blake2b(json.dumps(asked, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{digest}"
 
 
 _LATER = ("table", "rows", "finetune", "tactics", "valid")
-_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds")
+_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against")

@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kinfolk.contests import devices
 from kinfolk.contests.measures import of_tokens
@@ -40,6 +40,8 @@ class Trial:
     flops_per_token: of training, to count what was used.
     max_seconds: the clock that stops a run whose steps take longer than was measured; 0: none.
     begins: of fine-tuning, the source of the first weights and the tactic; empty: they are drawn.
+    held_out: "" validates on the valid split, which is also what judges; "apart" validates on what does not judge
+        (`kinfolk.data.batches.halves`); "judged" also scores the last weights on what does.
     calibrate: only measure how long a step takes, for `max_seconds` or so.
     """
 
@@ -54,6 +56,7 @@ class Trial:
     max_seconds: float = 0.0
     calibrate: bool = False
     begins: dict[str, Any] = dataclasses.field(default_factory=dict)
+    held_out: Literal["", "apart", "judged"] = ""
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -65,8 +68,9 @@ class Trial:
             del what[name]
         # nor is where a source lies, whose weights have a hash
         what["begins"].pop("source", None)
-        if not what["begins"]:
-            del what["begins"]
+        for name in ("begins", "held_out"):
+            if not what[name]:
+                del what[name]
         text = json.dumps(what, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -93,7 +97,10 @@ def run(trial: Trial, folder: Path) -> Outcome | None:
         known = _with_result(known, result, folder / RUN, trial)
         if result.status == "interrupted":
             return None
-        return _judged(known, data.tokenizer.vocab_size).replace(special=_special(data, folder / RUN))
+        known = _judged(known, data.tokenizer.vocab_size)
+        if trial.held_out == "judged" and known.done:
+            known = known.replace(test=_scores(data, folder / RUN))
+        return known.replace(special=_special(data, folder / RUN))
     except TrainingError as error:
         known = _with_curve(known, folder / RUN, trial)
         status = DIVERGED if _not_finite(error) else CRASHED
@@ -160,11 +167,22 @@ def main(folder: Path) -> int:
 
 def _open(trial: Trial) -> "Data":
     from kinfolk.data import open_data
+    from kinfolk.data.batches.halves import halved
 
     data = open_data(**trial.data)
     if data.fingerprint != trial.fingerprint:
         raise DataError(f"{data.name}: is not the data it was when the comparison was planned")
-    return data
+    return halved(data) if trial.held_out else data
+
+
+def _scores(data: "Data", out: Path) -> dict[str, float]:
+    """Score the last weights on the split that judges."""
+    from kinfolk.train.evaluate import require_finite
+    from kinfolk.train.testing import final_scores
+
+    scores = final_scores(out, data)
+    require_finite(scores, str(out))
+    return scores
 
 
 def _train(trial: Trial, data: "Data", out: Path) -> "Result":

@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ModelCost:
-    """What a model costs at one length. FLOPs count a multiplication and an addition as two."""
+    """What a model costs at one length. FLOPs count a multiplication and an addition as two.
+
+    core_params: parameters without the embedding and the output layer.
+    """
 
     params: int
     flops_per_token: float  # forward pass
     activation_bytes: float  # kept for the backward pass, per token of the batch, in float32
+    core_params: int = 0
 
     @property
     def train_flops_per_token(self) -> float:
@@ -31,7 +35,7 @@ def cost(model: "Model", length: int, source_length: int | None = None, scored: 
     """
     dims = model.dims
     n_source = length if source_length is None else source_length
-    total = model.embedding.cost(dims)
+    total = embedding = model.embedding.cost(dims)
     if model.decoder is None:
         assert model.encoder is not None
         n = model.embedding.places(length)
@@ -45,4 +49,5 @@ def cost(model: "Model", length: int, source_length: int | None = None, scored: 
             total += inside.scaled(n / length) + model.embedding.cost(dims).again().scaled(n_source / length)
     head = model.head.cost(dataclasses.replace(model.head_dims, d_table=model.embedding.d_table(dims)))
     total += Cost(head.params, head.flops * scored, head.kept * scored)
-    return ModelCost(total.params, total.flops, 4.0 * total.kept)
+    core = total.params - embedding.params - head.params
+    return ModelCost(total.params, total.flops, 4.0 * total.kept, core)

@@ -15,6 +15,7 @@ from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingE
 from kinfolk.core.plain import dumps, load
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches, Data
+from kinfolk.data.batches.halves import validation
 from kinfolk.data.batches.order import VERSION as ORDER
 from kinfolk.data.location import located
 from kinfolk.family.building import build
@@ -232,7 +233,7 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, or
         learner=learner,
         training=training,
         batches=Batches(split=data.split("train"), seed=seed, **reading | sorting),
-        valid=Batches(split=valid, shuffle=False, by_length=training.eval_batches, **reading),
+        valid=validation(data, by_length=training.eval_batches, **reading),
         split=valid,
         seed=seed,
     )

@@ -47,7 +47,24 @@ NUMBERS = "size = 'tiny'\nd_model = 16\nn_layers = 1\nn_heads = 2\nd_ff = 32\n"
 SOUND = f"[contestants.little]\nrelative = 'gpt2'\n{NUMBERS}[contestants.pair]\nrelative = 'vanilla'\n{NUMBERS}"
 WILD = f"[contestants.wild]\nrelative = 'gpt2'\n{NUMBERS}'training.optimiser.lr' = 1e30\n'training.clip' = 0.0\n"
 FRAGILE = f"[contestants.'<i>fragile</i>']\nrelative = 'fragile'\n{NUMBERS}"
-ASKED = ["--data", "copy", "--budget", "30k-tokens", "--seeds", "2", "--jobs", "2", "--threads", "1", "--nice", "0"]
+ASKED = [
+    "--tune",
+    "off",
+    "--match",
+    "none",
+    "--data",
+    "copy",
+    "--budget",
+    "30k-tokens",
+    "--seeds",
+    "2",
+    "--jobs",
+    "2",
+    "--threads",
+    "1",
+    "--nice",
+    "0",
+]
 
 
 def kin(*words: str) -> subprocess.Popen[str]:
@@ -197,12 +214,16 @@ def test_what_is_finished_is_not_run_again(
 
     monkeypatch.setattr(schedule, "Child", refuse)
     # a smaller question, with the same answers
-    again = kf.compare([place / "sound.toml"], "copy", "30k-tokens", seeds=2, out=place / "out")
+    again = kf.compare(
+        [place / "sound.toml"], "copy", "30k-tokens", seeds=2, tune="off", match="none", out=place / "out"
+    )
     assert [o.status for trials in again.outcomes.values() for o in trials] == [DONE] * 4
     assert {row.name: row.final for row in again.rows} == {
         row["name"]: row["final"] for row in result["rows"] if row["final"] is not None
     }
-    fewer = kf.compare([place / "sound.toml"], "copy", "30k-tokens", seeds=1, out=place / "out")
+    fewer = kf.compare(
+        [place / "sound.toml"], "copy", "30k-tokens", seeds=1, tune="off", match="none", out=place / "out"
+    )
     assert all(row.spread is None for row in fewer.rows)
 
 
@@ -210,7 +231,18 @@ def test_what_is_finished_is_not_run_again(
 @pytest.mark.long
 def test_a_budget_in_seconds_is_measured_first(place: Path) -> None:
     (place / "one.toml").write_text(SOUND.partition("[contestants.pair]")[0])
-    made = kf.compare([place / "one.toml"], "copy", "1s", seeds=1, jobs=1, threads=1, nice=0, out=place / "timed")
+    made = kf.compare(
+        [place / "one.toml"],
+        "copy",
+        "1s",
+        seeds=1,
+        tune="off",
+        match="none",
+        jobs=1,
+        threads=1,
+        nice=0,
+        out=place / "timed",
+    )
     (ended,) = made.outcomes["little"]
     (folder,) = (place / "timed" / "calibrations").glob("little-*")
     measured = Outcome.read(folder)

@@ -27,6 +27,7 @@ from kinfolk.train.step import tokens_of
 
 def planned(folder: Path, **asked: Any) -> plan.Plan:
     known = {"data": "copy", "budget": "10k-tokens", "seeds": 2, "contestants": ("gpt2", "vanilla"), "out": folder}
+    known |= {"tune": "off", "match": "none"}
     return plan.make(Settings(**(known | asked)))
 
 
@@ -106,7 +107,7 @@ def test_seconds_become_steps_by_a_measured_pace(tmp_path: Path) -> None:
 def test_widths_are_matched_to_the_first(tmp_path: Path, by: str) -> None:
     made = planned(tmp_path, match=by, contestants=("vanilla", "gpt2", "bert"))
     first, *others = made.entrants
-    size = {"params": lambda e: e.cost.params, "flops": lambda e: e.cost.flops_per_token}[by]
+    size = {"params": lambda e: e.cost.core_params, "flops": lambda e: e.cost.flops_per_token}[by]
     assert first.matched == ""
     for entrant in others:
         assert abs(size(entrant) / size(first) - 1) < 0.02

@@ -179,7 +179,7 @@ def test_refusals(asked: dict[str, str], message: str) -> None:
 def test_two_rows_run_to_their_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["d_model=16", "n_heads=2", "d_ff=32", "n_layers=1", "training.eval_batches=1", "training.length=64"]
     sets = [word for each in small for word in ("--set", each)]
-    asked = ["--budget", "3k-tokens", "--seeds", "1", "--jobs", "2", "--threads", "1", "--nice", "0"]
+    asked = ["--budget", "3k-tokens", "--seeds", "1", "--tune", "off", "--jobs", "2", "--threads", "1", "--nice", "0"]
     out = ["--out", str(tmp_path / "run"), "--data", "copy", "--set", "training.batch_size=8"]
     assert main(["compare", "--table", "narang", "--rows", "geglu,funnel,8-layers", *asked, *out, *sets]) == 0
     said = capsys.readouterr().out

@@ -1,7 +1,10 @@
 """What is run, in which order, and what is kept, with processes that are only pretended."""
 
 import io
+import json
+import math
 import os
+import random
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from kinfolk.contests import plan, run
+from kinfolk.contests import plan, rates, run, trials
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, Outcome, Point
 from kinfolk.contests.settings import Settings
+from kinfolk.core.errors import SpecError
 from kinfolk.models.cost import ModelCost
 
 Pretend = Callable[[Job], Outcome | None]
@@ -48,12 +52,20 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(run, "run_all", made)
+    monkeypatch.setattr(trials, "run_all", made)
     return made
 
 
 def compare(folder: Path, **asked: Any) -> run.Comparison:
-    known = {"contestants": ("gpt", "gpt2", "bert"), "data": "copy", "budget": "10k-tokens", "seeds": 2, "jobs": 2}
+    known = {
+        "contestants": ("gpt", "gpt2", "bert"),
+        "data": "copy",
+        "budget": "10k-tokens",
+        "seeds": 2,
+        "jobs": 2,
+        "tune": "off",
+        "match": "none",
+    }
     settings = Settings(**(known | asked), out=folder)
     return run.run(settings, "kin compare", Console(file=io.StringIO()))
 
@@ -163,3 +175,116 @@ def test_jobs_say_how_to_run_them(machine: Machine, tmp_path: Path) -> None:
     steps = compare(tmp_path, threads=3, timeout="1m", contestants=("gpt",), seeds=1).cards[0].steps
     (job.folder / "run" / "metrics.jsonl").write_text('{"step": 3}\n{"step": 4}\n{"ste')
     assert job.progress() == pytest.approx(4 / steps)
+
+
+def loss_of(job: Job) -> float:
+    """A bowl around each contestant's best rate, a block effect of the seed, and a little noise."""
+    trial = json.loads((job.folder / "trial.json").read_text())
+    lr = trial["recipe"]["training"]["optimiser"]["lr"]
+    best = {"gpt": 1e-3, "gpt2": 9e-3, "alibi": 1e-3}[job.name]
+    noise = random.Random(f"{job.name} {job.seed} {lr}").gauss(0, 0.002)
+    steps = trial["recipe"]["training"]["steps"]
+    return 2 + math.log(lr / best, 3) ** 2 / 10 + 0.1 * math.cos(job.seed) + noise + 5 / steps
+
+
+def scored(job: Job) -> Outcome:
+    """A trial that learns: worse on what judges by a constant, and only where it judges."""
+    loss, judged = loss_of(job), json.loads((job.folder / "trial.json").read_text())["held_out"] == "judged"
+    curve = tuple(
+        Point(step=s, tokens=10 * s, seconds=0.1 * s, flops=1e3 * s, valid={"next-token": loss + 1 / s}) for s in (1, 5)
+    )
+    return Outcome(
+        name=job.name,
+        seed=job.seed,
+        key=job.key,
+        status=DONE,
+        steps=5,
+        planned_steps=5,
+        tokens=50,
+        seconds=0.5,
+        flops=5e3,
+        tokens_per_second=100.0,
+        curve=curve,
+        test={"next-token": loss + 0.5} if judged else {},
+    )
+
+
+TUNED = {"contestants": ("gpt", "gpt2", "alibi"), "data": "stdlib:megabytes=1", "tune": "lr", "seeds": 5}
+
+
+def test_rates_are_tuned_on_other_seeds_and_another_split_than_the_verdict(machine: Machine, tmp_path: Path) -> None:
+    machine.how = scored
+    result = compare(tmp_path, **TUNED)
+    orders = [json.loads((job.folder / "trial.json").read_text()) for jobs in machine.rounds for job in jobs]
+    seeds = {kind: {o["seed"] for o in orders if o["held_out"] == kind} for kind in ("apart", "judged")}
+    assert seeds == {"apart": set(rates.SEEDS), "judged": set(range(5))}
+    assert {name: curve.chosen for name, curve in result.rates.items()} == {"gpt": 1e-3, "gpt2": 9e-3, "alibi": 1e-3}
+    rows = {row.name: row for row in result.rows}
+    # the verdict is on the test scores; what is as is has the recipe's own rate
+    assert rows["gpt2"].final == pytest.approx(loss_at("gpt2", result), abs=0.1)
+    assert (rows["gpt2"].as_is or 0) > (rows["gpt2"].final or 0) + 0.3
+    assert rows["gpt"].as_is == rows["gpt"].final
+    assert (rows["gpt"].final_low or 0) < (rows["gpt"].final or 0) < (rows["gpt"].final_high or 9)
+    protocol = result.protocol
+    assert (protocol.judged_on, protocol.chosen_on) == (
+        "the other half of valid (this data has no test split)",
+        "one half of valid",
+    )
+    n_tuning = sum(o["held_out"] == "apart" for o in orders)
+    assert protocol.costs["tuning"].trials == n_tuning
+    assert protocol.costs["verdict"].trials == 15
+    assert protocol.costs["as is"].trials == 5
+    plain = json.loads((tmp_path / "results.json").read_text())
+    assert len(plain["searched"]) == n_tuning
+    assert f"{n_tuning} trials" in plain["facts"]["learning rates"]
+
+
+def loss_at(name: str, result: run.Comparison) -> float:
+    return 2.5 + 5 / next(card.steps for card in result.cards if card.name == name)
+
+
+def timeless(folder: Path) -> Any:
+    plain = json.loads((folder / "results.json").read_text())
+    del plain["facts"]["made"]
+    return plain
+
+
+@pytest.mark.parametrize("stop", [0, 3, 7, 15, 16, 20, 30, 44, 50, 58])
+def test_stopped_at_any_trial_the_report_is_the_same(machine: Machine, tmp_path: Path, stop: int) -> None:
+    """In tuning, in the finals, in the verdict, in a round of more seeds: bit for bit but for the date."""
+    asked = TUNED | {"max_seeds": 9}
+    machine.how = scored
+    compare(tmp_path / "whole", **asked)
+    left = iter(range(stop))
+    machine.how = lambda job: scored(job) if next(left, None) is not None else None
+    try:
+        compare(tmp_path / "stopped", **asked)
+    except KeyboardInterrupt:
+        assert (tmp_path / "stopped" / "report.html").exists()
+    machine.how = scored
+    compare(tmp_path / "stopped", **asked)
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+
+
+def test_more_seeds_go_to_what_is_undecided(machine: Machine, tmp_path: Path) -> None:
+    gaps = {"gpt": 0.0, "gpt2": 0.5, "alibi": 0.0}
+    machine.how = lambda job: scored(job).replace(
+        test={"next-token": 2 + gaps[job.name] + random.Random(f"{job.name}{job.seed}").gauss(0, 0.01)}
+    )
+    result = compare(tmp_path, **TUNED, max_seeds=9)
+    rows = {row.name: row for row in result.rows}
+    assert {name: row.seeds for name, row in rows.items()} == {"gpt": 9, "alibi": 9, "gpt2": 5}
+    assert rows["gpt2"].mark == "*"
+    assert result.protocol.looks == (5, 7, 9)
+    assert {rows["gpt"].mark, rows["alibi"].mark} == {"", "≈"}
+    assert {limit.measure for limit in result.limits} == {"next-token"}
+
+
+def test_everybody_is_held_against_a_baseline(machine: Machine, tmp_path: Path) -> None:
+    machine.how = lambda job: scored(job).replace(
+        test={"next-token": {"gpt": 2.0, "gpt2": 3.0, "alibi": 1.0}[job.name] + 0.001 * math.sin(7 * job.seed)}
+    )
+    result = compare(tmp_path, **TUNED, against="gpt")
+    assert {row.name: row.mark for row in result.rows} == {"alibi": "+", "gpt": "", "gpt2": "*"}
+    with pytest.raises(SpecError, match="against: 'gtp' is not a contestant"):
+        compare(tmp_path, **TUNED, against="gtp")

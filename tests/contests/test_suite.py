@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from kinfolk.cli.main import main
-from kinfolk.contests import arena, run, suite_table
+from kinfolk.contests import arena, suite_table, trials
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DONE, Outcome, Point
 from kinfolk.contests.settings import Settings
@@ -54,13 +54,14 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(run, "run_all", made)
+    monkeypatch.setattr(trials, "run_all", made)
     monkeypatch.setitem(arena.ARENAS, "tiny", TINY)
     return made
 
 
 def ran(folder: Path, **asked: Any) -> SuiteResult:
     known: dict[str, Any] = {"contestants": ("bert", "linear"), "budget": "10k-tokens", "seeds": 2, "jobs": 2}
+    known |= {"tune": "off", "match": "none"}
     settings = Settings(**(known | asked), out=folder)
     return run_suite("tiny", settings, "kin compare --suite tiny", Console(file=io.StringIO()))
 
@@ -177,6 +178,8 @@ def test_the_command(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFix
         "10k-tokens",
         "--seeds",
         "1",
+        "--tune",
+        "off",
         "--out",
         str(tmp_path),
     ]

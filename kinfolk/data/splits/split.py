@@ -89,13 +89,17 @@ class Parsed(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """A dataset: its splits, its tokenizer, and the hash that names its content."""
+    """A dataset: its splits, its tokenizer, and the hash that names its content.
+
+    halved: validate on one half of the valid split; the other judges, see `kinfolk.data.batches.halves`.
+    """
 
     name: str
     kind: str
     tokenizer: Tokenizer
     fingerprint: str
     splits: dict[str, Split]
+    halved: bool = False
 
     def split(self, name: str) -> Split:
         """Return "train" or "valid"."""

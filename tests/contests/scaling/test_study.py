@@ -10,7 +10,7 @@ from rich.console import Console
 
 import kinfolk as kf
 from kinfolk.cli import main
-from kinfolk.contests import run as comparing
+from kinfolk.contests import trials
 from kinfolk.contests.outcome import DONE, Outcome, Point
 from kinfolk.contests.scaling.ladder import Rung, amounts, body_params, rungs
 from kinfolk.contests.scaling.study import Asked, study
@@ -59,12 +59,14 @@ def pretended(monkeypatch):
                 name=job.name, seed=job.seed, key=job.key, status=DONE, steps=1, tokens=tokens, curve=(point,)
             ).write(job.folder)
 
-    monkeypatch.setattr(comparing, "run_all", run_all)
+    monkeypatch.setattr(trials, "run_all", run_all)
     return seen
 
 
 def asked(folder, **changes):
-    settings = Settings(data="stdlib:megabytes=1", seeds=2, out=folder, cache=folder / "cache", **changes)
+    settings = Settings(
+        data="stdlib:megabytes=1", seeds=2, tune="off", match="none", out=folder, cache=folder / "cache", **changes
+    )
     return Asked(
         relative="gpt2", rungs=tuple(rungs("1x32,2x48,2x64,4x96")), tokens=(100e3, 200e3, 400e3), settings=settings
     )

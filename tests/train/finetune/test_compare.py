@@ -12,7 +12,15 @@ from tests.train.finetune.conftest import make_run
 
 
 def settings(files, sources, tactics, out, **more):
-    known = {"data": str(files[0]), "valid": str(files[1]), "budget": "2k-tokens", "seeds": 1, "out": out, "jobs": 1}
+    known = {
+        "data": str(files[0]),
+        "valid": str(files[1]),
+        "budget": "2k-tokens",
+        "seeds": 1,
+        "out": out,
+        "jobs": 1,
+        "tune": "off",
+    }
     return Settings(finetune=tuple(map(str, sources)), tactics=tuple(tactics), **(known | more))
 
 
@@ -43,7 +51,19 @@ def test_what_does_not_go_together_is_refused(files, run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_tactics_are_ranked_by_the_metric(run, files, tmp_path, capsys):
-    given = ["--data", str(files[0]), "--valid", str(files[1]), "--budget", "4k-tokens", "--seeds", "1", "--json"]
+    given = [
+        "--data",
+        str(files[0]),
+        "--valid",
+        str(files[1]),
+        "--budget",
+        "4k-tokens",
+        "--seeds",
+        "1",
+        "--tune",
+        "off",
+        "--json",
+    ]
     code = main(
         ["compare", "--finetune", str(run), "--tactics", "plain,frozen", *given, "--out", str(tmp_path / "out")]
     )

@@ -1,0 +1,149 @@
+"""Search for a contestant's learning rate: a ladder at half of the budget, then the best two at all of it.
+
+Rates are a factor of 3 apart around the recipe's. Each is tried with a schedule of its own that ends: rankings flip
+while a rate decays, so nothing is cut inside a schedule (Wen et al. 2025, arXiv:2509.02046). A best rate at an edge
+extends the ladder. The best two are trained at the full budget with two further seeds, and the smaller one wins unless
+the larger is better by more than one standard error of the paired difference (the one-standard-error rule of Breiman
+et al. 1984, section 3.4.3). Seeds of the search never judge.
+
+A search is a pure function of what its trials came to: asked again after an interruption, it orders the same trials.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried
+from kinfolk.contests.outcome import Outcome
+
+FACTOR = 3.0
+LADDER = (-2, -1, 0, 1, 2)
+"""Exponents of the factor with which a search begins."""
+
+EXTENSIONS = 3
+"""Rates that a ladder may be extended by, on both sides together."""
+
+SEEDS = (1_000_000, 1_000_001, 1_000_002)
+"""Of the ladder, and of the two trials of each finalist: none of them judges."""
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Order:
+    """One trial of a search: a rate, a share of the budget, a seed."""
+
+    lr: float
+    share: float
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The search of one contestant. `own` is its recipe's rate, `higher` whether a higher score is better."""
+
+    own: float
+    measure: str
+    higher: bool = False
+
+    def rate(self, exponent: int) -> float:
+        """Return a rate of the ladder; the recipe's own is exact, the others have six digits."""
+        return self.own if exponent == 0 else float(f"{self.own * FACTOR**exponent:.6g}")
+
+    def orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+        """Return the trials that are needed next, some of which may have ended; none when the search is over.
+
+        All orders of a stage are returned until every one of them has an outcome.
+        """
+        first = self._ladder_orders(self._exponents(outcomes))
+        if any(order not in outcomes for order in first):
+            return first
+        final = self._final_orders(outcomes)
+        return final if any(order not in outcomes for order in final) else []
+
+    def result(self, outcomes: Mapping[Order, Outcome]) -> RateCurve:
+        """Return the choice, and everything that was tried."""
+        exponents = self._exponents(outcomes)
+        chosen = self._choice(outcomes)
+        tried: dict[tuple[float, float], dict[str, float | None]] = {}
+        for order in sorted(outcomes):
+            tried.setdefault((order.lr, order.share), {})[str(order.seed)] = self._score(outcomes.get(order))
+        edge = ""
+        if any(score is not None for losses in tried.values() for score in losses.values()):
+            edge = {self.rate(exponents[0]): "lowest", self.rate(exponents[-1]): "highest"}.get(chosen, "")
+        return RateCurve(
+            measure=self.measure,
+            own=self.own,
+            chosen=chosen,
+            tried=tuple(RateTried(lr=lr, share=share, losses=losses) for (lr, share), losses in tried.items()),
+            edge=edge,
+            trials=len(outcomes),
+            tokens=sum(o.tokens for o in outcomes.values()),
+            seconds=sum(o.seconds for o in outcomes.values()),
+            flops=sum(o.flops for o in outcomes.values()),
+        )
+
+    def _exponents(self, outcomes: Mapping[Order, Outcome]) -> list[int]:
+        """Return the ladder, extended for as long as its best rate is at an edge and there is an outcome to tell."""
+        exponents = list(LADDER)
+        while len(exponents) < len(LADDER) + EXTENSIONS:
+            if any(order not in outcomes for order in self._ladder_orders(exponents)):
+                break
+            worth = self._worth(exponents, outcomes)
+            best = min(exponents, key=lambda e: (worth[e], e))
+            if best == exponents[0] or worth[best] == math.inf:
+                # where nothing ended with a score, smaller rates are what may
+                exponents.insert(0, exponents[0] - 1)
+            elif best == exponents[-1]:
+                exponents.append(exponents[-1] + 1)
+            else:
+                break
+        return exponents
+
+    def _ladder_orders(self, exponents: Sequence[int]) -> list[Order]:
+        return [Order(self.rate(e), HALF, SEEDS[0]) for e in exponents]
+
+    def _worth(self, exponents: Sequence[int], outcomes: Mapping[Order, Outcome]) -> dict[int, float]:
+        """Return what each rate of the ladder is worth, less is better; a trial that failed is worth nothing."""
+        scores = {e: self._score(outcomes.get(Order(self.rate(e), HALF, SEEDS[0]))) for e in exponents}
+        sign = -1 if self.higher else 1
+        return {e: math.inf if score is None else sign * score for e, score in scores.items()}
+
+    def _finalists(self, outcomes: Mapping[Order, Outcome]) -> list[float]:
+        """Return the best two rates of the ladder, the smaller first; fewer where fewer have a score."""
+        exponents = self._exponents(outcomes)
+        worth = self._worth(exponents, outcomes)
+        best = sorted((e for e in exponents if worth[e] < math.inf), key=lambda e: (worth[e], e))[:2]
+        return [self.rate(e) for e in sorted(best)]
+
+    def _final_orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+        finalists = self._finalists(outcomes)
+        # one alone needs no final
+        return [Order(lr, FULL, seed) for seed in SEEDS[1:] for lr in finalists] if len(finalists) > 1 else []
+
+    def _choice(self, outcomes: Mapping[Order, Outcome]) -> float:
+        """Return the rate the verdict is on; the recipe's own where none has a score."""
+        finalists = self._finalists(outcomes)
+        if len(finalists) < 2:
+            return finalists[0] if finalists else self.own
+        smaller, larger = finalists
+        pairs = [
+            (
+                self._score(outcomes.get(Order(smaller, FULL, seed))),
+                self._score(outcomes.get(Order(larger, FULL, seed))),
+            )
+            for seed in SEEDS[1:]
+        ]
+        if any(b is None for _, b in pairs):
+            return smaller
+        if any(a is None for a, _ in pairs):
+            return larger
+        sign = -1 if self.higher else 1
+        gaps = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
+        mean = sum(gaps) / len(gaps)
+        # of two numbers the standard error of the mean is half of their distance
+        return larger if mean > abs(gaps[0] - gaps[1]) / 2 else smaller
+
+    def _score(self, outcome: Outcome | None) -> float | None:
+        """Return the score on the validation split; None for a trial that has none."""
+        if outcome is None or not outcome.done:
+            return None
+        return outcome.curve[-1].valid.get(self.measure)
