@@ -7,12 +7,12 @@ import torch
 from kinfolk.core.errors import CheckpointError
 from kinfolk.data import Data
 from kinfolk.data.batches.halves import judging
-from kinfolk.train import folder
-from kinfolk.train.checkpoint import Checkpoints
+from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.run import Run
 from kinfolk.train.job import Job
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import Choice
-from kinfolk.train.run import load_learner, reading_of
+from kinfolk.train.run import reading_of
 from kinfolk.train.scoring import score
 
 TIMES = 2
@@ -24,7 +24,8 @@ def final_scores(out: Path, data: Data) -> dict[str, float]:
 
     In the precision of the run, over at most twice as many batches as a validation has, the same for all contestants.
     """
-    recipe, learner = load_learner(out)
+    run = Run.open(out)
+    recipe, learner = run.recipe, run.learner()
     saved = Checkpoints(out / "checkpoints").newest()
     if saved is None:
         raise CheckpointError(f"{out}: no checkpoint of the last step is left to be judged")
@@ -35,7 +36,7 @@ def final_scores(out: Path, data: Data) -> dict[str, float]:
                 x.copy_(last[name])
     n = TIMES * recipe.training.eval_batches
     held = judging(data, by_length=n, **reading_of(recipe.training))
-    team, choice = Team(), Choice.noted(folder.read(out)) or Choice()
+    team, choice = Team(), Choice.recorded(run.metadata) or Choice()
     job = Job(
         name=recipe.name,
         learner=learner,

@@ -184,3 +184,40 @@ def test_progress_of_nothing_and_of_half_a_line(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 7}\n{"st')
     assert trial.last_step(tmp_path) == 7
+
+
+def test_the_last_weights_are_judged_on_what_did_not_validate(order: Trial, tmp_path: Path) -> None:
+    judged = dataclasses.replace(order, held_out="judged")
+    apart = dataclasses.replace(order, held_out="apart")
+    assert len({order.key, judged.key, apart.key}) == 3
+    first = trial.run(judged, tmp_path / "judged")
+    second = trial.run(apart, tmp_path / "apart")
+    whole = trial.run(order, tmp_path / "whole")
+    assert first is not None
+    assert second is not None
+    assert whole is not None
+    # the same training, validated on the same half; only one of them was judged
+    assert [p.valid for p in first.curve] == [p.valid for p in second.curve]
+    assert set(first.test) == set(first.curve[-1].valid)
+    assert first.test != first.curve[-1].valid
+    assert first.scores == first.test
+    assert second.test == {}
+    assert second.scores == second.curve[-1].valid
+    # the halves together are the whole: here four batches validate, two of each half
+    assert whole.curve[-1].valid != first.curve[-1].valid
+    # stopped after training and before it was judged, it is judged when it goes on
+    again = trial.run(judged, tmp_path / "judged")
+    assert again is not None
+    assert again.test == first.test
+
+
+def test_worse_weights_at_the_end_are_what_is_judged(order: Trial, tmp_path: Path) -> None:
+    """The best checkpoint is not what a schedule ends with: with a rate far too high the last weights are worse."""
+    fast = {"optimiser": order.recipe["training"]["optimiser"] | {"lr": 1.0}, "schedule": {"kind": "constant"}}
+    wild = changed(order, **fast, clip=0.0, steps=6)
+    outcome = trial.run(dataclasses.replace(wild, held_out="judged"), tmp_path)
+    assert outcome is not None
+    name = next(iter(outcome.test))
+    losses = [point.valid[name] for point in outcome.curve]
+    assert min(losses) < losses[-1]
+    assert abs(outcome.test[name] - losses[-1]) < abs(outcome.test[name] - min(losses))
