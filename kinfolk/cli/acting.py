@@ -110,29 +110,46 @@ def _for(name: str, names: list[str], args: argparse.Namespace) -> argparse.Name
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Train several relatives in one environment, seed by seed, and print who solved it."""
+    """Compare several relatives in one environment, and print who solved it."""
     import dataclasses
+    import shlex
 
     from kinfolk.contests.acting import open_world
-    from kinfolk.contests.acting.study import DMLAB, fitted, study, summary, table
-    from kinfolk.contests.budget import parse
+    from kinfolk.contests.acting.study import CURVES, DMLAB, Study, fitted, summary, table
+    from kinfolk.contests.acting.study import run as carry_out
+    from kinfolk.contests.settings import Settings
+    from kinfolk.contests.table import show
+    from kinfolk.core.console import Console
     from kinfolk.core.errors import SpecError
-    from kinfolk.train import RunOptions
 
-    world, budget = open_world(args.env), parse(args.budget)
-    if budget.unit != "tokens":
-        raise SpecError(f"--budget {args.budget}: with --env, say how many steps in the environment: 100k-tokens")
     names = [*args.contestants, *filter(None, args.relatives.split(","))] or list(DMLAB)
-    recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), round(budget.amount)) for name in names}
-    out = args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}"
-    options = RunOptions(quiet=True, tensorboard=False, threads=args.threads or 1)
-
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    trials = study(recipes, world, out, seeds=args.seeds, options=options, threshold=args.solved, say=say)
+    settings = Settings(
+        contestants=tuple(names),
+        budget=args.budget,
+        seeds=args.seeds,
+        tune="off",
+        match="none",
+        jobs=args.jobs,
+        threads=args.threads,
+        nice=args.nice,
+        timeout=args.timeout,
+        out=args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}",
+    )
+    if settings.allowance.unit != "tokens":
+        raise SpecError(f"--budget {args.budget}: with --env, say how many steps in the environment: 100k-tokens")
+    world, budget = open_world(args.env), round(settings.allowance.amount)
+    threshold = world.threshold if args.solved is None else args.solved
+    if threshold is None:
+        raise SpecError(f"{world.name}: does not say from which return on it is solved; give --solved")
+    recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), budget) for name in names}
+    study = Study(world=world, recipes=recipes, settings=settings, threshold=threshold)
+    result = carry_out(study, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
     if args.json:
-        print(json.dumps({"rows": summary(trials), "trials": [dataclasses.asdict(t) for t in trials]}, indent=1))
+        trials = [dataclasses.asdict(trial) for found in result.outcomes.values() for trial in found]
+        plain = result.to_plain() | {"solved": summary(result.outcomes, threshold), "trials": trials}
+        print(json.dumps(plain, indent=1))
     else:
-        print(f"{table(trials)}\n\ncurves: {out / 'curves.svg'}")
-    return 0
+        show(result.rows, Console(), result.title)
+        print(f"\n{table(result.outcomes, threshold)}\n\ncurves: {result.folder / CURVES}")
+        print(f"report: {result.folder / 'report.html'}")
+    return 0 if result.best else 1

@@ -44,7 +44,7 @@ def gather(plan: Plan, command: str, protocol: Protocol, trials: str, paces: Map
         **_same_for_all(plan),
         "side by side": f"{layout}; the same for all. Only at the very end fewer are left to run beside each other.",
         **_clock(paces),
-        **_machine(),
+        **machine_of(),
     }
 
 
@@ -105,7 +105,8 @@ def _clock(paces: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-def _machine() -> dict[str, str]:
+def machine_of() -> dict[str, str]:
+    """Say on what all trials ran, and with which versions."""
     origin = Metadata().with_origin()
     versions = {"kinfolk": importlib.metadata.version("kinfolk")} | to_plain(origin.versions or Versions())
     commit = f", commit {origin.commit[:12]}" if origin.commit else ""

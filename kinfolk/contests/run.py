@@ -33,7 +33,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     console = console or Console(stderr=True)
     made = plan.make(settings)
     _say(made, console)
-    with lock(settings.folder) as held, _terminable():
+    with lock(settings.folder) as held, terminable():
         contest = _Contest(made, command, Trials(settings, made.layout, console, held))
         try:
             contest.calibrate()
@@ -50,7 +50,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
 def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
     """Measure how long a step of each contestant takes and what memory it needs, and train nobody."""
     made = plan.make(settings)
-    with lock(settings.folder) as held, _terminable():
+    with lock(settings.folder) as held, terminable():
         trials = Trials(settings, made.layout, console or Console(stderr=True), held)
         return _Contest(made, "", trials).measure()
 
@@ -286,7 +286,7 @@ def _title(made: Plan) -> str:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Take a request to terminate, as batch systems send it, for Ctrl-C."""
 
     def interrupt(*_: object) -> None:

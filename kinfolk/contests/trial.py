@@ -36,7 +36,7 @@ INTERRUPTED = 130
 class Trial:
     """What to train, on what, with what.
 
-    data: arguments of `open_data`; fingerprint: what the opened data must be.
+    data: arguments of `open_data`, or the name of an environment as `env`; fingerprint: what the opened data must be.
     flops_per_token: of training, to count what was used.
     max_seconds: the clock that stops a run whose steps take longer than was measured; 0: none.
     begins: of fine-tuning, the source of the first weights and the tactic; empty: they are drawn.
@@ -91,6 +91,8 @@ def run(trial: Trial, folder: Path) -> Outcome | None:
     try:
         # the engine is part of the program, not of what training takes
         importlib.import_module("kinfolk.train.run")
+        if "env" in trial.data:
+            return _act(trial, folder / RUN, known.replace(start_bytes=_resident()))
         data = _open(trial)
         known = known.replace(start_bytes=_resident(), bytes_per_token=_bytes_per_token(data))
         result = _train(trial, data, folder / RUN)
@@ -194,6 +196,27 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     recipe = _recipe(trial)
     start = _start(trial, recipe, data, out.with_name("start.safetensors")) if trial.begins else None
     return train(recipe, data, out, seed=trial.seed, options=options, source=trial.data, start=start)
+
+
+def _act(trial: Trial, out: Path, known: Outcome) -> Outcome | None:
+    """Train in an environment; None when it was interrupted."""
+    from kinfolk.contests.acting import open_world, resume, train
+    from kinfolk.train import RunOptions
+
+    options = RunOptions(threads=trial.threads, quiet=True, tensorboard=False)
+    if (out / "run.toml").exists():
+        result = resume(out, options=options)
+    else:
+        result = train(_recipe(trial), open_world(trial.data["env"]), out, seed=trial.seed, options=options)
+    if result.status == "interrupted":
+        return None
+    known = _with_result(known, result, out, trial)
+    # the headline of a run is a cost, of which less is better; a report shows the return itself
+    returns = (
+        dataclasses.replace(point, valid={name: x for name, x in point.valid.items() if name != "cost"})
+        for point in known.curve
+    )
+    return _judged(known.replace(curve=tuple(returns)), 2)
 
 
 def _start(trial: Trial, recipe: "Recipe", data: "Data", file: Path) -> Path:

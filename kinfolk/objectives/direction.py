@@ -18,6 +18,7 @@ HIGHER = (
     "spearman",
     "bleu",
     "rouge-l",
+    "return",
 )
 """Measures of which more is better; of all others, which are losses, less is. Where there is one, it decides."""
 

@@ -162,8 +162,8 @@ def _axes(chart: Chart, x: Scale, y: Scale) -> list[Html]:
     bottom, right = chart.height - BOTTOM, chart.width - RIGHT
     rows, columns = y.ticks(36), x.ticks(66)
     grid = [f"M{LEFT} {y(value):.1f}H{right}" for value in rows] + [f"M{x(v):.1f} {bottom}v5" for v in columns]
-    beside = (tag("text", chart.y.write(v), x=str(LEFT - 7), y=f"{y(v) + 4:.1f}") for v in rows)
-    below = (tag("text", chart.x.write(v), x=f"{x(v):.1f}", y=str(bottom + 18)) for v in columns)
+    beside = (tag("text", word, x=str(LEFT - 7), y=f"{y(v) + 4:.1f}") for v, word in _words(chart.y, rows))
+    below = (tag("text", word, x=f"{x(v):.1f}", y=str(bottom + 18)) for v, word in _words(chart.x, columns))
     return [
         tag("path", d="".join(grid), class_="grid", stroke=LINE, fill="none"),
         tag("g", *beside, class_="axis", fill=DIM, text_anchor="end"),
@@ -171,6 +171,16 @@ def _axes(chart: Chart, x: Scale, y: Scale) -> list[Html]:
         _text(chart.y.label, 4, 14, "start"),
         _text(chart.x.label, right, chart.height - 5, "end"),
     ]
+
+
+def _words(axis: Axis, values: Sequence[float]) -> list[tuple[float, str]]:
+    """Write ticks; with more digits where a narrow range makes two of them look the same."""
+    words = [axis.write(value) for value in values]
+    for digits in range(4, 12):
+        if len(set(words)) == len(words) or "" in words:
+            break
+        words = [f"{value:.{digits}g}" for value in values]
+    return list(zip(values, words, strict=True))
 
 
 def _text(words: str, x: float, y: float, anchor: str) -> Html:

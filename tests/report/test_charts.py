@@ -46,6 +46,13 @@ def test_ticks_are_round_inside_and_apart(kind: str, values: tuple[float, float]
     assert all(found.low <= value <= found.high for value in ticks)
 
 
+def test_ticks_of_a_narrow_range_are_told_apart() -> None:
+    root = ElementTree.fromstring(file("", [made(Line(points=[(1, 2.0001), (2, 2.0009)]))]))
+    written = [text.text for text in root.findall(f".//{SPACE}g[@text-anchor='end']/{SPACE}text")]
+    assert len(written) > 2
+    assert len(set(written)) == len(written)
+
+
 def test_an_axis_without_values_is_drawn() -> None:
     assert "<svg" in draw(made())
     assert "nan" not in draw(made(Line(points=[(1, float("nan")), (2, 1.0)], tips=("a", "b"))))

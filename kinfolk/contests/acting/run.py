@@ -106,7 +106,6 @@ def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:
     if training.precision not in ("auto", "fp32"):
         raise SpecError(f"training.precision: policies are trained in fp32, not {training.precision}")
     learner = PolicyLearner(build(recipe, seed), objective)
-    forward = cost(recipe.model, training.length).flops_per_token
     return ActingJob(
         name=recipe.name,
         learner=learner,
@@ -114,9 +113,14 @@ def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:
         batches=Rollouts(world, learner, training, seed),
         valid=Episodes(world, learner, training),
         seed=seed,
-        # acting once, and learning as often as there are epochs
-        flops_per_token=forward * (1 + 3 * objective.epochs),
+        flops_per_token=flops_per_step(recipe),
     )
+
+
+def flops_per_step(recipe: Recipe) -> float:
+    """Return the operations for a step in the environment: acting once, and learning once per epoch of its rollout."""
+    assert isinstance(recipe.objective, Policy)
+    return cost(recipe.model, recipe.training.length).flops_per_token * (1 + 3 * recipe.objective.epochs)
 
 
 def _carry_out(job: Job, out: Path, options: RunOptions) -> Result:

@@ -1,43 +1,98 @@
-"""Several relatives, several seeds, one environment and one number of steps in it: who solves it, and how soon.
+"""Comparisons in an environment: the trials, runner, statistics and report of every other comparison.
 
-Every trial is an ordinary run in a folder of its own, so a study that was stopped goes on, and more seeds or more
-relatives add only what is missing.
+A token is a step in the environment, and the metric is the mean return of episodes that are the same for all.
 """
 
 import dataclasses
-import json
+import importlib.metadata
 import statistics
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.acting.curves import draw
+from kinfolk.contests import facts, layout
 from kinfolk.contests.acting.environment import World
-from kinfolk.contests.acting.run import resume, train
-from kinfolk.core.errors import SpecError, TrainingError
-from kinfolk.core.plain import dumps
+from kinfolk.contests.acting.run import flops_per_step
+from kinfolk.contests.comparison import Card, Comparison
+from kinfolk.contests.evidence import Protocol
+from kinfolk.contests.layout import Layout
+from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.report.evidence import learning_charts
+from kinfolk.contests.report.files import write
+from kinfolk.contests.run import terminable
+from kinfolk.contests.schedule import lock
+from kinfolk.contests.settings import Settings
+from kinfolk.contests.trial import Trial
+from kinfolk.contests.trials import Trials
+from kinfolk.core.console import Console
+from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import dumps, to_plain
+from kinfolk.family import registry
 from kinfolk.family.recipe import Recipe
+from kinfolk.models.cost import cost
 from kinfolk.objectives.policy import Policy
-from kinfolk.runs import durable, folder
-from kinfolk.train import RunOptions
-from kinfolk.train.job import INTERRUPTED
-from kinfolk.train.metrics import read
+from kinfolk.report.charts import Rule, file
+from kinfolk.runs import durable
 
 DMLAB = {"gtrxl": 117.6, "trxl-i": 107.0, "lstm": 99.3, "transformer-xl": 5.0}
 """Mean human-normalised score on DMLab-30 of the same four (Parisotto et al. 2019, table 1; GTrXL with GRU gates)."""
 
+RETURN = "return"
+TABLE, CURVES = "table.md", "curves.svg"
 
-@dataclasses.dataclass(frozen=True)
-class Trial:
-    """One seed of one relative. `curve` is pairs of steps in the environment and mean return, `solved_at` the steps
-    after which it never fell below the threshold again, None if it ended below."""
 
-    name: str
-    seed: int
-    parameters: int
-    seconds: float
-    curve: list[tuple[int, float]]
-    solved_at: int | None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """What is compared where. threshold: the mean return that counts as solved."""
+
+    world: World
+    recipes: Mapping[str, Recipe]
+    settings: Settings
+    threshold: float
+
+    @property
+    def layout(self) -> Layout:
+        """How many trials run side by side; policies are small, so a trial has one thread unless more are named."""
+        recipes = list(self.recipes.values())
+        return layout.choose(
+            trials=len(recipes) * self.settings.seeds,
+            step_flops=min(flops_per_step(recipe) for recipe in recipes) * recipes[0].training.batch_size,
+            trial_bytes=4e8,
+            jobs=self.settings.jobs,
+            threads=self.settings.threads or 1,
+        )
+
+    def trial(self, name: str, seed: int) -> Trial:
+        """Return one trial."""
+        recipe = self.recipes[name]
+        return Trial(
+            name=name,
+            seed=seed,
+            recipe=to_plain(recipe),
+            data={"env": self.world.name},
+            fingerprint=self.world.name,
+            flops_per_token=flops_per_step(recipe),
+            threads=self.layout.threads,
+            nice=self.settings.nice,
+            extra={"version": importlib.metadata.version("kinfolk")},
+        )
+
+    def card(self, name: str) -> Card:
+        """Return what the report says of a contestant."""
+        recipe = self.recipes[name]
+        about = registry.about(name) if name in registry.relatives() else None
+        found = cost(recipe.model, recipe.training.length)
+        return Card(
+            name=name,
+            parent=(about.parent or "") if about else "",
+            year=about.year if about else 0,
+            paper=about.paper if about else "",
+            changes=about.changes if about else "a recipe of its own, from a file",
+            spec=dumps(recipe),
+            steps=recipe.training.steps,
+            params=found.params,
+            flops_per_token=found.flops_per_token,
+            train_flops_per_token=flops_per_step(recipe),
+        )
 
 
 def fitted(recipe: Recipe, budget: int) -> Recipe:
@@ -51,49 +106,75 @@ def fitted(recipe: Recipe, budget: int) -> Recipe:
     return recipe.replace(training=training.replace(steps=rollouts * recipe.objective.epochs))
 
 
-def study(
-    recipes: Mapping[str, Recipe],
-    world: World,
-    out: Path,
-    *,
-    seeds: int,
-    options: RunOptions,
-    threshold: float | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> list[Trial]:
-    """Run all trials that are missing, one after the other, seed by seed, and write what came out."""
-    threshold = world.threshold if threshold is None else threshold
-    if threshold is None:
-        raise SpecError(f"{world.name}: does not say from which return on it is solved; give --solved")
-    trials = []
-    for seed in range(seeds):
-        for name, recipe in recipes.items():
-            trials.append(_trial(name, recipe, world, out / f"{name}-{seed}", seed, options, threshold))
-            last = trials[-1].curve[-1]
-            say(f"{name} seed {seed}: return {last[1]:.3f} after {last[0]:,} steps, {trials[-1].seconds:.0f} s")
-            write(trials, world, threshold, out)
-    return trials
+def run(study: Study, command: str = "", console: Console | None = None) -> Comparison:
+    """Run the trials that are missing, side by side, seed by seed, and write results and report."""
+    settings = study.settings
+    first = settings.seed
+    orders = [study.trial(name, seed) for seed in range(first, first + settings.seeds) for name in study.recipes]
+    with lock(settings.folder) as held, terminable():
+        trials = Trials(settings, study.layout, console or Console(stderr=True), held)
+        try:
+            trials.run(orders)
+        except KeyboardInterrupt:
+            _write(study, _gathered(study, command, [trials.known(order) for order in orders]))
+            raise
+        result = _gathered(study, command, [trials.known(order) for order in orders])
+        _write(study, result)
+    return result
 
 
-def _trial(
-    name: str, recipe: Recipe, world: World, run: Path, seed: int, options: RunOptions, threshold: float
-) -> Trial:
-    if (run / folder.RUN).exists():
-        same = (run / folder.SPEC).read_text(encoding="utf-8") == dumps(recipe)
-        if not same or folder.read(run).data.env != world.name:
-            raise TrainingError(f"{run}: holds another run; choose another --out")
-        result = resume(run, options=options)
-    else:
-        result = train(recipe, world, run, seed=seed, options=options)
-    if result.status == INTERRUPTED:
-        raise KeyboardInterrupt
-    rows = [row for row in read(run / "metrics.jsonl") if "valid" in row]
-    curve = [(row["tokens"], row["valid"]["return"]) for row in rows]
-    return Trial(name, seed, result.parameters, result.seconds, curve, solved_at(curve, threshold))
+def _gathered(study: Study, command: str, known: Sequence[Outcome | None]) -> Comparison:
+    outcomes = {
+        name: tuple(outcome for outcome in known if outcome is not None and outcome.name == name)
+        for name in study.recipes
+    }
+    settings, training = study.settings, next(iter(study.recipes.values())).training
+    every = [outcome for found in outcomes.values() for outcome in found]
+    told = {
+        "command": command,
+        "budget": f"{settings.budget.removesuffix('-tokens')} steps in the environment for every trial",
+        "match": "sizes as they are",
+        "seeds": f"{settings.seeds} seed{'s' * (settings.seeds > 1)}",
+        "trials": facts.ended(every, len(known)),
+        "data": f"environment {study.world.name}",
+        "batches": f"rollouts of {training.batch_size} rows and {training.length} steps",
+        f"solved (return at least {study.threshold:g} to the end)": "; ".join(
+            f"{row['name']} {row['solved']} of {row['seeds']}" for row in summary(outcomes, study.threshold)
+        ),
+        **facts.machine_of(),
+    }
+    return Comparison(
+        folder=settings.folder,
+        title=f"{', '.join(study.recipes)} in {study.world.name}",
+        facts=told,
+        cards=tuple(study.card(name) for name in study.recipes),
+        outcomes=outcomes,
+        protocol=Protocol(
+            judged_on="episodes of their own seeds",
+            against=settings.against,
+            seeds=tuple(range(settings.seed, settings.seed + settings.seeds)),
+        ),
+    )
 
 
-def solved_at(curve: list[tuple[int, float]], threshold: float) -> int | None:
-    """Return the steps after which the return stays at or above the threshold to the end."""
+def _write(study: Study, result: Comparison) -> None:
+    write(result)
+    durable.write(result.folder / TABLE, table(result.outcomes, study.threshold) + "\n")
+    charts = learning_charts(result).get(RETURN, {})
+    if "tokens" in charts:
+        chart = charts["tokens"]
+        solved = Rule(y=study.threshold, label="solved")
+        drawn = dataclasses.replace(chart, marks=[*chart.marks, solved])
+        durable.write(result.folder / CURVES, file(f"{study.world.name}: mean return of an episode", [drawn]))
+
+
+def curve_of(outcome: Outcome) -> list[tuple[int, float]]:
+    """Return pairs of steps in the environment and mean return."""
+    return [(point.tokens, point.valid[RETURN]) for point in outcome.curve if RETURN in point.valid]
+
+
+def solved_at(curve: Sequence[tuple[int, float]], threshold: float) -> int | None:
+    """Return the steps after which the return stays at or above the threshold to the end; None if it ended below."""
     found = None
     for steps, value in reversed(curve):
         if value < threshold:
@@ -102,17 +183,19 @@ def solved_at(curve: list[tuple[int, float]], threshold: float) -> int | None:
     return found
 
 
-def summary(trials: list[Trial]) -> list[dict[str, Any]]:
-    """Return a row for each relative, in the order of the trials."""
+def summary(outcomes: Mapping[str, Sequence[Outcome]], threshold: float) -> list[dict[str, Any]]:
+    """Return a row for each contestant that has a result: how many seeds solved it, how soon, and the last returns."""
     rows = []
-    for name in dict.fromkeys(trial.name for trial in trials):
-        own = [trial for trial in trials if trial.name == name]
-        solved = [trial.solved_at for trial in own if trial.solved_at is not None]
-        last = [trial.curve[-1][1] for trial in own]
+    for name, trials in outcomes.items():
+        own = [trial for trial in trials if trial.done and curve_of(trial)]
+        if not own:
+            continue
+        solved = [at for trial in own if (at := solved_at(curve_of(trial), threshold)) is not None]
+        last = [curve_of(trial)[-1][1] for trial in own]
         rows.append(
             {
                 "name": name,
-                "parameters": own[0].parameters,
+                "parameters": own[0].params,
                 "seeds": len(own),
                 "solved": len(solved),
                 "solved_at": statistics.median(solved) if solved else None,
@@ -125,11 +208,11 @@ def summary(trials: list[Trial]) -> list[dict[str, Any]]:
     return rows
 
 
-def table(trials: list[Trial]) -> str:
+def table(outcomes: Mapping[str, Sequence[Outcome]], threshold: float) -> str:
     """Return the summary as a table in Markdown."""
     lines = ["| relative | parameters | solved | steps until then | return, mean (worst) | seconds | DMLab-30 |"]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for row in summary(trials):
+    for row in summary(outcomes, threshold):
         when = "" if row["solved_at"] is None else f"{row['solved_at']:,.0f}"
         paper = "" if row["dmlab"] is None else f"{row['dmlab']:.1f}"
         lines.append(
@@ -137,14 +220,3 @@ def table(trials: list[Trial]) -> str:
             f"| {row['return']:.3f} ({row['worst']:.3f}) | {row['seconds']:.0f} | {paper} |"
         )
     return "\n".join(lines)
-
-
-def write(trials: list[Trial], world: World, threshold: float, out: Path) -> None:
-    """Write study.json, table.md and curves.svg."""
-    body = {"env": world.name, "threshold": threshold, "trials": [dataclasses.asdict(trial) for trial in trials]}
-    durable.write(out / "study.json", json.dumps(body, indent=1) + "\n")
-    durable.write(out / "table.md", table(trials) + "\n")
-    curves: dict[str, list[list[tuple[int, float]]]] = {}
-    for trial in trials:
-        curves.setdefault(trial.name, []).append(trial.curve)
-    durable.write(out / "curves.svg", draw(curves, threshold, world.name))

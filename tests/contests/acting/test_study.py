@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 import pytest
 
 from kinfolk.cli.main import main
-from kinfolk.contests.acting import study as studies
-from kinfolk.contests.acting.curves import draw
-from kinfolk.contests.acting.study import Trial, fitted, solved_at, study, summary, table
-from kinfolk.core.errors import SpecError, TrainingError
-from tests.contests.acting.toy import QUIET, toy
+from kinfolk.contests import trials
+from kinfolk.contests.acting.study import Study, fitted, run, solved_at, summary, table
+from kinfolk.contests.outcome import DONE, Outcome, Point
+from kinfolk.contests.settings import Settings
+from kinfolk.core.errors import SpecError
+from tests.contests.acting.toy import toy
 
 
 @pytest.mark.parametrize(
@@ -22,30 +23,26 @@ def test_solved_is_what_stays_solved(values, found):
     assert solved_at([(10 * (i + 1), v) for i, v in enumerate(values)], 0.95) == found
 
 
-def trial(name, seed, last, solved):
-    return Trial(name, seed, 1234, 5.0, [(10, 0.5), (20, last)], 20 if solved else None)
+def trial(name, seed, last):
+    curve = tuple(
+        Point(step=i, tokens=10 * i, seconds=1.0, flops=1.0, valid={"return": value})
+        for i, value in ((1, 0.5), (2, last))
+    )
+    known = {"params": 1234, "seconds": 5.0, "steps": 2, "planned_steps": 2, "tokens": 20}
+    return Outcome(name=name, seed=seed, status=DONE, curve=curve, **known)
 
 
-def test_the_summary_stands_beside_the_paper():
-    rows = summary([trial("gtrxl", 0, 1.0, True), trial("gtrxl", 1, 0.5, False), trial("lstm", 0, 0.25, False)])
+def test_the_summary_is_beside_the_paper():
+    outcomes = {"gtrxl": [trial("gtrxl", 0, 1.0), trial("gtrxl", 1, 0.5)], "lstm": [trial("lstm", 0, 0.25)], "no": []}
+    rows = summary(outcomes, 0.95)
     assert [(r["name"], r["solved"], r["seeds"], r["return"], r["worst"]) for r in rows] == [
         ("gtrxl", 1, 2, 0.75, 0.5),
         ("lstm", 0, 1, 0.25, 0.25),
     ]
     assert [r["dmlab"] for r in rows] == [117.6, 99.3]
-    text = table([trial("gtrxl", 0, 1.0, True), trial("other", 0, 0.5, False)])
+    text = table({"gtrxl": [trial("gtrxl", 0, 1.0)], "other": [trial("other", 0, 0.5)]}, 0.95)
     assert "| gtrxl | 1,234 | 1 of 1 | 20 | 1.000 (1.000) | 5 | 117.6 |" in text
     assert "| other | 1,234 | 0 of 1 |  | 0.500 (0.500) | 5 |  |" in text
-
-
-def test_the_curves_are_a_picture():
-    svg = draw({"a<b": [[(10, 0.5), (20, 1.0)], [(10, 0.4), (20, 0.4)]], "c": [[(20, 0.0)]]}, 0.95, "x & y")
-    root = ElementTree.fromstring(svg)
-    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 3
-    (x0, y0), (x1, y1) = (map(float, pair.split(",")) for pair in lines[0].attrib["points"].split())
-    assert x0 < x1
-    assert y0 > y1, "more is higher"
 
 
 def test_a_budget_is_steps_in_the_environment():
@@ -56,20 +53,46 @@ def test_a_budget_is_steps_in_the_environment():
         fitted(recipe, 29)
 
 
-def test_a_study_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pretended(returns):
+    """A runner that leaves outcomes instead of training."""
+    seen = []
+
+    def run_all(jobs, slots, screen, held, *_):
+        for job in jobs:
+            seen.append((job.name, job.seed))
+            order = json.loads((job.folder / "trial.json").read_text())
+            assert order["data"] == {"env": "cue-recall:corridor=2,cues=3"}
+            trial(job.name, job.seed, returns[job.name] + 0.01 * job.seed).replace(key=job.key).write(job.folder)
+
+    return seen, run_all
+
+
+def test_a_study_has_the_statistics_and_the_report_of_every_comparison(tmp_path, monkeypatch):
     recipe, world = toy("lstm", **{"training.steps": 3})
-    made, train = [], studies.train
-    monkeypatch.setattr(studies, "train", lambda *a, **k: made.append(k["seed"]) or train(*a, **k))
-    first = study({"lstm": recipe}, world, tmp_path, seeds=1, options=QUIET)
-    both = study({"lstm": recipe}, world, tmp_path, seeds=2, options=QUIET)
-    assert made == [0, 1]
-    assert both[0].curve == first[0].curve
-    with pytest.raises(TrainingError, match="lstm-0: holds another run"):
-        study({"lstm": toy("lstm")[0]}, world, tmp_path, seeds=1, options=QUIET)
-    written = json.loads((tmp_path / "study.json").read_text())
-    assert [t["seed"] for t in written["trials"]] == [0, 1]
-    assert (tmp_path / "curves.svg").exists()
-    assert "lstm" in (tmp_path / "table.md").read_text()
+    seen, run_all = pretended({"good": 0.95, "bad": 0.25})
+    monkeypatch.setattr(trials, "run_all", run_all)
+    recipes = {name: recipe.replace(name=name) for name in ("bad", "good")}
+
+    def study(seeds):
+        settings = Settings(
+            contestants=("bad", "good"), budget="90-tokens", seeds=seeds, tune="off", match="none", out=tmp_path
+        )
+        return run(Study(world=world, recipes=recipes, settings=settings, threshold=0.95))
+
+    result = study(2)
+    assert seen == [("bad", 0), ("good", 0), ("bad", 1), ("good", 1)]
+    first, second = result.rows
+    # more is better
+    assert (first.name, first.measure, first.rank) == ("good", "return", 1)
+    assert (second.name, second.mark) == ("bad", "*")
+    study(3)
+    assert seen[4:] == [("bad", 2), ("good", 2)]
+    page = (tmp_path / "report.html").read_text()
+    assert "Use <strong>good</strong>" in page
+    assert "highest return" in page
+    root = ElementTree.parse(tmp_path / "curves.svg").getroot()
+    assert "solved" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "| good |" in (tmp_path / "table.md").read_text()
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +112,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     sets = [f"--set={text}" for text in numbers]
     assert main([*words, *sets, "--budget", "32-tokens", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [row["name"] for row in found["rows"]] == ["lstm", "gtrxl"]
-    assert [t["curve"][-1][0] for t in found["trials"]] == [32, 32]
+    assert [row["name"] for row in found["solved"]] == ["lstm", "gtrxl"]
+    assert {row["measure"] for row in found["rows"]} == {"return"}
+    assert [t["curve"][-1]["tokens"] for t in found["trials"]] == [32, 32]
+    assert (tmp_path / "s" / "report.html").exists()
     assert main([*words, *sets, "--budget", "1m"]) != 0
     assert "steps in the environment: 100k-tokens" in capsys.readouterr().err
