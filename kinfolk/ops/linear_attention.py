@@ -71,11 +71,11 @@ def kernel_attend(
     if direction == "both" and group_BM is None:
         out: Tensor = _Whole.apply(*inputs, keep_BM)
         return out
-    out, norm_BHL, unit_BHL = _Scan.apply(*inputs, _Sight(keep_BM, group_BM), None, again)
+    out, norm_BHL, unit_BHL = _Scan.apply(*inputs, Sight(keep_BM, group_BM), None, again)
     if direction == "past":
         return out
     # summing each group whole would hold the sums of all groups; what comes before and what comes after do not
-    later, later_norm_BHL, later_unit_BHL = _Scan.apply(*inputs, _Sight(keep_BM, group_BM, future=True), None, again)
+    later, later_norm_BHL, later_unit_BHL = _Scan.apply(*inputs, Sight(keep_BM, group_BM, future=True), None, again)
     top_BHL = torch.maximum(unit_BHL, later_unit_BHL)
     share_BHL = (unit_BHL - top_BHL).exp() * norm_BHL
     later_share_BHL = (later_unit_BHL - top_BHL).exp() * later_norm_BHL
@@ -92,7 +92,7 @@ def kernel_continue(
 
     Gradients reach the new keys and values and stop at the sums.
     """
-    sight, again = _Sight(keep_BL), torch.is_grad_enabled()
+    sight, again = Sight(keep_BL), torch.is_grad_enabled()
     out, _, _, *after = _Scan.apply(q_BHLK, k_BHLK, v_BHLK, phi, sight, sums, again)
     return out, Sums(*after)
 
@@ -110,7 +110,7 @@ def work(length: int, n_features: int, width: int, direction: str) -> tuple[floa
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Masks:
+class Masks:
     """What counts, None where all does: pairs of a chunk [.., L, M], queries that read the sums before it [B, 1, L],
     keys that are written into them [B, 1, M], examples whose sums are carried on [B, 1]."""
 
@@ -121,7 +121,7 @@ class _Masks:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Sight:
+class Sight:
     """Who sees whom: a query sees itself and what came before it, or with `future` what comes after it."""
 
     keep_BM: Tensor | None = None
@@ -133,7 +133,7 @@ class _Sight:
         chunks = _slices(length)
         return chunks[::-1] if self.future else chunks
 
-    def masks(self, at: slice, before: slice | None, device: torch.device) -> _Masks:
+    def masks(self, at: slice, before: slice | None, device: torch.device) -> Masks:
         """Say what a chunk sees, of itself and of the sums up to the chunk before it."""
         n = at.stop - at.start
         pair = torch.ones(n, n, dtype=torch.bool, device=device)
@@ -149,7 +149,7 @@ class _Sight:
             keep = self.keep_BM[:, None, at]
             pair = pair & keep.unsqueeze(-2)
             write = keep if write is None else write & keep
-        return _Masks(pair, read, write, carry)
+        return Masks(pair, read, write, carry)
 
     def _last(self, at: slice) -> Tensor:
         """Return the groups at the far end of a chunk, the only ones that reach into the next."""
@@ -172,7 +172,7 @@ class _Tile:
     peak_BH: Tensor  # the logarithm of the unit of the sums after the chunk
 
     @classmethod
-    def make(cls, phi: FeatureMap, here: list[Tensor], masks: _Masks, peak_BH: Tensor) -> "_Tile":
+    def make(cls, phi: FeatureMap, here: list[Tensor], masks: Masks, peak_BH: Tensor) -> "_Tile":
         """Map a chunk. A query's unit is the largest key that it sees, so that no later one touches its rounding."""
         q, k, v = here
         fq, _ = phi(q)
@@ -221,7 +221,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, sight: _Sight, start: Sums | None, again: bool
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, sight: Sight, start: Sums | None, again: bool
     ) -> Any:
         phi, chunks = phi.to(_precision(q)), sight.chunks(q.shape[2])
         out, norm_BHL = _new(q, v.shape[3]), _new_norm(q)
