@@ -44,6 +44,7 @@ NO_REFERENCE = {
     "both_ways": "data: held to pictures, and to brute force",
     "plan": "which blocks the executor visits; held by the reference of attend",
     "blocks": "a path of the executor; held by the reference of attend",
+    "chunk_scan": "runs a step chunk by chunk; held by the references of the recurrences that it runs",
     "flex": "a path of the executor; its mask is held to the pattern's predicate",
 }
 

@@ -61,8 +61,8 @@ class _ChunkScan(torch.autograd.Function):
         n, m = ctx.counts
         needs = ctx.needs_input_grad[3:]
         n_weights = len(needs) - n - m
-        inputs, weights = ctx.saved_tensors[:n], ctx.saved_tensors[n : n + n_weights]
-        borders = ctx.saved_tensors[n + n_weights :]
+        saved = ctx.saved_tensors
+        inputs, weights, borders = saved[:n], saved[n : n + n_weights], saved[n + n_weights :]
         chunks = chunks_of(inputs[0].shape[-2], ctx.chunk)
         d_inputs = [torch.empty_like(x) if needs[i] else None for i, x in enumerate(inputs)]
         d_weights: list[Tensor | None] = [None] * n_weights
@@ -85,7 +85,9 @@ class _ChunkScan(torch.autograd.Function):
         return None, None, None, *d_inputs, *d_state, *ends_of
 
 
-def _run(step: Step, inputs: Tensors, state: Tensors, weights: Tensors, chunk: int) -> tuple[Tensor, Tensors, list[Any]]:
+def _run(
+    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, chunk: int
+) -> tuple[Tensor, Tensors, list[Any]]:
     """Return the outputs, the last state, and the state before each chunk."""
     outs, borders = [], []
     shared = _raised(weights)

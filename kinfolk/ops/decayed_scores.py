@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kinfolk.ops.linear_attention import Masks, Sight
 
-TILE = 16
+TILE = 8
 """Positions whose pairs are computed channel by channel where every channel decays by itself."""
 
 
@@ -65,6 +65,7 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
     channel. All decays are at most 1 and no shown key is later than its query, so that no exponent is positive: with
     one decay per channel, a tile of queries and the keys before it meet at the log decay of the last of these keys,
     and pairs inside a tile are computed directly. Cost: L M R, and L TILE R exponentials with decays per channel.
+    Reference: `kinfolk.ops.naive.decayed_scores`.
     """
     if q_log.shape[-1] == 1:
         return (q_BHLR @ k_BHMR.mT) * (q_log - k_log.mT).masked_fill(~pair, -torch.inf).exp()
@@ -72,7 +73,8 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
     rows = []
     for start in range(0, length, TILE):
         at = slice(start, min(start + TILE, length))
-        tile = _direct(*(x[..., at, :] for x in (q_BHLR, k_BHMR, q_log, k_log)), pair[..., at, at])
+        near = [x[..., at, :] for x in (q_BHLR, k_BHMR, q_log, k_log)]
+        tile = _direct(near[0], near[1], near[2], near[3], pair[..., at, at])
         if start:
             border = k_log[..., start - 1 : start, :]
             q = q_BHLR[..., at, :] * (q_log[..., at, :] - border).exp()
@@ -82,6 +84,13 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
     return torch.cat(rows, -2)
 
 
+def n_scores(chunks: list[slice], by_channel: bool) -> int:
+    """Return how many pairs are scored in these chunks; with decays per channel, tiles of later keys are left out."""
+    sizes = [at.stop - at.start for at in chunks]
+    return sum(n * (n + min(n, TILE)) // 2 if by_channel else n * n for n in sizes)
+
+
 def _direct(q: Tensor, k: Tensor, q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
-    exponent = (q_log.unsqueeze(-2) - k_log.unsqueeze(-3)).masked_fill(~pair.unsqueeze(-1), -torch.inf)
-    return (q.unsqueeze(-2) * exponent.exp() * k.unsqueeze(-3)).sum(-1)
+    # of pairs that are not shown the exponent may be positive: they are cleared, and must not overflow before
+    decay = (q_log.unsqueeze(-2) - k_log.unsqueeze(-3)).clamp(max=0.0).exp()
+    return (decay * q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) * pair

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of
-from kinfolk.ops.decayed_scores import Borders, decayed_scores, exclusive, zero_padding
+from kinfolk.ops.decayed_scores import Borders, decayed_scores, exclusive, n_scores, zero_padding
 from kinfolk.ops.gated_linear_recurrence import empty_state
 
 CHUNK = 64
@@ -71,8 +71,9 @@ def generalised_delta_rule(
     keep_BL: Tensor | None = None,
     group_BL: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return $o_t = q_t^\top S_t$ with $S_t = (\mathrm{diag}(e^{g_t}) + b_t a_t^\top) S_{t-1} + k_t v_t^\top$, last $S$.
+    r"""Return $o_t = q_t^\top S_t$ under the generalised delta rule, and the last $S$.
 
+    $S_t = (\mathrm{diag}(e^{g_t}) + b_t a_t^\top) S_{t-1} + k_t v_t^\top$.
     `removed` is $(a, b)$, each [B, H, L, R] (Peng et al. 2025, RWKV-7, equation 17). With $a = e^{g} k$,
     $b = -\beta k$ and $\beta k$ in the place of $k$ it is `delta_rule`. Padding and documents as there.
 
@@ -102,18 +103,18 @@ def generalised_delta_rule(
     return out, after
 
 
-def work(length: int, width: int, d_value: int) -> tuple[float, int]:
+def work(length: int, width: int, d_value: int, by_channel: bool) -> tuple[float, int]:
     """Return the FLOPs of one head per token under `delta_rule`, and how many states the backward pass starts from."""
-    chunks = [at.stop - at.start for at in chunks_of(length, CHUNK)]
-    within = (4.0 * width + 3.0 * d_value) * sum(n * n for n in chunks) / length
-    return within + 6.0 * width * d_value, len(chunks)
+    chunks = chunks_of(length, CHUNK)
+    within = 4.0 * width * n_scores(chunks, by_channel) + 3.0 * d_value * n_scores(chunks, False)
+    return within / length + 6.0 * width * d_value, len(chunks)
 
 
 def general_work(length: int, width: int, d_value: int) -> tuple[float, int]:
     """Return the same under `generalised_delta_rule`."""
-    chunks = [at.stop - at.start for at in chunks_of(length, CHUNK)]
-    within = (8.0 * width + 7.0 * d_value) * sum(n * n for n in chunks) / length
-    return within + 8.0 * width * d_value, len(chunks)
+    chunks = chunks_of(length, CHUNK)
+    within = 8.0 * width * n_scores(chunks, True) + 7.0 * d_value * n_scores(chunks, False)
+    return within / length + 8.0 * width * d_value, len(chunks)
 
 
 def _solve(lower: Tensor, right: Tensor) -> Tensor:

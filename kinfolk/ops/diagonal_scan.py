@@ -33,7 +33,8 @@ def diagonal_scan(
     def step(state: Tensors, inputs: Tensors, weights: Tensors, at: slice) -> tuple[Tensor, Tensors]:
         (h_B1D,), (g, x) = state, inputs
         h_BLD = _scan(_reset(g.exp(), fresh_BL1, at), x, h_B1D.squeeze(1))
-        return h_BLD, (h_BLD[:, -1:],)
+        # a copy, since a view would keep the states of the whole chunk
+        return h_BLD, (h_BLD[:, -1:].clone(),)
 
     if state_B1D is None:
         state_B1D = x_BLD.new_zeros(len(x_BLD), 1, x_BLD.shape[2], dtype=precision(x_BLD))
@@ -51,11 +52,12 @@ def selective_scan(
     state_BDR: Tensor | None = None,
     group_BL: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return $y_{td} = \sum_r C_{tr} h_{tdr}$ with $h_{tdr} = e^{\Delta_{td} A_{dr}} h_{t-1,dr} + \Delta_{td} B_{tr} x_{td}$.
+    r"""Return $y_{td} = \sum_r C_{tr} h_{tdr}$, and the last state.
 
-    `step` is $\Delta > 0$, `write` $B$, `read` $C$, `rate` $A < 0$ (Gu and Dao 2023, algorithm 2). Also returns the
-    last state. A position with $\Delta = 0$ changes nothing, and a document begins with an empty state. States exist
-    for one chunk at a time. Cost: about 9 L D R; memory: the inputs and D R for every CHUNK.
+    $h_{tdr} = e^{\Delta_{td} A_{dr}} h_{t-1,dr} + \Delta_{td} B_{tr} x_{td}$ (Gu and Dao 2023, algorithm 2).
+    `step` is $\Delta > 0$, `write` $B$, `read` $C$, `rate` $A < 0$. A position with $\Delta = 0$ changes
+    nothing, and a document begins with an empty state. States exist for one chunk at a time. Cost: about 9 L D R;
+    memory: the inputs and D R for every CHUNK.
     Reference: `kinfolk.ops.naive.diagonal_scan`.
     """
     fresh_BL1 = _fresh(group_BL, x_BLD)
@@ -66,7 +68,7 @@ def selective_scan(
         decay = _reset(decay.flatten(2), fresh_BL1, at)
         entering = ((dt * x).unsqueeze(-1) * b.unsqueeze(-2)).flatten(2)
         h_BLDR = _scan(decay, entering, h_BDR.flatten(1)).unflatten(2, rate.shape)
-        return (h_BLDR @ c.unsqueeze(-1)).squeeze(-1), (h_BLDR[:, -1],)
+        return (h_BLDR @ c.unsqueeze(-1)).squeeze(-1), (h_BLDR[:, -1].clone(),)
 
     if state_BDR is None:
         state_BDR = x_BLD.new_zeros(len(x_BLD), *rate_DR.shape, dtype=precision(x_BLD))

@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kinfolk.ops import chunk_scan, decayed_scores, delta_rule, diagonal_scan, gated_linear_recurrence
+from kinfolk.ops.naive import decayed_scores as naive_scores
 from kinfolk.ops.naive import delta_rule as naive_delta
 from kinfolk.ops.naive import diagonal_scan as naive_diagonal
 from kinfolk.ops.naive import gated_linear_recurrence as naive_gated
@@ -48,7 +49,7 @@ def cases(length, batch=2, heads=2, r=3, d=5):
     x, step = normal(batch, length, d, seed=8), normal(batch, length, d, seed=10).exp()
     write, read = (normal(batch, length, r, seed=i) for i in (11, 12))
     gated, naive = gated_linear_recurrence.gated_linear_recurrence, naive_gated.gated_linear_recurrence
-    kinds = {
+    return {
         "decay by head": (gated, naive, (q, k, v, by_head), {}),
         "decay by channel": (gated, naive, (q, k, v, by_channel), {}),
         "bonus": (gated, naive, (q, k, v, by_channel, bonus), {}),
@@ -67,7 +68,6 @@ def cases(length, batch=2, heads=2, r=3, d=5):
             diagonal_scan.selective_scan, naive_diagonal.selective_scan, (x, step, write, read, decay(d, r)), {}
         ),
     }  # fmt: skip
-    return kinds
 
 
 KINDS = list(cases(1))
@@ -102,9 +102,7 @@ def run(kind, op, leaves, **more):
 
 def assert_same(ours, theirs, **tolerance):
     for n, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-        torch.testing.assert_close(
-            a, b, **({"rtol": 1e-10, "atol": 1e-11} | tolerance), msg=lambda m, n=n: f"{n}: {m}"
-        )
+        torch.testing.assert_close(a, b, **({"rtol": 1e-10, "atol": 1e-11} | tolerance), msg=lambda m, n=n: f"{n}: {m}")
 
 
 def small_chunks(patch, chunk, tile=2):
@@ -117,9 +115,12 @@ def hidden(what, length, batch=2):
     g = torch.Generator().manual_seed(length)
     keep = torch.rand(batch, length, generator=g) > 0.4
     group = (torch.rand(batch, length, generator=g) * 3).long().sort(1).values
-    return {"nothing": {}, "padding": {"keep": keep}, "packed": {"group": group}, "both": {"keep": keep, "group": group}}[
-        what
-    ]
+    return {
+        "nothing": {},
+        "padding": {"keep": keep},
+        "packed": {"group": group},
+        "both": {"keep": keep, "group": group},
+    }[what]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -263,3 +264,17 @@ def test_equals_fla(kind):
 
 def test_chunks_cover_every_position_once():
     assert [(at.start, at.stop) for at in chunk_scan.chunks_of(150, 64)] == [(0, 64), (64, 128), (128, 150)]
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("strict", [False, True])
+def test_decayed_scores_equal_naive(by_channel, strict):
+    q, k = normal(1, 2, 19, 3, seed=1), normal(1, 2, 19, 3, seed=2)
+    log = decay(1, 2, 19, 3 if by_channel else 1).cumsum(-2)
+    pair = torch.ones(19, 19, dtype=torch.bool).tril(-1 if strict else 0)
+    found = []
+    for op in (decayed_scores.decayed_scores, naive_scores.decayed_scores):
+        leaves = [x.detach().requires_grad_() for x in (q, k, log)]
+        out = op(leaves[0], leaves[1], leaves[2], leaves[2], pair)
+        found.append([out, *torch.autograd.grad((out * normal(*out.shape, seed=3)).sum(), leaves)])
+    assert_same(*found)

@@ -53,8 +53,14 @@ CASES = {
     ),
     "smollm3": ("SmolLM3", {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}),
     "gpt-neox": ("GPTNeoX", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+    "mamba": ("Mamba", {"state_size": 5, "expand": 2}),
+    "mamba-rank": ("Mamba", {"state_size": 3, "time_step_rank": 7, "tie_word_embeddings": False}),
+    "mamba2": ("Mamba2", {"state_size": 5, "num_heads": 6, "head_dim": 16, "n_groups": 1, "chunk_size": 8}),
     "phi": ("Phi", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
 }
+
+# configurations that do not know attention
+RECURRENT = dict.fromkeys(("Mamba", "Mamba2"), ("hidden_size", "num_hidden_layers", "vocab_size"))
 
 
 class Wide(TorchFunctionMode):
@@ -74,9 +80,10 @@ class Wide(TorchFunctionMode):
 def original(name: str, **changes: object) -> torch.nn.Module:
     family, own = CASES[name]
     config = f"{family}TextConfig" if family == "Gemma3" else f"{family}Config"
+    small = {key: n for key, n in SMALL.items() if family not in RECURRENT or key in RECURRENT[family]}
     torch.manual_seed(0)
     with Wide():
-        model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, config)(**(SMALL | own | changes)))
+        model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, config)(**(small | own | changes)))
     if family == "Gemma3":
         # kept in float32, whatever the weights are
         model.model.embed_tokens.embed_scale = torch.tensor(SMALL["hidden_size"] ** 0.5, dtype=torch.float64)

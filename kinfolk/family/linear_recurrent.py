@@ -1,0 +1,214 @@
+"""Decoders with a recurrent state in the place of the KV cache: RetNet, GLA, HGRN2, DeltaNet, Gated DeltaNet, KDA.
+
+All have LLaMA's block around them. Where papers differ from one another in the feed-forward or the norm, this is the
+body in which they have been compared.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kinfolk.family.assembly import with_mixers
+from kinfolk.family.llama import llama
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.decay import ChannelStepDecay, FixedDecay, LowRankDecay, StepDecay, TiedDecay
+from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
+from kinfolk.layers.norms.norm import RMSNorm
+from kinfolk.layers.part import Mixer
+from kinfolk.layers.positions.relative import Rotary
+
+
+def recurrent(name: str, change: Callable[[Attention, int], Mixer], **numbers: Any) -> Recipe:
+    """Put a mixer in the place of every attention of LLaMA; `change` gets the attention and the number of the layer."""
+    recipe = llama(**numbers)
+    return recipe.replace(name=name, model=with_mixers(recipe.model, change))
+
+
+@relative(
+    "retnet",
+    parent="llama",
+    year=2023,
+    paper="Sun et al. 2023, Retentive Network: A Successor to Transformer for Large Language Models, arXiv:2307.08621",
+    topology="decoder",
+    causal=True,
+    changes="retention: linear attention whose state decays by a fixed factor of each head, values twice as wide, "
+    "norms of heads and a swish gate",
+)
+def retnet(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 24,
+    n_heads: int = 8,
+    d_ff: int = 6144,
+    vocab_size: int = 50257,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Sections 2.1 and 2.2 and table 2: the 1.3B model; its feed-forward has 4 d_model^2 parameters as here."""
+    retention = LinearRecurrence(
+        n_heads=n_heads,
+        d_value=2 * d_model // n_heads,
+        decay=FixedDecay(),
+        position=Rotary(base=10000.0, layout="halves"),
+        gate="swish",
+    )
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    size |= {"vocab_size": vocab_size, "max_len": max_len}
+    return recurrent("retnet", lambda look, layer: retention, **size, **numbers)
+
+
+@relative(
+    "gla",
+    parent="retnet",
+    year=2023,
+    paper="Yang et al. 2023, Gated Linear Attention Transformers with Hardware-Efficient Training, arXiv:2312.06635",
+    topology="decoder",
+    causal=True,
+    changes="every channel of the keys decays by a factor made from the input; half as wide keys, no positions",
+)
+def gla(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 24,
+    n_heads: int = 4,
+    d_ff: int = 8448,
+    vocab_size: int = 32000,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Section 4.4: the 1.3B model."""
+    mixer = LinearRecurrence(
+        n_heads=n_heads, d_key=max(1, d_model // (2 * n_heads)), decay=LowRankDecay(), gate="swish",
+        d_value=d_model // n_heads,
+    )  # fmt: skip
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    size |= {"vocab_size": vocab_size, "max_len": max_len}
+    return recurrent("gla", lambda look, layer: mixer, **size, **numbers)
+
+
+@relative(
+    "hgrn2",
+    parent="gla",
+    year=2024,
+    paper="Qin et al. 2024, HGRN2: Gated Linear RNNs with State Expansion, arXiv:2404.07904",
+    topology="decoder",
+    causal=True,
+    changes="keys are what the forget gate lets go, with a lower bound that grows with depth; no output gate",
+)
+def hgrn2(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 24,
+    n_heads: int = 16,
+    d_ff: int = 8448,
+    vocab_size: int = 50272,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3: heads of width 128."""
+
+    def mixer(look: Attention, layer: int) -> LinearRecurrence:
+        return LinearRecurrence(n_heads=n_heads, decay=TiedDecay(floor=layer / n_layers), features="swish-query")
+
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    return recurrent("hgrn2", mixer, **size, vocab_size=vocab_size, max_len=max_len, **numbers)
+
+
+@relative(
+    "deltanet",
+    parent="llama",
+    year=2024,
+    paper="Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length, "
+    "arXiv:2406.06484; Schlag et al. 2021, Linear Transformers Are Secretly Fast Weight Programmers, arXiv:2102.11174",
+    topology="decoder",
+    causal=True,
+    changes="linear attention that corrects its state: what a key finds is replaced by its value; short convolutions",
+)
+def deltanet(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 24,
+    n_heads: int = 16,
+    d_ff: int = 8448,
+    vocab_size: int = 32000,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3.4: the 1.3B model, heads of width 128."""
+    mixer = LinearRecurrence(n_heads=n_heads, update="delta", features="swish-unit", kernel=4)
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    size |= {"vocab_size": vocab_size, "max_len": max_len}
+    return recurrent("deltanet", lambda look, layer: mixer, **size, **numbers)
+
+
+@relative(
+    "gated-deltanet",
+    parent="deltanet",
+    year=2024,
+    paper="Yang et al. 2024, Gated Delta Networks: Improving Mamba2 with Delta Rule, arXiv:2412.06464",
+    topology="decoder",
+    causal=True,
+    changes="the state of the delta rule decays by a factor of each head made from the input; an output gate",
+)
+def gated_deltanet(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 21,
+    n_heads: int = 6,
+    d_ff: int = 8448,
+    vocab_size: int = 32000,
+    max_len: int = 4096,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3 and appendix: keys 3/4 as wide as the model, values twice as wide as keys (6 heads of 256 and 512)."""
+    d_key = max(1, 3 * d_model // (4 * n_heads))
+    mixer = LinearRecurrence(
+        n_heads=n_heads,
+        d_key=d_key,
+        d_value=2 * d_key,
+        decay=StepDecay(),
+        update="delta",
+        features="swish-unit",
+        kernel=4,
+        gate="swish",
+    )
+    # the size has as many heads as the mixer; the attention that it replaces wants a divisor of the width
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": 1, "d_ff": d_ff}
+    size |= {"vocab_size": vocab_size, "max_len": max_len}
+    return recurrent("gated-deltanet", lambda look, layer: mixer, **size, **numbers)
+
+
+@relative(
+    "kda",
+    parent="gated-deltanet",
+    year=2025,
+    paper="Kimi Team 2025, Kimi Linear: An Expressive, Efficient Attention Architecture, arXiv:2510.26692",
+    topology="decoder",
+    causal=True,
+    changes="every channel of the keys decays by itself; a sigmoid output gate of low rank",
+)
+def kda(
+    *,
+    d_model: int = 2304,
+    n_layers: int = 27,
+    n_heads: int = 18,
+    d_ff: int = 9216,
+    vocab_size: int = 163840,
+    max_len: int = 8192,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3: Kimi Delta Attention in every layer of a dense model, heads of width 128."""
+    mixer = LinearRecurrence(
+        n_heads=n_heads,
+        decay=ChannelStepDecay(),
+        update="delta",
+        features="swish-unit",
+        kernel=4,
+        norm=RMSNorm(eps=1e-5),
+        gate="sigmoid",
+        gate_rank=d_model // n_heads,
+    )
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    size |= {"vocab_size": vocab_size, "max_len": max_len}
+    return recurrent("kda", lambda look, layer: mixer, **size, **numbers)

@@ -1,0 +1,157 @@
+"""State-space decoders, and hybrids with attention as orders of blocks: Mamba, Mamba-2, Griffin, Jamba."""
+
+from typing import Any
+
+from kinfolk.family.assembly import with_feed_forward, with_mixers, with_residual
+from kinfolk.family.llama import llama
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.registry import relative
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.head import LMHead
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.mamba import Mamba, Mamba2
+from kinfolk.layers.mixers.rg_lru import RGLRU
+from kinfolk.layers.norms.norm import RMSNorm
+from kinfolk.layers.part import Mixer
+from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import Rotary
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.models.block import Block
+from kinfolk.models.stack import Stack
+from kinfolk.ops.patterns.leaves import Causal, Window
+
+
+def alone(recipe: Recipe, name: str, mixer: Mixer) -> Recipe:
+    """Return a decoder whose blocks are a mixer and nothing else, with tied embeddings."""
+    model = recipe.model
+    decoder = model.decoder
+    assert isinstance(decoder, Stack)
+    block = Block(parts=(mixer,), residual=PreNorm(norm=RMSNorm(eps=1e-5)))
+    return recipe.replace(
+        name=name, model=model.replace(decoder=decoder.replace(blocks=(block,) * len(decoder.blocks)), head=LMHead())
+    )
+
+
+@relative(
+    "mamba",
+    parent="llama",
+    year=2023,
+    paper="Gu and Dao 2023, Mamba: Linear-Time Sequence Modeling with Selective State Spaces, arXiv:2312.00752",
+    topology="decoder",
+    causal=True,
+    changes="one kind of part, a gated selective state space with a short convolution, in the place of attention and "
+    "feed-forward; no positions, tied embeddings",
+)
+def mamba(
+    *,
+    d_model: int = 2560,
+    n_layers: int = 64,
+    n_heads: int = 1,
+    d_state: int = 16,
+    d_ff: int = 1,
+    vocab_size: int = 50280,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3 and appendix E: the 2.8B model. It has no heads and no feed-forward, so their numbers do nothing."""
+    body = llama(d_model=d_model, n_layers=n_layers, n_heads=1, vocab_size=vocab_size, max_len=max_len, **numbers)
+    return alone(body, "mamba", Mamba(d_state=d_state))
+
+
+@relative(
+    "mamba2",
+    parent="mamba",
+    year=2024,
+    paper="Dao and Gu 2024, Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured "
+    "State Space Duality, arXiv:2405.21060",
+    topology="decoder",
+    causal=True,
+    changes="one decay per head, eight times the state, all maps of the input in parallel, a norm behind the gate",
+)
+def mamba2(
+    *,
+    d_model: int = 2560,
+    n_layers: int = 64,
+    n_heads: int = 80,
+    d_state: int = 128,
+    d_ff: int = 1,
+    vocab_size: int = 50288,
+    max_len: int = 2048,
+    **numbers: Any,
+) -> Recipe:
+    """Section 7: the 2.7B model. It has no feed-forward, so d_ff does nothing."""
+    body = llama(d_model=d_model, n_layers=n_layers, n_heads=1, vocab_size=vocab_size, max_len=max_len, **numbers)
+    return alone(body, "mamba2", Mamba2(n_heads=n_heads, d_state=d_state))
+
+
+@relative(
+    "griffin",
+    parent="llama",
+    year=2024,
+    paper="De et al. 2024, Griffin: Mixing Gated Linear Recurrences with Local Attention, arXiv:2402.19427",
+    topology="decoder",
+    causal=True,
+    changes="two layers with a gated linear recurrence (RG-LRU) to one with local multi-query attention, GeGLU, scaled "
+    "embeddings",
+)
+def griffin(
+    *,
+    d_model: int = 2560,
+    n_layers: int = 26,
+    n_heads: int = 10,
+    d_ff: int = 11520,
+    window: int = 0,
+    vocab_size: int = 256000,
+    max_len: int = 8192,
+    **numbers: Any,
+) -> Recipe:
+    """Section 2 with the numbers of RecurrentGemma 2B; `window` 0 means max_len / 4 (2,048), at least 16.
+
+    Every third layer attends; with fewer layers the last one does.
+    """
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
+    norm, every = RMSNorm(gain="one-plus"), max(2, min(3, n_layers))
+    local = Causal() & Window(left=(window or max(16, max_len // 4)) - 1)
+
+    def mixer(look: Attention, layer: int) -> Mixer:
+        if (layer + 1) % every:
+            return RGLRU(n_heads=n_heads)
+        position = Rotary(base=10000.0, layout="halves", share=0.5)
+        return look.replace(n_kv_heads=1, pattern=local, position=position)
+
+    model = with_mixers(with_residual(recipe.model, PreNorm(norm=norm), norm), mixer)
+    model = with_feed_forward(model, lambda think: think.replace(activation="gelu-tanh", bias=True))
+    return recipe.replace(name="griffin", model=model.replace(embedding=Tokens(scale="sqrt"), head=LMHead()))
+
+
+@relative(
+    "jamba",
+    parent="mamba",
+    year=2024,
+    paper="Lieber et al. 2024, Jamba: A Hybrid Transformer-Mamba Language Model, arXiv:2403.19887",
+    topology="decoder",
+    causal=True,
+    changes="seven layers of Mamba to one of attention without positions, a feed-forward behind each",
+)
+def jamba(
+    *,
+    d_model: int = 4096,
+    n_layers: int = 32,
+    n_heads: int = 32,
+    d_ff: int = 21504,
+    every: int = 8,
+    d_state: int = 16,
+    vocab_size: int = 65536,
+    max_len: int = 8192,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3.1, with dense feed-forwards where the paper has experts in every second layer."""
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
+    every = max(2, min(every, n_layers))
+
+    def mixer(look: Attention, layer: int) -> Mixer:
+        return Mamba(d_state=d_state) if layer % every != every // 2 else look.replace(position=NoPosition())
+
+    return recipe.replace(name="jamba", model=with_mixers(recipe.model, mixer))

@@ -1,0 +1,46 @@
+"""Short causal convolution: one kernel of a few taps per channel, before a recurrence."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost
+from kinfolk.layers.mixers.convolution import Recent
+from kinfolk.layers.module import Module
+from kinfolk.ops.lightconv import depthwise_conv
+
+
+class ShortConv(Module):
+    """Depthwise convolution over the last `kernel` positions of the same document, without an activation."""
+
+    def __init__(self, width: int, kernel: int, bias: bool) -> None:
+        super().__init__()
+        self.taps_Dt = nn.Parameter(torch.zeros(width, kernel))
+        self.bias_D = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def draw(self) -> None:
+        """Draw as PyTorch's convolutions do."""
+        bound = self.taps_Dt.shape[1] ** -0.5
+        nn.init.uniform_(self.taps_Dt, -bound, bound)
+        if self.bias_D is not None:
+            nn.init.uniform_(self.bias_D, -bound, bound)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> Tensor:
+        kernel, length = self.taps_Dt.shape[1], x_BLD.shape[1]
+        if ctx.padding is not None and not ctx.padding.right:
+            x_BLD = x_BLD.masked_fill(~ctx.padding.keep_BL[..., None], 0.0)
+        same_BLt = None
+        if ctx.group_BL is not None and state is None:
+            near_BLt = F.pad(ctx.group_BL, (kernel - 1, 0), value=-1).unfold(1, kernel, 1)
+            same_BLt = near_BLt == ctx.group_BL[..., None]
+        if state is None:
+            y_BLD = depthwise_conv(x_BLD, self.taps_Dt, kernel - 1, length, same_BLt)
+        else:
+            y_BLD = depthwise_conv(state.extend(x_BLD, ctx), self.taps_Dt, 0, length, None)
+        return y_BLD if self.bias_D is None else y_BLD + self.bias_D
+
+
+def short_conv_cost(width: int, kernel: int, bias: bool) -> Cost:
+    """Return its cost; the input is kept."""
+    return Cost(params=width * (kernel + bias), flops=2.0 * width * kernel, kept=width)

@@ -1,0 +1,184 @@
+"""State-space decoders: Mamba and Mamba-2."""
+
+import math
+from typing import Any, ClassVar
+
+from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.heads.head import Head, LMHead
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.mamba import Mamba, Mamba2
+from kinfolk.layers.norms.norm import RMSNorm
+from kinfolk.layers.part import Mixer
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.models.block import Block
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Stack
+from kinfolk.runs.formats.gpt import lm_values
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import Architecture, Format, Misfit, layers, need
+from kinfolk.runs.huggingface.places import Spread, Table
+
+
+def _heads(name: str) -> tuple[Architecture, ...]:
+    def lm(config: Config) -> Head:
+        return LMHead(weights="tied" if config.get("tie_word_embeddings", True) else "untied")
+
+    return (
+        Architecture(f"{name}ForCausalLM", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
+        Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
+    )
+
+
+class StateSpace(Format):
+    """What both share: blocks of one mixer behind a norm."""
+
+    prefix = "backbone."
+    free: ClassVar[tuple[str, ...]] = ("max_len",)
+    unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    mixer_table: ClassVar[Table] = {}
+
+    def mixer(self, config: Config) -> Mixer:
+        """Return the mixer of every layer."""
+        raise NotImplementedError
+
+    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
+        """Return what a configuration says of the mixer."""
+        raise NotImplementedError
+
+    def model(self, config: Config, head: Head) -> Model:
+        for name, value in {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu"}.items():
+            config.only(name, value)
+        for name in ("residual_in_fp32", "rescale_prenorm_residual", "use_cache", "tie_word_embeddings", "layer_types"):
+            config.get(name, None)
+        for name in ("time_step_init_scheme", "time_step_scale", "time_step_floor"):
+            config.get(name, None)
+        norm = RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5))
+        block = Block(parts=(self.mixer(config),), residual=PreNorm(norm=norm))
+        n_layers = config.number("num_hidden_layers")
+        return Model(
+            d_model=config.number("hidden_size"),
+            vocab_size=config.number("vocab_size"),
+            max_len=2048,
+            dropout=0.0,
+            embedding=Tokens(),
+            decoder=Stack(blocks=(block,) * n_layers, order=tuple(range(n_layers)), norm=norm),
+            head=head,
+            init=Normal(std=config.get("initializer_range", 0.1)),
+        )
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth = need(Stack, model.decoder, "decoder")
+        mixers = {block.parts for block in depth.blocks}
+        if len(mixers) != 1 or len(depth.blocks[0].parts) != 1:
+            raise Misfit("every block is one and the same mixer there, without a feed-forward")
+        return {
+            "hidden_size": model.d_model,
+            "num_hidden_layers": depth.n_layers,
+            "vocab_size": model.vocab_size,
+            "layer_norm_epsilon": need(RMSNorm, depth.norm, "decoder.norm").eps,
+            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.1,
+            **self.own(model, depth.blocks[0].parts[0]),  # type: ignore[arg-type]
+        }
+
+    def tied_to(self, model: Model) -> dict[str, str]:
+        tied = isinstance(model.head, LMHead) and model.head.weights == "tied"
+        return {"lm_head.weight": "embedding.table.weight"} if tied else {}
+
+    def body(self, model: Model) -> Table:
+        layer: Table = {
+            "residuals.0.norm": "norm",
+            "parts.0.inner": "mixer.in_proj",
+            "parts.0.conv.taps_Dt": Spread.at("mixer.conv1d.weight", axis=1),
+            "parts.0.conv.bias_D": "mixer.conv1d.bias",
+            "parts.0.out": "mixer.out_proj",
+            **self.mixer_table,
+        }
+        return {
+            "embedding.table": "embeddings",
+            "decoder.norm": "norm_f",
+            **layers("decoder.blocks.*", "layers.*", layer),
+        }
+
+
+class MambaFormat(StateSpace, model_type="mamba"):
+    """Gu and Dao 2023."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = _heads("Mamba")
+    mixer_table: ClassVar[Table] = {
+        "parts.0.selective": "mixer.x_proj",
+        "parts.0.step": "mixer.dt_proj",
+        "parts.0.step_bias_D": "mixer.dt_proj.bias",
+        "parts.0.log_rate_DR": "mixer.A_log",
+        "parts.0.skip_D": "mixer.D",
+    }
+
+    def mixer(self, config: Config) -> Mixer:
+        width, expand = config.number("hidden_size"), config.get("expand", 2)
+        config.only("intermediate_size", int(expand * width))
+        for name in ("use_mambapy", "use_associative_scan"):
+            config.get(name, None)
+        if config.values.get("time_step_rank") == "auto":
+            config.values["time_step_rank"] = math.ceil(width / 16)
+        rank = config.number("time_step_rank", math.ceil(width / 16))
+        return Mamba(
+            d_state=config.number("state_size", 16),
+            expand=int(expand),
+            kernel=config.number("conv_kernel", 4),
+            rank=0 if rank == math.ceil(width / 16) else rank,
+            least=config.get("time_step_min", 0.001),
+            most=config.get("time_step_max", 0.1),
+        )
+
+    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
+        mamba = need(Mamba, mixer, "decoder.blocks[0].parts[0]")
+        return {
+            "state_size": mamba.d_state,
+            "expand": mamba.expand,
+            "intermediate_size": mamba.expand * model.d_model,
+            "conv_kernel": mamba.kernel,
+            "time_step_rank": mamba.rank or math.ceil(model.d_model / 16),
+            "time_step_min": mamba.least,
+            "time_step_max": mamba.most,
+        }
+
+
+class Mamba2Format(StateSpace, model_type="mamba2"):
+    """Dao and Gu 2024, with one group of B and C."""
+
+    architectures: ClassVar[tuple[Architecture, ...]] = _heads("Mamba2")
+    mixer_table: ClassVar[Table] = {
+        "parts.0.step_bias_H": "mixer.dt_bias",
+        "parts.0.log_rate_H": "mixer.A_log",
+        "parts.0.skip_H": "mixer.D",
+        "parts.0.norm": "mixer.norm",
+    }
+
+    def mixer(self, config: Config) -> Mixer:
+        width, expand, n_heads = config.number("hidden_size"), int(config.get("expand", 2)), config.number("num_heads")
+        config.only("head_dim", expand * width // n_heads)
+        config.only("n_groups", 1)
+        config.only("rms_norm", True)
+        for name in ("chunk_size", "time_step_rank", "time_step_limit"):
+            config.get(name, None)
+        return Mamba2(
+            n_heads=n_heads,
+            d_state=config.number("state_size", 128),
+            expand=expand,
+            kernel=config.number("conv_kernel", 4),
+            norm=RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5)),
+            least=config.get("time_step_min", 0.001),
+            most=config.get("time_step_max", 0.1),
+        )
+
+    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
+        mamba = need(Mamba2, mixer, "decoder.blocks[0].parts[0]")
+        return {
+            "num_heads": mamba.n_heads,
+            "head_dim": mamba.expand * model.d_model // mamba.n_heads,
+            "n_groups": 1,
+            "state_size": mamba.d_state,
+            "expand": mamba.expand,
+            "conv_kernel": mamba.kernel,
+            "time_step_min": mamba.least,
+            "time_step_max": mamba.most,
+        }

@@ -1,0 +1,129 @@
+"""Recurrent mixers with copied weights against transformers' torch paths, in float64, with gradients."""
+
+import pytest
+import torch
+
+from kinfolk.core.context import Context
+from kinfolk.core.errors import SpecError
+from kinfolk.layers.mixers.decay import StepDecay, TiedDecay
+from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
+from kinfolk.layers.mixers.mamba import Mamba, Mamba2
+from kinfolk.layers.mixers.rg_lru import RGLRU
+from kinfolk.layers.module import Dims
+from tests.runs.test_llama_formats import Wide
+
+DIMS = Dims(d_model=24, vocab_size=9, max_len=64, dropout=0.0, n_sublayers=2, direction="past")
+transformers = pytest.importorskip("transformers")
+
+
+def built(spec, dims=DIMS):
+    torch.manual_seed(3)
+    module = spec.build(dims).double()
+    for p in module.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return module
+
+
+def assert_same(ours, theirs, pairs):
+    """Compare outputs, and the gradients of pairs of parameters."""
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+    weight = torch.randn_like(ours)
+    for out in (ours, theirs):
+        (out * weight).sum().backward()
+    for a, b in pairs:
+        torch.testing.assert_close(a.grad, b.grad.view_as(a), rtol=1e-8, atol=1e-9)
+
+
+def test_griffins_recurrent_block_is_that_of_transformers():
+    from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
+
+    config = transformers.RecurrentGemmaConfig(hidden_size=24, lru_width=24, num_attention_heads=3, num_hidden_layers=1)
+    ours, theirs = built(RGLRU(n_heads=3)), RecurrentGemmaRecurrentBlock(config, 0).double()
+    with torch.no_grad():
+        for theirs_of, part in zip((theirs.linear_y, theirs.linear_x), (0, 1), strict=True):
+            theirs_of.weight.copy_(ours.inner.weight.chunk(2)[part])
+            theirs_of.bias.copy_(ours.inner.bias.chunk(2)[part])
+        theirs.linear_out.weight.copy_(ours.out.weight)
+        theirs.linear_out.bias.copy_(ours.out.bias)
+        theirs.conv_1d.weight.copy_(ours.conv.taps_Dt.unsqueeze(1))
+        theirs.conv_1d.bias.copy_(ours.conv.bias_D)
+        lru = theirs.rg_lru
+        lru.recurrent_param.copy_(ours.log_rate_D)
+        for name, part in (("input", 0), ("recurrent", 1)):
+            getattr(lru, f"{name}_gate_weight").copy_(ours.gates_HbK.chunk(2, -1)[part])
+            getattr(lru, f"{name}_gate_bias").copy_(ours.gate_bias_HK.chunk(2, -1)[part])
+    x = torch.randn(2, 70, 24, dtype=torch.float64)
+    # their scan accumulates in float32 by default
+    lru._rnn_scan.__func__.__defaults__ = (torch.float64,)
+    with Wide():
+        wanted = theirs(x, torch.arange(70)[None], None, use_cache=False)[0]
+    pairs = [(ours.log_rate_D, lru.recurrent_param), (ours.conv.taps_Dt, theirs.conv_1d.weight)]
+    assert_same(ours(x, Context(), None)[0], wanted, [*pairs, (ours.out.weight, theirs.linear_out.weight)])
+
+
+def test_gated_deltanet_is_that_of_qwen3_next():
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet
+
+    config = transformers.Qwen3NextConfig(
+        hidden_size=24,
+        num_hidden_layers=1,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=3,
+        linear_value_head_dim=5,
+        linear_conv_kernel_dim=4,
+        layer_types=["linear_attention"],
+    )
+    sizes = {"n_heads": 4, "n_key_heads": 2, "d_key": 3, "d_value": 5, "kernel": 4}
+    spec = LinearRecurrence(**sizes, decay=StepDecay(), update="delta", features="swish-unit", gate="swish")
+    ours, theirs = built(spec), Qwen3NextGatedDeltaNet(config, 0).double()
+    q, k, v = ours.qkv.weight.split([6, 6, 20])
+    by_key_head = [x.unflatten(0, (2, -1)) for x in (q, k, v, ours.gate.weight)]
+    with torch.no_grad():
+        theirs.in_proj_qkvz.weight.copy_(torch.cat(by_key_head, 1).flatten(0, 1))
+        b, a = (x.weight.unflatten(0, (2, -1)) for x in (ours.beta, ours.decay.steps))
+        theirs.in_proj_ba.weight.copy_(torch.cat([b, a], 1).flatten(0, 1))
+        theirs.conv1d.weight.copy_(ours.conv.taps_Dt.unsqueeze(1))
+        theirs.A_log.copy_(ours.decay.log_rate_H)
+        theirs.dt_bias.copy_(ours.decay.bias)
+        theirs.norm.weight.copy_(ours.norm.weight)
+        theirs.out_proj.weight.copy_(ours.out.weight)
+    x = torch.randn(2, 70, 24, dtype=torch.float64)
+    with Wide():
+        wanted = theirs(x)
+    pairs = [(ours.decay.log_rate_H, theirs.A_log), (ours.out.weight, theirs.out_proj.weight)]
+    pairs += [(ours.norm.weight, theirs.norm.weight), (ours.conv.taps_Dt, theirs.conv1d.weight)]
+    assert_same(ours(x, Context(), None)[0], wanted, pairs)
+
+
+@pytest.mark.parametrize("spec", [Mamba(), Mamba2(n_heads=3), RGLRU(n_heads=3), LinearRecurrence(n_heads=3)])
+def test_an_encoder_is_refused_by_name(spec):
+    with pytest.raises(SpecError, match=f"{spec.kind}: its state knows the past only"):
+        spec.build(Dims(d_model=24, vocab_size=9, max_len=64, dropout=0.0, n_sublayers=2))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Mamba(),
+        Mamba2(n_heads=3),
+        RGLRU(n_heads=3),
+        LinearRecurrence(n_heads=3, kernel=4),
+        LinearRecurrence(n_heads=3, update="delta", decay=StepDecay()),
+        LinearRecurrence(n_heads=3, decay=TiedDecay(floor=0.5), features="swish-query"),
+    ],
+    ids=lambda spec: f"{spec.kind}",
+)
+def test_the_state_does_not_grow(spec):
+    """Neither with the position nor with the room that is asked for."""
+    module = built(spec)
+
+    def size(state):
+        return {name: getattr(state, name).shape for name in state.held}
+
+    state = module.new_state(2, 8)
+    wanted = size(module.new_state(2, 1 << 20))
+    for length in (1, 5, 1, 90):
+        with torch.no_grad():
+            module(torch.randn(2, length, 24, dtype=torch.float64), Context(start=1), state)
+        assert size(state) == wanted
