@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from kinfolk.objectives.tasks.registry import named
+from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs import folder
 from kinfolk.train import RunOptions, resume
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare
 from kinfolk.train.finetune.source import open_source
-from kinfolk.train.finetune.task import Task
 
 TACTICS = ("plain", "scratch", "ulmfit", "lora=8", "frozen", "adapters=32", "slanted", "gradual", "layer-wise=0.385")
 TACTICS += ("layer-wise=0.95", "mixout=0.5", "reinit=1", "bitfit")
@@ -98,13 +99,13 @@ def squad(data: Path) -> tuple[Rows, Rows]:
 
 
 STUDIES: dict[str, Study] = {
-    "sst2": Study(Task("classify"), sst2, (400, 400)),
-    "trec": Study(Task("classify"), trec, (400, 300)),
-    "cola": Study(Task("classify"), cola, (400, 400), metric="mcc"),
-    "stsb": Study(Task("regress", second="second"), stsb, (400, 300)),
-    "goemotions": Study(Task("multi-label"), goemotions, (800, 300)),
-    "wnut17": Study(Task("tag"), wnut, (400, 200), ending=".conll"),
-    "squad": Study(Task("answer"), squad, (400, 80), epochs=2, length=192, ending=".json"),
+    "sst2": Study(named("classify"), sst2, (400, 400)),
+    "trec": Study(named("classify"), trec, (400, 300)),
+    "cola": Study(named("classify"), cola, (400, 400), metric="mcc"),
+    "stsb": Study(named("regress", second="second"), stsb, (400, 300)),
+    "goemotions": Study(named("multi-label"), goemotions, (800, 300)),
+    "wnut17": Study(named("tag"), wnut, (400, 200), ending=".conll"),
+    "squad": Study(named("answer"), squad, (400, 80), epochs=2, length=192, ending=".json"),
 }
 
 

@@ -269,9 +269,9 @@ def _perplexity(measure: str, mean: float) -> float | None:
     """Return it for what is a probability; an accuracy has none."""
     import math
 
-    from kinfolk.contests.measures import in_nats
+    from kinfolk.objectives.measures.measure import NATS, measure_of
 
-    return math.exp(min(mean, 700.0)) if in_nats(measure) else None
+    return math.exp(min(mean, 700.0)) if measure_of(measure).unit == NATS else None
 
 
 def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
@@ -288,9 +288,9 @@ def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") ->
     # a file that is scored whole has nothing held out
     names = tuple(name for name in names if args.split != "all" or len(data.splits[name]))
     splits = [data.split(name) for name in names]
-    if len(splits) > 1 and hasattr(splits[0], "joined"):
-        splits = [splits[0].joined(splits[1])]
-    tally = tally_of(recipe.objective, getattr(splits[-1], "classes", ()), splits[-1])
+    if len(splits) > 1 and (joined := splits[0].joined(splits[1])) is not None:
+        splits = [joined]
+    tally = tally_of(recipe.objective, splits[-1])
     keeping = _keeping(args, recipe, tally)
     scored = learner if tally is None else Watched(learner, keeping or tally)
     cut = 0

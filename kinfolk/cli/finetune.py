@@ -12,9 +12,9 @@ from kinfolk.core.errors import SpecError
 from kinfolk.train.finetune.names import table
 
 if TYPE_CHECKING:
+    from kinfolk.objectives.tasks.task import Task
     from kinfolk.train.finetune.recipe import Effort
     from kinfolk.train.finetune.run import Prepared
-    from kinfolk.train.finetune.task import Task
     from kinfolk.train.finetune.transplant import Moved
 
 WRITTEN = 64
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         raise SpecError("--also: only one head learns in a step, and several processes wait for all; use one process")
     task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column, args.between)
     if args.unknown_classes == "add":
-        task = dataclasses.replace(task, unknown="add")
+        task = task.replace(unknown="add")
     source = open_source(args.what)
     source = dataclasses.replace(source, recipe=source.recipe.assigned(precision_of(args)))
     if args.further:
@@ -156,12 +156,12 @@ def _guesses(args: argparse.Namespace, task: "Task", made: "Prepared") -> list[s
     read = ", ".join(f"{name} column {column!r}" for name, column in columns.items() if column)
     how = "as asked" if args.task != "auto" else "guessed from the file; --task names another"
     lines = [f"task: {task.kind} ({how})" + (f", {read}" if read else "")]
-    classes = tuple(getattr(data.splits["train"], "classes", ()))
+    classes = data.splits["train"].classes
     if classes:
         shown = ", ".join(classes[:8]) + (", …" if len(classes) > 8 else "")
         apart = f", separated by {task.between}" if task.between else ""
         lines.append(f"classes: {len(classes):,}{apart}: {shown}")
-    if task.kind in ("classify", "pairs") and (mark := separator_of_file(args.train, task.label)):
+    if task.labels == "class" and (mark := separator_of_file(args.train, task.label)):
         lines.append(f"classes: some labels look like several with a {mark} between; --task multi-label reads them so")
     rows = {name: len(split) for name, split in data.splits.items()}
     held = str(args.valid) if args.valid else "held out of the same file; --valid names another"

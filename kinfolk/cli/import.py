@@ -51,13 +51,14 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.family.knowing import knowledgeable
     from kinfolk.models.folder import GENERATION
     from kinfolk.objectives.knowledge import Entities
+    from kinfolk.objectives.tasks.classify import RowTask
+    from kinfolk.objectives.tasks.registry import of_objective
     from kinfolk.runs import folder
     from kinfolk.runs.huggingface import sentence
     from kinfolk.runs.huggingface.folder import open_folder, write_tensors
     from kinfolk.runs.huggingface.recipe import recipe_of_import
     from kinfolk.runs.knowledge import n_entities
     from kinfolk.runs.metadata import ReadingNotes
-    from kinfolk.runs.tasks import task_of
 
     imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type, architecture=args.architecture)
     tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
     about = _metadata(imported, sentence.longest(args.folder))
     if args.pairs:
-        if task_of(recipe) not in ("class", "classes", "number"):
+        if not isinstance(of_objective(recipe.objective), RowTask):
             raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
         about = about.replace(reading=ReadingNotes(sequences=2))
     folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)

@@ -71,8 +71,9 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer every row, and say what happened on the way."""
+    from kinfolk.objectives.tasks.answering import Counts, How
     from kinfolk.use.predict.opening import open_run
-    from kinfolk.use.predict.predicting import How, Tally, predict
+    from kinfolk.use.predict.predicting import predict
     from kinfolk.use.predict.writing import writer
 
     prepare_machine(args)
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         echo=args.echo,
         on_bad=args.on_bad,
     )
-    tally = Tally()
+    tally = Counts()
     with writer(args.out) as write, _Counter() as counter:
         for answer in predict(opened, _rows(args, opened), how, tally):
             write(answer)
@@ -99,14 +100,14 @@ def _rows(args: argparse.Namespace, opened: "Opened") -> Any:
     """Return the rows of the input, or its pictures."""
     if opened.picture is None:
         return rows_of(args, opened.columns.text)
-    from kinfolk.use.predict.pictures import read_pictures
+    from kinfolk.data.files.image_rows import read_pictures
 
     return read_pictures(args.input, args.form, opened.columns.file)
 
 
 def rows_of(args: argparse.Namespace, column: str) -> Any:
     """Return the rows of the input; a column with a number means that a table has no names."""
-    from kinfolk.use.predict.rows import read_rows
+    from kinfolk.data.files.rows import read_rows
 
     return read_rows(args.input, args.form, header=not column.isdecimal())
 
@@ -155,13 +156,14 @@ def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":
 
 def _tell(args: argparse.Namespace, opened: "Opened", tally: Any) -> None:
     """Say how many rows there were, and what was lost, where it is not in the way of the answers."""
-    said = {"run": str(args.what), "task": opened.task, "rows": tally.rows, "out": str(args.out) if args.out else None}
+    out = str(args.out) if args.out else None
+    said = {"run": str(args.what), "task": opened.task.labels, "rows": tally.rows, "out": out}
     said |= {"cut": tally.cut, "in_parts": tally.parted, "skipped": len(tally.bad)}
     if args.json and args.out:
         print(json.dumps(said | {"bad": tally.bad[:20]}, indent=1))
         return
     lines = [f"{tally.rows:,} rows" + (f" -> {args.out}" if args.out else "")]
-    what = "questions" if opened.task == "span" else f"rows of more than {opened.length:,} tokens"
+    what = "questions" if opened.task.labels == "span" else f"rows of more than {opened.length:,} tokens"
     lines += [f"{tally.cut:,} {what} lost their end"] * bool(tally.cut)
     parts = f"sentences of more than {opened.length:,} tokens were read in parts, {tally.parted:,} more than sentences"
     lines += [parts] * bool(tally.parted)

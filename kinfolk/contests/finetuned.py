@@ -71,7 +71,7 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
     sources = [open_source(path) for path in settings.finetune]
     tactics = settings.tactics or ("plain",)
     path = Path(settings.data)
-    task = Named(settings.data) if settings.data.startswith(PREFIXES) else choose("auto", path)
+    task = Named(name=settings.data) if settings.data.startswith(PREFIXES) else choose("auto", path)
     found = []
     for source in sources:
         for tactic in tactics:

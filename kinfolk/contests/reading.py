@@ -44,7 +44,7 @@ def read(data: Data, batch_size: int, length: int, grouping: str = "auto") -> Re
     """Look at the first batches of the training data."""
     batches = Batches(data.split("train"), batch_size=batch_size, length=length, grouping=grouping)
     # pictures are all alike
-    count = 1 if hasattr(data.split("train"), "height") else min(SAMPLES[data.kind], batches.steps_per_epoch)
+    count = 1 if data.split("train").picture is not None else min(SAMPLES[data.kind], batches.steps_per_epoch)
     return Reading(tuple(map(batches.at, range(count))), vocabulary_of(data.tokenizer))
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from kinfolk.contests.evidence import Battery, Branch, Limits, RateCurve, Speedup
 from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, judge, t_quantile
-from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.outcome import Outcome
+from kinfolk.objectives.measures.measure import measure_of
 
 EARLY = 0.1
 """The early loss is that of the first validation after this share of the steps."""
@@ -117,7 +117,7 @@ def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
         place = {measure: min(m.index(measure) for m in measures.values() if measure in m) for measure in counts}
         best = min(
             counts,
-            key=lambda measure: (-counts[measure], not higher_is_better(measure), place[measure], measure),
+            key=lambda measure: (-counts[measure], not measure_of(measure).higher, place[measure], measure),
         )
         groups.append(Group(best, tuple(name for name in left if best in measures[name])))
         left = [name for name in left if best not in measures[name]]
@@ -155,7 +155,7 @@ def standings(
     """Judge a group of contestants by the measure they share, against a baseline if that is one of them."""
     scores = aligned(found.measure, {name: outcomes[name] for name in found.names})
     named = against if against in found.names else ""
-    return judge(scores, higher=higher_is_better(found.measure), against=named, looks=looks)
+    return judge(scores, higher=measure_of(found.measure).higher, against=named, looks=looks)
 
 
 def limits(table: Sequence[Row]) -> list[Limits]:
@@ -302,5 +302,5 @@ def _cut_short(done: Sequence[Outcome]) -> str:
 
 def _set_apart(row: Row, first: str, alone: bool) -> Row:
     """Say that a row is not to be read against those above; one that is alone in its group has no rank at all."""
-    note = f"{called(row.measure)} is not a {called(first)}: not ranked with the others"
+    note = f"{measure_of(row.measure).title} is not a {measure_of(first).title}: not ranked with the others"
     return dataclasses.replace(row, note="; ".join(filter(None, (row.note, note))), rank=None if alone else row.rank)

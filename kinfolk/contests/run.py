@@ -13,7 +13,6 @@ from kinfolk.contests import facts, plan, rates
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.evidence import Cost, Protocol, RateCurve
 from kinfolk.contests.inference import OPEN
-from kinfolk.contests.measures import higher_is_better
 from kinfolk.contests.outcome import DONE, Outcome
 from kinfolk.contests.plan import Entrant, Plan
 from kinfolk.contests.rates import Order, Search
@@ -26,6 +25,7 @@ from kinfolk.contests.trials import CALIBRATIONS, Trials
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import table
+from kinfolk.objectives.measures.measure import measure_of
 
 
 def run(settings: Settings, command: str = "", console: Console | None = None) -> Comparison:
@@ -166,7 +166,7 @@ class _Contest:
         groups = group({name: tuple(found.values()) for name, found in self.searched.items()})
         measures = {name: found.measure for found in groups for name in found.names}
         return [
-            (entrant, Search(entrant.recipe.training.optimiser.lr, measure, higher_is_better(measure)))
+            (entrant, Search(entrant.recipe.training.optimiser.lr, measure, measure_of(measure).higher))
             for entrant in self.plan.entrants
             if self._trial(entrant, 0) is not None
             for measure in [measures.get(entrant.name, "")]

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kinfolk.contests import devices
-from kinfolk.contests.measures import of_tokens
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point, write_json
 from kinfolk.contests.process import interrupt_with_parent, last_lines, peak_memory
 from kinfolk.core.errors import DataError, TrainingError
+from kinfolk.objectives.measures.measure import measure_of
 
 if TYPE_CHECKING:
     from kinfolk.data import Data
@@ -304,7 +304,7 @@ def _judged(outcome: Outcome, vocab_size: int) -> Outcome:
     end = outcome.curve[-1] if outcome.curve else None
     if end is None or end.step != outcome.steps:
         return outcome.replace(status=DIVERGED, reason="the last validation is not finite")
-    worst = max((value for name, value in end.valid.items() if of_tokens(name)), default=0.0)
+    worst = max((value for name, value in end.valid.items() if measure_of(name).tokens), default=0.0)
     guess = math.log(vocab_size)
     if worst > 2 * guess:
         reason = f"the final loss {worst:.3g} is far worse than guessing ({guess:.3g} nats)"

@@ -20,7 +20,7 @@ from kinfolk.data.preparing.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.prepare import prepare
 from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading, open_answering
-from kinfolk.data.splits.asking import asked, columns_of, is_columns, is_labelled, labels_of
+from kinfolk.data.splits.asking import Asked, asked, columns_of, is_columns, is_labelled, labels_of
 from kinfolk.data.splits.beside import open_beside
 from kinfolk.data.splits.images import is_images, open_images
 from kinfolk.data.splits.several import PREFIX as SEVERAL
@@ -105,10 +105,16 @@ class _Door:
 
 def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     """Open a file with labels, of rows, of words, or of questions; or columns of one that has none."""
-    what, choices = asked(name), door.choices
+    what = asked(name)
     given = valid or what.valid
     beside = None if given is None else Path(given)
     kind = "tags" if is_tagged(name) else "" if is_columns(name) else labels_of(what)
+    return dataclasses.replace(_open_kind(kind, name, what, door, beside), task=what.task)
+
+
+def _open_kind(kind: str, name: str, what: Asked, door: _Door, beside: Path | None) -> Data:
+    """Open a file whose labels are of this kind; "": of rows."""
+    choices = door.choices
     if kind == "tags":
         columns = (what.settings.get("text", ""), what.settings.get("label", ""))
         return open_tagged(name, what.path, choices, beside, columns, add=what.adds_unknown)

@@ -75,6 +75,10 @@ class Distil(Objective, kind="distil"):
         return self.task.extra_ids
 
     @property
+    def inner(self) -> Objective:
+        return self.task.inner
+
+    @property
     def parts(self) -> tuple[Objective, ...]:
         return self.task.parts
 

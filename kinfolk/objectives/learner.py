@@ -9,6 +9,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Output, State, Transformer
+from kinfolk.objectives.measures.measure import of_objective
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary
 
 
@@ -66,4 +67,9 @@ class Learner(Module):
 
     def measure(self, batch: Batch, memory: State | None = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Score a prepared batch for evaluation: sums and counts by name."""
-        return self.objective.measure(*self.run(batch, memory))
+        return self.scores(*self.run(batch, memory))
+
+    def scores(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return the sums and counts of what the objective reports, and of measures defined for its kind."""
+        own, added = self.objective.measure(output, batch), of_objective(self.objective.inner.kind)
+        return own | {m.name: m.sums(output, batch) for m in added if m.sums is not None}

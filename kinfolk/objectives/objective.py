@@ -109,6 +109,11 @@ class Objective(Spec):
         return False
 
     @property
+    def inner(self) -> "Objective":
+        """The objective that a trained model is used by: itself, or the one that it wraps for training."""
+        return self
+
+    @property
     def parts(self) -> "tuple[Objective, ...]":
         """The objectives that it consists of: itself, or those that it wraps."""
         return (self,)

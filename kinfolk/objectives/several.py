@@ -38,6 +38,10 @@ class Several(Objective, kind="several"):
         return max(objective.extra_ids for objective in (self.task, *self.others))
 
     @property
+    def inner(self) -> Objective:
+        return self.task.inner
+
+    @property
     def parts(self) -> tuple[Objective, ...]:
         return tuple(part for one in (self.task, *self.others) for part in one.parts)
 

@@ -40,6 +40,14 @@ class Labels(Objective):
             batch = opened(batch, vocabulary.cls)
         return self.given(batch, vocabulary)
 
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """Report nothing of its own: measures that name its kind compute their own sums."""
+        return {}
+
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of each example [B], to find the worst of them."""
+        raise NotImplementedError(f"objective {self.kind!r}: has no loss of single examples (`example_losses`)")
+
     def given(self, batch: Batch, vocabulary: Vocabulary) -> Batch:
         """Give the row to the side of the model that reads it."""
         if self.reads == "tokens":
@@ -74,6 +82,10 @@ class Classify(Labels, kind="classify"):
         nats = F.cross_entropy(logits, batch.labels, reduction="sum")
         return {"class": (nats, n), "accuracy": ((logits.argmax(-1) == batch.labels).sum(), n)}
 
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        assert batch.labels is not None
+        return F.cross_entropy(logits, batch.labels, reduction="none")
+
 
 class ClassifyMany(Labels, kind="classify-many"):
     """Of each class whether it holds, apart from the others; labels are rows of 0 and 1.
@@ -103,6 +115,10 @@ class ClassifyMany(Labels, kind="classify-many"):
             "exact-match": (right.all(1).sum(), _number(labels)),
         }
 
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        assert batch.labels is not None
+        return F.binary_cross_entropy_with_logits(logits, batch.labels.double(), reduction="none").sum(1)
+
 
 class Regress(Labels, kind="regress"):
     """A number, with squared errors."""
@@ -116,6 +132,10 @@ class Regress(Labels, kind="regress"):
         assert batch.labels is not None
         errors, n = wide(output.logits) - wide(batch.labels), _number(batch.labels)
         return {"squared-error": (errors.square().sum(), n), "absolute-error": (errors.abs().sum(), n)}
+
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        assert batch.labels is not None
+        return (logits - batch.labels.double()).square()
 
 
 class Tag(Labels, kind="tag"):
@@ -141,6 +161,12 @@ class Tag(Labels, kind="tag"):
         real, losses = batch.targets != IGNORE, output.head.losses(output.hidden, batch.targets)
         right = (output.logits.argmax(-1) == batch.targets) & real
         return {"tag": summed(losses, real), "accuracy": (right.sum(), real.sum())}
+
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Return the mean over the words of each sentence."""
+        assert batch.targets is not None
+        nats = F.cross_entropy(logits.mT, batch.targets, ignore_index=IGNORE, reduction="none")
+        return nats.sum(1) / (batch.targets != IGNORE).sum(1).clamp(min=1)
 
 
 class SpanAnswer(Labels, kind="span-answer"):
@@ -192,6 +218,10 @@ class SpanAnswer(Labels, kind="span-answer"):
             "exact-match": ((found == batch.labels).all(1).sum(), n),
             "overlap": (wide(overlap).sum(), n),
         }
+
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        assert batch.labels is not None
+        return F.cross_entropy(logits, batch.labels, reduction="none").sum(1) / 2
 
 
 def _weights(weights: tuple[float, ...], logits_BC: Tensor) -> Tensor | None:

@@ -32,6 +32,8 @@ from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Model, Transformer
 from kinfolk.models.room import check_size
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.tasks.registry import of_objective
+from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs import folder, knowledge, onnx_export
 from kinfolk.runs.average import averaged
 from kinfolk.runs.checkpoint import Checkpoints, weights_file
@@ -39,7 +41,6 @@ from kinfolk.runs.engines import opener_of
 from kinfolk.runs.huggingface.folder import CONFIG, Imported, open_folder
 from kinfolk.runs.huggingface.recipe import recipe_of, recipe_of_import
 from kinfolk.runs.metadata import Metadata
-from kinfolk.runs.tasks import task_of
 from kinfolk.runs.vocabulary import counted, knowing_vocabulary
 
 
@@ -107,9 +108,11 @@ class Run(abc.ABC):
         return self.own_tokenizer
 
     @property
-    def task(self) -> str:
-        """What it is asked for: "class", "classes", "number", "tags", "span"; "" where it has no labels."""
-        return task_of(self.recipe)
+    def task(self) -> Task | None:
+        """The task it learnt; None for pre-training objectives beyond language modelling."""
+        notes = self.metadata.reading
+        n_texts, pictures = (None, None) if notes is None else (notes.sequences, notes.pictures)
+        return of_objective(self.recipe.objective, n_texts or 1, image=pictures is not None)
 
     @property
     def data_kind(self) -> str:

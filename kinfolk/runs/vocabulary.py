@@ -23,5 +23,5 @@ def knowing_vocabulary(recipe: Recipe, tokenizer: Tokenizer) -> Vocabulary:
 
 def counted(vocabulary: Vocabulary, data: Data) -> Vocabulary:
     """Add how often each id occurs in the training part, where its kind of data can tell."""
-    count = getattr(data.split("train"), "counts", None)
-    return vocabulary if count is None else dataclasses.replace(vocabulary, counts=count())
+    counts = data.split("train").counts()
+    return vocabulary if counts is None else dataclasses.replace(vocabulary, counts=counts)

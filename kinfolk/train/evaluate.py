@@ -13,6 +13,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.device import send, wide, widest
 from kinfolk.core.errors import TrainingError
 from kinfolk.core.rng import Rng, derive
+from kinfolk.data import Split
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
@@ -102,13 +103,12 @@ def require_finite(scores: Mapping[str, float], where: str) -> None:
             raise TrainingError(f"{where}: {name} is {value}, so the model or the data cannot be used")
 
 
-def bits_per_byte(scores: dict[str, Score], split: object) -> float | None:
-    """Return bits per byte of text, or of pictures, where every token is scored; None elsewhere."""
-    tokens, size = getattr(split, "n_tokens", 0), getattr(split, "n_bytes", 0)
-    whole = getattr(split, "kind", "") == "text" or hasattr(split, "channels")
-    if not whole or not tokens or not size or EVERY_TOKEN not in scores:
+def bits_per_byte(scores: dict[str, Score], split: Split | None) -> float | None:
+    """Return bits per byte of text, or of images, where every token is scored; None elsewhere."""
+    if split is None or (split.kind != "text" and split.picture is None) or EVERY_TOKEN not in scores:
         return None
-    return scores[EVERY_TOKEN].mean / math.log(2) * tokens / size
+    tokens, size = split.n_tokens, split.n_bytes
+    return scores[EVERY_TOKEN].mean / math.log(2) * tokens / size if tokens and size else None
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ import torch
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
+from kinfolk.data import Split
 from kinfolk.optim import Training
 from kinfolk.train.evaluate import Batches, Score
 from kinfolk.train.parallel import Team
@@ -31,7 +32,7 @@ class Job:
     training: Training
     batches: Batches
     valid: Batches | None = None
-    split: object = None
+    split: Split | None = None
     seed: int = 0
     flops_per_token: float = 0.0
     judge: Callable[[Any], dict[str, Score]] | None = None

@@ -1,22 +1,18 @@
-"""How well labels are found, beyond one number: which classes are taken for which, and what follows from that."""
+"""Evaluation with a tally: metrics of labels that are more than sums and counts, such as F1 or a correlation."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
-from kinfolk.data import Batches
+from kinfolk.data import Batches, Split
 from kinfolk.models.model import State
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.measures.tallies import Tally
 from kinfolk.objectives.objective import Objective
-from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
-from kinfolk.train.answers import Answers
-from kinfolk.train.entities import Entities, marks_entities
+from kinfolk.objectives.tasks.registry import of_objective
 from kinfolk.train.evaluate import evaluate
-from kinfolk.train.tallies import Confusion, Correlation, Holding, Tally
 
 
 class Watched:
@@ -42,35 +38,24 @@ class Watched:
         """Score a batch, and tally it."""
         output, batch = self.learner.run(batch, memory)
         self.tally.add(output, batch)
-        return self.learner.objective.measure(output, batch)
+        return self.learner.scores(output, batch)
 
 
-def tally_of(objective: Objective, classes: Sequence[str], split: Any = None) -> Tally | None:
-    """Return an empty tally for what an objective asks; None where there is nothing to say beyond its measures.
+def tally_of(objective: Objective, split: Split) -> Tally | None:
+    """Return an empty tally for a split; None where there is nothing to report beyond sums and counts.
 
-    split: where the examples are from. With it tags that mark entities are judged by entities, and answers by their
-    text; the examples must then come in the order of the split.
+    The examples must be added in the order of the split.
     """
-    # what is learnt with a teacher or beside other tasks is judged as what it is
-    objective = getattr(objective, "task", objective)
-    n = len(classes)
-    if isinstance(objective, SpanAnswer):
-        return Answers(split, objective.longest, objective.threshold) if hasattr(split, "questions") else None
-    if isinstance(objective, Tag) and hasattr(split, "sentences") and marks_entities(classes):
-        return Entities(classes, torch.zeros(n, n, dtype=torch.long), split)
-    if isinstance(objective, Classify | Tag) and n:
-        return Confusion(classes, torch.zeros(n, n, dtype=torch.long))
-    if isinstance(objective, ClassifyMany):
-        return Holding(classes, torch.zeros(n, 3, dtype=torch.long))
-    return Correlation() if isinstance(objective, Regress) else None
+    task = of_objective(objective)
+    return None if task is None else task.tally(objective.inner, split)
 
 
-def judged(learner: Learner, split: Any, n_batches: int = 0, **reading: Any) -> dict[str, float]:
+def judged(learner: Learner, split: Split, n_batches: int = 0, **reading: Any) -> dict[str, float]:
     """Return the figures of a learner on a split, by name, the usual one first; nothing where there are no labels.
 
     reading: how it is read, arguments of `Batches`, as `reading_of` gives them.
     """
-    tally = tally_of(learner.objective, getattr(split, "classes", ()), split)
+    tally = tally_of(learner.objective, split)
     if tally is None:
         return {}
     batches = Batches(split, shuffle=False, by_length=n_batches, **reading)
@@ -78,7 +63,7 @@ def judged(learner: Learner, split: Any, n_batches: int = 0, **reading: Any) -> 
     return tally.values()
 
 
-def metrics_of(objective: Objective, split: Any) -> tuple[str, ...]:
+def metrics_of(objective: Objective, split: Split) -> tuple[str, ...]:
     """Return the names of the figures that `judged` will find, the usual one first."""
-    tally = tally_of(objective, getattr(split, "classes", ()), split)
+    tally = tally_of(objective, split)
     return () if tally is None else tuple(tally.values())

@@ -14,7 +14,7 @@ from kinfolk.core import manifest, memory, plugins
 from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
 from kinfolk.core.plain import dumps, load
 from kinfolk.core.rng import Rng, derive
-from kinfolk.data import Batches, Data
+from kinfolk.data import Batches, Data, Split
 from kinfolk.data.batches.halves import validation
 from kinfolk.data.batches.order import VERSION as ORDER
 from kinfolk.data.location import located
@@ -176,12 +176,9 @@ def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, An
     return _labelled(known, data.split("train")) if data.kind == "labelled" else known
 
 
-def _labelled(known: Metadata, split: Any) -> Metadata:
+def _labelled(known: Metadata, split: Split) -> Metadata:
     """Add what must be known of labels to read other examples, and to name what is predicted."""
-    described = split.described() if hasattr(split, "described") else {}
-    if hasattr(split, "channels"):
-        described["pictures"] = (split.height, split.width, split.channels)
-    return known.replace(classes=tuple(split.classes), reading=ReadingNotes(**described))
+    return known.replace(classes=split.classes, reading=ReadingNotes(**split.described(), pictures=split.picture))
 
 
 def _order_of(run: Metadata, out: Path) -> int:
@@ -285,7 +282,7 @@ def say_cut(job: Job, data: Data) -> None:
     for part in ("train", "valid") if data.kind == "labelled" else ():
         split, length = data.split(part), job.training.length
         if n := n_cut(split, length):
-            words = split.words_cut(length) if hasattr(split, "words_cut") else 0
+            words = split.words_cut(length)
             lost = f", {words:,} words with them" if words else ""
             text = f"{data.name}: {n:,} of {len(split):,} examples of the {part} part are longer than {length:,} tokens"
             warnings.warn(f"{text} and lose their end{lost} (training.length)", Shortened, stacklevel=3)

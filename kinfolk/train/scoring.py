@@ -3,12 +3,12 @@
 from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
+from kinfolk.objectives.measures.tallies import Tally
 from kinfolk.train.evaluate import Score, evaluate
 from kinfolk.train.job import Job
 from kinfolk.train.judgement import Watched, tally_of
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
-from kinfolk.train.tallies import Tally
 
 WRITTEN = ("bleu", "rouge-l")
 """What is measured of texts that a model writes, where it is asked to."""
@@ -33,7 +33,7 @@ def tally_for(job: Job) -> Tally | None:
     """Return an empty tally, where checkpoints are told apart by a metric and labels have more than sums."""
     if not job.training.metric:
         return None
-    return tally_of(job.learner.objective, getattr(job.split, "classes", ()), job.split)
+    return None if job.split is None else tally_of(job.learner.objective, job.split)
 
 
 def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:

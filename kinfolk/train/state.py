@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.errors import CheckpointError
-from kinfolk.objectives.direction import better
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.runs.checkpoint import Saved, Tensors
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import LossScale
@@ -36,9 +36,9 @@ class Counters:
     def judge(self, valid: dict[str, float], metric: str = "") -> bool:
         """Take in a validation, judged by a metric, or else its first measure; return whether it is the best so far."""
         self.valid = valid
-        measure = metric or next(iter(valid))
-        if better(measure, valid[measure], self.best):
-            self.best, self.best_step, self.stale = valid[measure], self.step, 0
+        name = metric or next(iter(valid))
+        if measure_of(name).better(valid[name], self.best):
+            self.best, self.best_step, self.stale = valid[name], self.step, 0
             return True
         self.stale += 1
         return False

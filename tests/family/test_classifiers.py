@@ -14,6 +14,7 @@ from kinfolk.family.supervise import Labelling, as_classifier
 from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
+from kinfolk.objectives.tasks.registry import of_labels
 
 NAMES = [name for name in kf.relatives() if kf.about(name).input == "tokens"]
 TOY = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 16}
@@ -116,7 +117,7 @@ def test_is_saved_counted_and_written_down(name, tmp_path):
 @pytest.mark.parametrize("labels", ["tags", "span"])
 def test_judges_every_token(name, labels):
     base = kf.relative(name, size="tiny", **TOY)
-    r = as_classifier(base, Labelling(CLASSES, LENGTH, n_sequences=2, labels=labels))
+    r = as_classifier(base, Labelling(CLASSES, LENGTH, n_sequences=2, task=of_labels(labels)))
     learn = Learner(kf.build(r, seed=1).double().eval(), r.objective, Vocabulary(V))
     found = []
     for extra in (0, 3):

@@ -7,7 +7,6 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import kinfolk as kf
-from kinfolk.contests.measures import HIGHER
 from kinfolk.core.annotations import NegativeSamples, OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
@@ -21,6 +20,7 @@ from kinfolk.layers.heads.class_head import JudgingHead
 from kinfolk.models.cost import cost
 from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.attention import attend as executor
 
@@ -398,7 +398,7 @@ def test_learns_its_toy_task(name):
             # of a gold answer and some wrong ones each is worth a loss
             negatives = batch.annotation(NegativeSamples)
             limit = 0.5 if negatives is None else 0.5 * (1 + negatives.tokens_BLC.shape[-1])
-            if all(total / count < limit for kind, (total, count) in measures.items() if kind not in HIGHER):
+            if all(total / count < limit for kind, (total, count) in measures.items() if not measure_of(kind).higher):
                 return
     pytest.fail(f"after 1000 steps: {measures}")
 

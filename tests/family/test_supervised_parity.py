@@ -11,6 +11,7 @@ from kinfolk.layers.heads.tag_head import SpanHead, TagHead
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.supervised import SpanAnswer, Tag
+from kinfolk.objectives.tasks.registry import of_labels
 
 transformers = pytest.importorskip("transformers", reason="parity with Hugging Face needs kinfolk[bench]")
 
@@ -112,7 +113,7 @@ LABELS = {
 def test_sequences_are_judged_as_by_bert(labels):
     options, gold = LABELS[labels]
     them = theirs("SequenceClassification", **options)
-    judge = as_classifier(recipe(), Labelling(options["num_labels"], labels=labels))
+    judge = as_classifier(recipe(), Labelling(options["num_labels"], task=of_labels(labels)))
     ours, names = copied(judge, them)
     batch = read().replace(labels=gold)
     want = asked(them, batch, labels=gold)

@@ -14,6 +14,7 @@ from kinfolk.objectives.distil import Distil, teacher_of
 from kinfolk.objectives.imitate import Imitate, teachers
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
+from kinfolk.objectives.tasks.registry import of_labels
 
 TOY = {"d_model": 8, "n_layers": 2, "n_heads": 2, "d_ff": 12, "vocab_size": 20, "max_len": 16, "dropout": 0.0}
 WIDE = TOY | {"d_model": 16, "n_layers": 4}
@@ -164,7 +165,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
 
 def labelled(kind, teacher=None, seed=1, **changes):
     recipe = kf.relative("roberta", size="tiny", **TOY)
-    recipe = judging(recipe, Labelling(n_classes=3, length=9, labels=kind))
+    recipe = judging(recipe, Labelling(n_classes=3, length=9, task=of_labels(kind)))
     task = recipe.objective
     how = task if teacher is None else Distil(task=task, teacher=teacher, **changes)
     return recipe, Learner(kf.build(recipe, seed=seed).double().train(), how, Vocabulary(20))

@@ -17,6 +17,7 @@ from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
+from kinfolk.objectives.tasks.registry import of_labels
 
 W = Vocabulary(40)
 PAD, BOS, EOS, SEP, CLS = W.pad, W.bos, W.eos, W.sep, W.cls
@@ -246,7 +247,7 @@ def test_a_relative_answers_and_guesses():
     answers = Learner(kf.build(base.model.replace(head=SpanHead())), SpanAnswer(), W)
     read = batch([[10, 11, EOS]], [[20, 21, EOS]], labels=labels([0, 1]))
     assert answers.measure(answers.prepare(read, Rng(0)))["span"][0].isfinite()
-    number = as_classifier(base, Labelling(0, labels="number"))
+    number = as_classifier(base, Labelling(0, task=of_labels("number")))
     assert isinstance(number.model.head, RegressionHead)
     guesses = Learner(kf.build(number), number.objective, W)
     loss = guesses(guesses.prepare(batch([[10, EOS]], labels=torch.tensor([0.3])), Rng(0)))
@@ -274,4 +275,4 @@ def test_what_is_refused():
     with pytest.raises(SpecError, match="every token needs a state of its own"):
         Tag(reads="source")
     with pytest.raises(SpecError, match="read apart"):
-        as_classifier(kf.relative("bert", size="tiny"), Labelling(2, apart=True, labels="number"))
+        as_classifier(kf.relative("bert", size="tiny"), Labelling(2, apart=True, task=of_labels("number")))

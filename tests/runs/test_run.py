@@ -44,7 +44,7 @@ def test_every_layout_gives_the_same_answers(layout: type[Run], folders: dict[ty
     assert run.recipe.model == first.recipe.model
     assert run.tokenizer.encode("abc") == first.tokenizer.encode("abc")
     assert (run.start_id, run.stop_ids, run.pad_id, run.limit) == (1, (2,), 0, 32)
-    assert (run.task, run.classes) == ("", ())
+    assert (run.task.kind, run.classes) == ("lm", ())
     tokens = torch.randint(7, 263, (2, 6))
     for model in (run.model(), run.learner().model, run.engine()):
         torch.testing.assert_close(model.eval()(tokens).logits, first.model().eval()(tokens).logits)

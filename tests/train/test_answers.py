@@ -9,8 +9,8 @@ from kinfolk.core.batch import Batch
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.questions import Question
 from kinfolk.data.splits.answering import AnswerSplit, Reading
+from kinfolk.objectives.measures.answers import Answers, Windows, exact, overlap, plain_words
 from kinfolk.objectives.supervised import SpanAnswer
-from kinfolk.train.answers import Answers, Windows, exact, overlap, plain_words
 from kinfolk.train.judgement import metrics_of, tally_of
 from tests.train.test_judgement import said
 
@@ -122,7 +122,7 @@ def test_the_window_least_sure_of_no_answer_speaks_for_all():
 
 def test_only_questions_that_were_read_count():
     split = asked("two", "six")
-    tally = tally_of(SpanAnswer(), (), split)
+    tally = tally_of(SpanAnswer(), split)
     assert isinstance(tally, Answers)
     assert metrics_of(SpanAnswer(), split) == ("answer-f1", "answer-exact")
     for window, rows in scores(split, {"two": 5.0}):

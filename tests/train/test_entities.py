@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.data import Split
 from kinfolk.data.files.conll import Tagged
+from kinfolk.objectives.measures.entities import Entities, entities, marks_entities
 from kinfolk.objectives.supervised import Tag
-from kinfolk.train.entities import Entities, entities, marks_entities
 from kinfolk.train.judgement import tally_of
 from tests.train.test_judgement import said
 
@@ -68,7 +69,8 @@ SAID = ["B-PER I-PER O O B-ORG", "O B-ORG O O", "B-LOC O B-PER"]
 CLASSES = ("B-LOC", "B-ORG", "B-PER", "I-ORG", "I-PER", "O")
 
 
-class Sentences:
+class Sentences(Split):
+    classes = tuple(CLASSES)
     sentences = tuple(Tagged(tuple(row.split()), tuple(row.split()), 1) for row in TRUTH)
 
 
@@ -85,7 +87,7 @@ def batches(width):
 
 
 def test_the_example_worked_by_hand():
-    tally = tally_of(Tag(), CLASSES, Sentences())
+    tally = tally_of(Tag(), Sentences())
     assert isinstance(tally, Entities)
     for output, batch in batches(9):
         tally.add(output, batch)
@@ -102,7 +104,7 @@ def test_the_example_worked_by_hand():
 
 
 def test_what_is_cut_off_is_missed():
-    tally = tally_of(Tag(), CLASSES, Sentences())
+    tally = tally_of(Tag(), Sentences())
     for output, batch in batches(2):
         tally.add(output, batch)
     assert tally.plain()["words_cut"] == 3 + 2 + 1

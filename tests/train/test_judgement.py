@@ -12,12 +12,12 @@ from scipy.stats import rankdata, spearmanr
 from kinfolk.cli.main import main
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError
-from kinfolk.data import open_data
+from kinfolk.data import Split, open_data
 from kinfolk.data.splits.labels import with_classes
 from kinfolk.models.model import Output
+from kinfolk.objectives.measures.tallies import Confusion, Correlation, ranks
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
 from kinfolk.train.judgement import tally_of
-from kinfolk.train.tallies import Confusion, Correlation, ranks
 
 
 class Fixed:
@@ -28,6 +28,12 @@ class Fixed:
 
     def answer(self, hidden, keep):
         return self.logits
+
+
+def labelled(classes=()):
+    split = Split()
+    split.classes = tuple(classes)
+    return split
 
 
 def said(logits):
@@ -41,7 +47,7 @@ def batch(labels, **fields):
 
 def told(labels, answers, n):
     """Tally answers in two batches."""
-    tally = tally_of(Classify(), [f"c{i}" for i in range(n)])
+    tally = tally_of(Classify(), labelled([f"c{i}" for i in range(n)]))
     logits = torch.nn.functional.one_hot(answers, n).double()
     for some in (slice(0, 7), slice(7, None)):
         tally.add(said(logits[some]), batch(labels[some]))
@@ -79,13 +85,13 @@ def test_a_class_nobody_speaks_of_does_not_count():
     assert (one_sided.mcc, one_sided.f1[0]) == (0.0, 0.0)
     assert one_sided.plain()["confusion"] == [[0, 1], [0, 2]]
     assert "MCC            0.0000" in one_sided.sentences()
-    many = tally_of(Classify(), [f"c{i}" for i in range(30)])
+    many = tally_of(Classify(), labelled([f"c{i}" for i in range(30)]))
     many.add(said(torch.eye(30)), batch(torch.arange(30)))
     assert many.sentences()[-1].startswith("lowest F1")
 
 
 def test_tags_count_where_there_are_any():
-    tally = tally_of(Tag(), ["a", "b"])
+    tally = tally_of(Tag(), labelled(["a", "b"]))
     targets = torch.tensor([[0, 1, IGNORE], [1, IGNORE, IGNORE]])
     logits = torch.tensor([[[1.0, 0], [0, 1], [0, 1]], [[1, 0], [1, 0], [0, 1]]])
     tally.add(said(logits), Batch(index=torch.arange(2), tokens=targets, targets=targets))
@@ -93,7 +99,7 @@ def test_tags_count_where_there_are_any():
 
 
 def test_classes_that_hold_together():
-    tally = tally_of(ClassifyMany(), ["a", "b", "c"])
+    tally = tally_of(ClassifyMany(), labelled(["a", "b", "c"]))
     holds = torch.tensor([[1.0, 0, 0], [1, 1, 0], [0, 1, 0], [1, 0, 0]])
     found = torch.tensor([[1, -1, -1], [-1, 1, -1], [1, 1, -1], [1, 1, -1]]).double()
     tally.add(said(found[:3]), batch(holds[:3]))
@@ -108,13 +114,13 @@ def test_the_correlation_is_that_of_all_at_once():
     g = np.random.default_rng(0)
     labels = 1e6 + g.normal(size=50)
     guesses = 0.5 * labels + 0.3 * g.normal(size=50)
-    tally = tally_of(Regress(), ())
+    tally = tally_of(Regress(), labelled(()))
     for some in (slice(0, 1), slice(1, 20), slice(20, 50)):
         tally.add(said(torch.from_numpy(guesses[some])), batch(torch.from_numpy(labels[some])))
     assert tally.pearson == pytest.approx(np.corrcoef(guesses, labels)[0, 1], rel=1e-8)
     assert tally.values()["spearman"] == pytest.approx(spearmanr(guesses, labels).statistic)
     assert Correlation().pearson == Correlation().spearman == 0.0
-    assert tally_of(SpanAnswer(), ("a",)) is None
+    assert tally_of(SpanAnswer(), labelled(("a",))) is None
 
 
 def test_ranks_share_ties():
@@ -134,7 +140,7 @@ def test_figures_are_those_of_scikit_learn():
     assert values["macro-f1"] == pytest.approx(sklearn.metrics.f1_score(labels, answers, average="macro"))
     assert values["mcc"] == pytest.approx(sklearn.metrics.matthews_corrcoef(labels, answers))
     holds, logits = torch.rand(50, 5, generator=g) < 0.3, torch.randn(50, 5, generator=g)
-    tally = tally_of(ClassifyMany(), list("abcde"))
+    tally = tally_of(ClassifyMany(), labelled(list("abcde")))
     tally.add(said(logits), batch(holds.float()))
     found, values = (logits > 0).numpy(), tally.values()
     assert values["micro-f1"] == pytest.approx(sklearn.metrics.f1_score(holds.numpy(), found, average="micro"))
@@ -184,7 +190,7 @@ def test_classes_of_tasks_are_as_they_are():
         with_classes(data, ("odd", "even"))
     with pytest.raises(DataError, match="'even', which the model does not know"):
         with_classes(data, ("a", "b"))
-    assert isinstance(tally_of(Classify(), ("a", "b")), Confusion)
+    assert isinstance(tally_of(Classify(), labelled(("a", "b"))), Confusion)
 
 
 def test_what_is_cut_is_said(tmp_path, capsys):

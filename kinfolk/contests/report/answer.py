@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.inference import BETTER, OPEN, WORSE
-from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.results import MARKS, Row
 from kinfolk.contests.table import interval
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.numbers import memory
 
 FASTER = 1.1
@@ -35,16 +35,16 @@ def answer(rows: Sequence[Row], against: str = "") -> Answer:
     if baseline is not None and first.spread is not None:
         return _beside(baseline, [row for row in rows if row.measure == first.measure and row is not baseline])
     rivals = [row for row in rows if row.measure == first.measure and row.name != first.name]
-    alike = [row for row in rivals if row.mark == MARKS[OPEN]]
+    alike, title = [row for row in rivals if row.mark == MARKS[OPEN]], measure_of(first.measure).title
     if not rivals:
         said = f"{first.name} has {_score(first)}; no other contestant shares its metric."
         return Answer(first.name, said, tuple(_costs(first, [])))
     if first.spread is None:
-        said = f"{first.name} has the {_extreme(first)} {called(first.measure)} ({_score(first)}), but with one seed "
+        said = f"{first.name} has the {_extreme(first)} {title} ({_score(first)}), but with one seed "
         said += "that may be chance: run more seeds before you choose."
         return Answer(first.name, said, tuple(_costs(first, rivals)))
     if not alike:
-        said = f"Use {first.name}: it has the {_extreme(first)} {called(first.measure)} ({_score(first)}), and every "
+        said = f"Use {first.name}: it has the {_extreme(first)} {title} ({_score(first)}), and every "
         said += "other contestant is worse by more than chance."
         return Answer(first.name, said, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
     chosen = _cheapest([first, *alike])
@@ -137,7 +137,7 @@ def listed(names: Sequence[str], last: str) -> str:
 
 
 def _extreme(row: Row) -> str:
-    return "highest" if higher_is_better(row.measure) else "lowest"
+    return "highest" if measure_of(row.measure).higher else "lowest"
 
 
 def _score(row: Row) -> str:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.evidence import Sizes
-from kinfolk.contests.measures import called
 from kinfolk.contests.results import Row
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section
@@ -112,9 +112,9 @@ def size_chart(found: Sizes, colour: Mapping[str, int], measure: str) -> Chart:
         tips = [f"{name}\n{order[int(i)]}: {loss:.4f}" for i, loss in points]
         marks.append(Line(points=points, colour=colour.get(name, 7), name=name, tips=tips))
     return Chart(
-        title=f"{called(measure)} at each size",
+        title=f"{measure_of(measure).title} at each size",
         x=Axis(label="size", write=lambda value: order[int(value)] if value in range(len(order)) else ""),
-        y=Axis(label=called(measure)),
+        y=Axis(label=measure_of(measure).title),
         marks=marks,
     )
 

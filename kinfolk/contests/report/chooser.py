@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.results import Row
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.html import Html, embed, join, tag
 from kinfolk.report.numbers import amount, memory
 
@@ -23,9 +23,9 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
     """Return the figures of these rows in which contestants differ."""
     first = next((row.measure for row in rows if row.rank == 1), "")
     ranked = [row for row in rows if row.measure == first and row.final is not None]
-    higher = higher_is_better(first)
+    higher = measure_of(first).higher
     shown = [
-        _criterion(called(first), not higher, {row.name: row.final for row in ranked}, "{:.4f}".format),
+        _criterion(measure_of(first).title, not higher, {row.name: row.final for row in ranked}, "{:.4f}".format),
         _criterion("tokens/s in training", False, {row.name: row.tokens_per_second for row in ranked}, _count),
         _criterion("training memory", True, {row.name: row.peak_bytes for row in ranked}, memory),
         _criterion("parameters", True, {row.name: row.params for row in ranked}, _count),

@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.measures import called, higher_is_better
 from kinfolk.contests.outcome import Outcome, Point
 from kinfolk.contests.results import Row
 from kinfolk.contests.table import WORDS, cells, notes, number
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section, swatch, tabs
@@ -160,8 +160,8 @@ def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
         ]
         tips = [f"{name}\n{measure} {y:.4f}\n{amount(x, 3)} {key}" for x, y in mean]
         marks.append(Line(points=mean, colour=colour[name], name=name, tips=tips))
-    title = f"{called(measure)} against {label}, {len(_present(comparison, colour, measure))} contestants"
-    return Chart(title=title, x=Axis(label=label), y=Axis(label=called(measure)), marks=marks)
+    title = f"{measure_of(measure).title} against {label}, {len(_present(comparison, colour, measure))} contestants"
+    return Chart(title=title, x=Axis(label=label), y=Axis(label=measure_of(measure).title), marks=marks)
 
 
 def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
@@ -169,7 +169,7 @@ def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
     panels = {}
     for i, measure in enumerate(_measures(rows)):
         charts = cost_charts(rows, colours(comparison), measure)
-        better = "higher" if higher_is_better(measure) else "lower"
+        better = "higher" if measure_of(measure).higher else "lower"
         note = f"{better.capitalize()} is better; the bar is the standard deviation over seeds."
         panels[measure] = tabs(f"cost-{i}", "cost", {key: figure(chart, note) for key, chart in charts.items()})
     return section("Quality against cost", tabs("trade", "metric", panels) or None, key="trade")
@@ -197,8 +197,10 @@ def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: st
         )
         for row, cost in shown
     ]
-    title = f"{called(measure)} against {label}"
-    return Chart(title=title, x=Axis(label=label), y=Axis(label=called(measure)), marks=marks) if marks else None
+    title = f"{measure_of(measure).title} against {label}"
+    return (
+        Chart(title=title, x=Axis(label=label), y=Axis(label=measure_of(measure).title), marks=marks) if marks else None
+    )
 
 
 def intervals(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
@@ -235,8 +237,8 @@ def interval_chart(rows: Sequence[Row], colour: Mapping[str, int], measure: str)
         for i, row in enumerate(tested)
     ]
     return Chart(
-        title=f"Difference to the best in {called(measure)} with simultaneous intervals",
-        x=Axis(label=f"difference in {called(measure)}, positive is worse", include=(0.0,)),
+        title=f"Difference to the best in {measure_of(measure).title} with simultaneous intervals",
+        x=Axis(label=f"difference in {measure_of(measure).title}, positive is worse", include=(0.0,)),
         y=Axis(label="", include=(-0.6, len(tested) - 0.5), descending=True, bare=True),
         marks=[*marks, Rule(x=0.0, label="the best")],
         height=90 + 34 * len(tested),

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.inference import LEVEL, OPEN, WORSE
-from kinfolk.contests.measures import MEANINGS
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.report.answer import answer, protocol
 from kinfolk.contests.report.battery import battery
@@ -15,6 +14,7 @@ from kinfolk.contests.report.published import published
 from kinfolk.contests.report.rates import rates
 from kinfolk.contests.report.reviewers import card
 from kinfolk.contests.results import MARKS, Row
+from kinfolk.objectives.measures.measure import measures
 from kinfolk.report.figures import facts, scripts, section, swatch
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import Column, table
@@ -143,7 +143,7 @@ def _method(comparison: Comparison) -> Html:
         tag("p", RANKS),
         tag("h3", "Metrics"),
         tag("p", LOSSES),
-        facts(MEANINGS),
+        facts({m.name: m.meaning for m in measures().values()}),
         tag("p", MEMORY),
         key="method",
     )

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.evidence import FULL, RateCurve
-from kinfolk.contests.measures import called
 from kinfolk.contests.results import Row
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Line, Mark
 from kinfolk.report.figures import figure, section, swatch, tabs
@@ -55,9 +55,9 @@ def _chart(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: s
             whole = share == FULL
             marks.append(Line(points=points, colour=colour.get(name, 7), name=name, tips=tips, dashed=whole))
     return Chart(
-        title=f"{called(measure)} against learning rate",
+        title=f"{measure_of(measure).title} against learning rate",
         x=Axis(label="learning rate", scale="log"),
-        y=Axis(label=called(measure)),
+        y=Axis(label=measure_of(measure).title),
         marks=marks,
     )
 

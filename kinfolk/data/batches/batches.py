@@ -17,7 +17,7 @@ from kinfolk.core.rng import Rng, derive
 from kinfolk.data.batches.order import MEGA, Budgeted, ByLength, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
 from kinfolk.data.splits.passages import elsewhere, passage
 from kinfolk.data.splits.several import Turn, Turns
-from kinfolk.data.splits.split import Indices, Parsed, Split, TextSplit
+from kinfolk.data.splits.split import Indices, Split, TextSplit
 
 ORDERS = ("shuffled", "contiguous", "documents")
 GROUPINGS = ("auto", "length", "none", "sorted")
@@ -231,7 +231,7 @@ class _Padded:
     def __init__(self, batches: Batches, *more: int) -> None:
         if batches.packed:
             raise DataError("packing is for text; examples are grouped by length instead")
-        self.batches, self.data = batches, cast(Any, batches.split)
+        self.batches, self.data = batches, batches.split
         # how many positions each sequence keeps; without a `length`, all
         self.limits = tuple((batches.length or _NO_LIMIT) + n for n in more)
 
@@ -316,9 +316,10 @@ class _PaddedPairs(_Padded):
 
     def _parse(self, examples: Indices, width: int) -> Parse | None:
         """Return the dependency parse of sources, if they have one; special tokens are outside it."""
-        if not isinstance(self.data, Parsed):
+        parses = self.data.parses(examples)
+        if parses is None:
             return None
-        heads, words = zip(*self.data.parses(examples), strict=True) if len(examples) else ((), ())
+        heads, words = zip(*parses, strict=True) if len(examples) else ((), ())
         # what a limit cuts off keeps its place in the tree
         widest = max(map(len, heads), default=1)
         return Parse(_padded(heads, widest, -1), _padded([self._worded(w) for w in words], width, -1))
@@ -333,10 +334,10 @@ class _Labelled(_Padded):
     """Sequences with a label, or pairs of them with one: each sequence + eos, the first as tokens."""
 
     def __init__(self, batches: Batches) -> None:
-        self.n_ends = int(getattr(batches.split, "ends", True))
-        if batches.cut != "head" and getattr(batches.split, "asks", "") in ("tags", "span"):
+        self.n_ends = int(batches.split.ends)
+        if batches.cut != "head" and batches.split.asks in ("tags", "span"):
             raise DataError(f"cut: {batches.cut!r} would move tokens away from their labels; use 'head'")
-        lengths = cast(Any, batches.split).lengths(np.zeros(1, np.int64))
+        lengths = batches.split.lengths(np.zeros(1, np.int64))
         super().__init__(batches, *(0 for _ in (lengths if isinstance(lengths, tuple) else (lengths,))))
 
     def sides(self, examples: Indices) -> tuple[Indices, ...]:
@@ -360,7 +361,7 @@ class _Labelled(_Padded):
 
     def _labels(self, found: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
         """Return labels of examples, or tags of tokens as targets."""
-        if getattr(self.data, "asks", "") == "tags":
+        if self.data.asks == "tags":
             return {"targets": _padded([tags[: self.limits[0]] for _, tags in found], width, IGNORE)}
         labels = torch.from_numpy(np.array([label for *_, label in found]))
         return {"labels": labels.float() if labels.is_floating_point() else labels.long()}
@@ -394,8 +395,7 @@ class _Several:
     n_cut = 0
 
     def __init__(self, batches: Batches) -> None:
-        parts = cast(Any, batches.split).parts
-        self.inner = [dataclasses.replace(batches, split=part) for part in parts]
+        self.inner = [dataclasses.replace(batches, split=part) for part in batches.split.parts]
         self.seed = batches.seed
 
     def order(self) -> Any:

@@ -72,10 +72,11 @@ def open_treebank(path: Path, choices: Preparation) -> Data:
     return Data(str(path), "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
 
 
-class TreebankSplit:
+class TreebankSplit(Split):
     """Sentences as sources, with their parses, and what is asked of them as targets."""
 
     kind = "pairs"
+    n_bytes: int = 0
 
     def __init__(self, name: str, tokenizer: Tokenizer, sentences: list[Sentence], targets: list[str]) -> None:
         self.name, self.tokenizer = name, tokenizer

@@ -46,7 +46,7 @@ class Question(Protocol):
         """Return the class of each question."""
 
 
-class DrawnSplit(Drawn):
+class DrawnSplit(Drawn, Split):
     """One part of a labelled task."""
 
     kind = "labelled"

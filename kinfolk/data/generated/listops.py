@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.made import open_made
+from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import within
 from kinfolk.data.generated.rows import Made, Rows, held_out
 from kinfolk.data.splits.split import Data, Indices
@@ -48,7 +48,7 @@ class _Generation:
 
 
 @dataclasses.dataclass(frozen=True)
-class ListOps:
+class ListOps(MadeTask):
     """Nested operations on digits: longer than `shortest` tokens and shorter than `length`.
 
     Not told, `shortest` is a quarter of `length`: 500 of the published 2,000.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.made import Task, open_made
+from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import within
 from kinfolk.data.generated.rows import Made, Rows, held_out
 from kinfolk.data.splits.split import Data, Indices
@@ -99,7 +99,7 @@ class Formulas:
 
 
 @dataclasses.dataclass(frozen=True)
-class Logic:
+class Logic(MadeTask):
     """Pairs of formulas with `fewest` to `operators` operators in the longer one; 12 stands for 12 and more.
 
     budget: what a formula may use: halved at each level, and a variable when less than 2 is left.
@@ -122,7 +122,7 @@ class Logic:
         """Return what turns tokens into ids."""
         return Tokenizer.words(SYMBOLS)
 
-    def more(self) -> dict[str, Task]:
+    def more(self) -> dict[str, MadeTask]:
         """Return a further split, of the pairs with more operators than those that are trained on."""
         if self.operators == MOST:
             return {}

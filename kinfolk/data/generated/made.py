@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,32 +24,50 @@ _MOST_KEPT = 1 << 25
 """Symbols, and therefore bytes, that a split keeps before it forgets them all."""
 
 
-class Task(Protocol):
-    """A task: a frozen dataclass whose fields are the numbers that may be set."""
+class MadeTask:
+    """Base of generated tasks: a frozen dataclass whose fields are the numbers that may be set.
+
+    apart: of two sequences, each is encoded for itself.
+    """
+
+    apart: ClassVar[bool] = False
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the answers."""
+        raise NotImplementedError
 
     @property
     def picture(self) -> tuple[int, int, int] | None:
-        """Height, width and channels, where a question is a picture."""
+        """Height, width and channels, where a question is an image."""
+        return None
 
     @property
     def longest(self) -> int:
         """Symbols of the longest sequence there may be."""
+        raise NotImplementedError
 
     def tokenizer(self) -> Tokenizer:
         """Return what turns symbols into ids: symbol s is the s-th after the specials."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Refuse numbers that make no task."""
 
+    def more(self) -> "dict[str, MadeTask]":
+        """Return further splits by name."""
+        return {}
+
+    def source(self) -> str:
+        """Return a hash of what examples are drawn from, where that is not in the numbers."""
+        return ""
+
     def draw(self, seed: int, numbers: Indices, *, valid: bool) -> Made:
         """Return the questions of these numbers, all of one split, and their answers."""
+        raise NotImplementedError
 
 
-class Square:
+class Square(MadeTask):
     """What tasks with square pictures in shades of grey have in common."""
 
     size: int
@@ -69,15 +87,16 @@ class Square:
         return Tokenizer.byte()
 
 
-class MadeSplit:
+class MadeSplit(Split):
     """One part of a task. Pictures have `height`, `width` and `channels`, and no end; two texts are read apart."""
 
     kind = "labelled"
+    longest: int = 0
 
-    def __init__(self, name: str, task: Task, tokenizer: Tokenizer, n: int, seed: int) -> None:
+    def __init__(self, name: str, task: MadeTask, tokenizer: Tokenizer, n: int, seed: int) -> None:
         self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
         self.classes, self.ends, self.longest = task.classes, task.picture is None, task.longest
-        self.apart: bool = getattr(task, "apart", False)
+        self.apart, self.picture = task.apart, task.picture
         if task.picture is not None:
             self.height, self.width, self.channels = task.picture
         self.seed = derive(seed, "made", name)
@@ -155,11 +174,9 @@ def open_made(name: str, seed: int, task: Any) -> Data:
     for key, size in sizes.items():
         within(key, size, 1, 1 << 60)
     parts = {"train": (task, sizes["examples"]), "valid": (task, sizes["valid"])}
-    parts |= {part: (other, sizes["valid"]) for part, other in getattr(task, "more", dict)().items()}
+    parts |= {part: (other, sizes["valid"]) for part, other in task.more().items()}
     splits: dict[str, Split] = {
         part: MadeSplit(part, asked, tokenizer, size, seed) for part, (asked, size) in parts.items()
     }
-    # what a task draws from, where that is not in its numbers
-    source = task.source() if hasattr(task, "source") else ""
-    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, source, "v1"], sort_keys=True)
+    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, task.source(), "v1"], sort_keys=True)
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)

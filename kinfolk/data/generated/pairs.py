@@ -221,7 +221,7 @@ class Drawn:
         return strange
 
 
-class GeneratedSplit(Drawn):
+class GeneratedSplit(Drawn, Split):
     """One part of a generated task."""
 
     kind = "pairs"

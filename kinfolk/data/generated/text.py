@@ -20,7 +20,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import mix
 from kinfolk.data.files.names import split_name, split_path
 from kinfolk.data.generated.documents import Document, Labelled, content, library, part, read_parts
-from kinfolk.data.generated.made import open_made
+from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import MOST_TRIES, within
 from kinfolk.data.generated.rows import Made, Rows, held_out
 from kinfolk.data.splits.split import Data, Indices, Split
@@ -34,7 +34,7 @@ Make = Callable[[int], tuple[list[bytes], int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Passages:
+class _Passages(MadeTask):
     """Passages of up to `length` bytes that begin where a line begins, from documents of the standard library."""
 
     length: int = LENGTH
@@ -129,7 +129,7 @@ class Modules(_Passages):
         return _drawn(seed, numbers, valid, make)
 
 
-class TextSplit:
+class TextSplit(Split):
     """Labelled texts, or pairs of them, as they were given."""
 
     kind = "labelled"

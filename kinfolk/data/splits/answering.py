@@ -37,9 +37,9 @@ class Reading:
     stride: int = STRIDE
 
     def __post_init__(self) -> None:
-        for name in ("window", "stride"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name}: must be at least 1, not {getattr(self, name)}")
+        for name, value in (("window", self.window), ("stride", self.stride)):
+            if value < 1:
+                raise DataError(f"{name}: must be at least 1, not {value}")
         if self.window < 4 * _MARKS:
             raise DataError(f"window: {self.window} tokens leave no room for a question and a text; use {4 * _MARKS}")
 
@@ -86,15 +86,15 @@ def open_answering(
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
 
 
-class AnswerSplit:
+class AnswerSplit(Split):
     """Windows: a question, a part of its context, and the first and the last token of the answer in that part, or -1.
 
     An answer that is not whole in a window is no answer there; `answers_cut` counts those that are whole in none, and
     `questions_cut` the questions that lose their end. always: every question of the data has an answer.
     """
 
-    kind, asks = "labelled", "span"
-    classes: tuple[str, ...] = ()
+    kind, asks, from_file = "labelled", "span", True
+    n_bytes: int = 0
 
     def __init__(
         self,
@@ -154,6 +154,10 @@ class AnswerSplit:
     def question_of(self, window: int) -> int:
         """Return the number of the question that a window is about."""
         return int(self._rows[window, 0])
+
+    def whole_of(self, index: int) -> int:
+        """Return the number of the question that a window is about."""
+        return self.question_of(index)
 
     def context(self, question: int) -> Aligned:
         """Return the tokens of the context of a question."""

@@ -18,7 +18,7 @@ SETTINGS |= {"between": "between"}
 PAIRS, CORPUS = "pairs:", "corpus:"
 """Names of columns without labels: `pairs:source=en,target=de:PATH`, and texts alone, `corpus:text=review:PATH`."""
 _NAME = re.compile(r"(?:labelled|tags):((?:[a-z]+=[^,:]*,?)+):")
-OTHERS = ("valid", "window", "stride", "source", "target", "unknown")
+OTHERS = ("valid", "window", "stride", "source", "target", "unknown", "task")
 """Settings that say nothing about columns."""
 UNKNOWN = ("stop", "add")
 """What becomes of a class that the validation part alone has."""
@@ -69,6 +69,12 @@ def inherited(name: str, own: str, **usual: Any) -> str:
     return f"{name.partition(':')[0]}:{said}:{rest}" if said else name
 
 
+def named(prefix: str, settings: dict[str, str], path: Path) -> str:
+    """Return a name that `open_data` reads; settings without a value are left out."""
+    stated = ",".join(f"{key}={value}" for key, value in settings.items() if value)
+    return f"{prefix}:{stated}:{path}" if stated else f"{prefix}:{path}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Asked:
     """What a name asks for: a file, and settings by their short names."""
@@ -88,6 +94,11 @@ class Asked:
         if text not in UNKNOWN:
             raise DataError(f"{self.path}: unknown must be one of {', '.join(UNKNOWN)}, not {text!r}")
         return text == "add"
+
+    @property
+    def task(self) -> str:
+        """The kind of the task, where the labels alone do not say it."""
+        return self.settings.get("task", "")
 
     def number(self, name: str, usual: int) -> int:
         """Return a setting that is a whole number."""

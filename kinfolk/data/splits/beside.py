@@ -11,7 +11,7 @@ from kinfolk.data.files.readers import read
 from kinfolk.data.files.sources import find_sources
 from kinfolk.data.preparing.manifest import MANIFEST, TOKENIZER, open_prepared, read_manifest
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.labels import BETWEEN, known_as
+from kinfolk.data.splits.labels import BETWEEN
 from kinfolk.data.splits.split import Data, Split
 
 Make = Callable[[Path, Preparation], Path]
@@ -34,19 +34,18 @@ def open_beside(name: str, path: Path, valid: Path, choices: Preparation, make: 
     same = Preparation(**stated, on_bad=choices.on_bad)
     held = open_prepared(make(valid, same))
     split = held.split("train")
-    classes: tuple[str, ...] = getattr(learnt.split("train"), "classes", ())
-    own: tuple[str, ...] = getattr(split, "classes", ())
+    classes, own = learnt.split("train").classes, split.classes
     strange = [label for label in own if label not in classes]
     learns = learnt.split("train")
     if strange and add:
         classes = (*classes, *strange)
-        learns = known_as(learns, classes)
+        learns = learns.renamed(classes)
     elif strange:
         where = line_with(valid, strange[0], same)
         raise DataError(
             f"{where}: the class {strange[0]!r} is not among those to learn from{suggest(strange[0], classes)}{GO_ON}"
         )
-    split = known_as(split, classes) if own != classes else split
+    split = split.renamed(classes) if own != classes else split
     split.name = "valid"
     both = hashlib.sha256(f"{learnt.fingerprint} {held.fingerprint}".encode()).hexdigest()
     splits: dict[str, Split] = {"train": learns, "valid": split}

@@ -126,7 +126,7 @@ class ImageSet:
     classes: tuple[str, ...]
 
 
-class ImageSplit:
+class ImageSplit(Split):
     """Some of the pictures of a part. `height`, `width`, `channels` are those of every picture."""
 
     ends = False
@@ -137,6 +137,7 @@ class ImageSplit:
         self.tokenizer = Tokenizer.byte()
         one = part.records[0]
         self.height, self.width, self.channels = one.height, one.width, 1 if one.grey else one.channels
+        self.picture = (self.height, self.width, self.channels)
 
     def __len__(self) -> int:
         return len(self.chosen)

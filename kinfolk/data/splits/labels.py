@@ -113,15 +113,18 @@ class Labels:
         return holds
 
 
-class LabelledSplit:
+class LabelledSplit(Split):
     """Rows with a label, from shards in which the texts of a row, one or two, are followed by its label."""
 
-    kind = "labelled"
+    kind, from_file = "labelled", True
+    n_bytes: int = 0
+    n_tokens: int = 0
 
     def __init__(
         self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], stated: Mapping[str, Any], labels: Labels
     ) -> None:
         self.name, self.tokenizer, self.labels, self.classes = name, tokenizer, labels, labels.classes
+        self.asks = labels.kind
         self.n_bytes, self.n_tokens, self.n = int(stated["bytes"]), int(stated["scored"]), int(stated["documents"])
         self._shards = Shards(shards)
         self.n_texts = self._shards.n_sequences // max(1, self.n) - 1
@@ -158,7 +161,7 @@ class LabelledSplit:
 
 def with_classes(data: Data, classes: Sequence[str]) -> Data:
     """Number the classes of data as a model knows them; one that it does not know is refused."""
-    own = tuple(getattr(data.split("train" if len(data.splits["train"]) else "valid"), "classes", ()))
+    own = data.split("train" if len(data.splits["train"]) else "valid").classes
     if own == tuple(classes):
         return data
     strange = [name for name in own if name not in classes]
@@ -166,14 +169,4 @@ def with_classes(data: Data, classes: Sequence[str]) -> Data:
         raise DataError(
             f"{data.name}: has the class {strange[0]!r}, which the model does not know{suggest(strange[0], classes)}"
         )
-    return dataclasses.replace(data, splits={name: known_as(split, classes) for name, split in data.splits.items()})
-
-
-def known_as(split: Split, classes: Sequence[str]) -> Split:
-    """Number the classes of a split otherwise, where it can."""
-    renamed = getattr(split, "renamed", None)
-    if renamed is None:
-        own = ", ".join(getattr(split, "classes", ()))
-        raise DataError(f"{split.name}: its classes are {own}, and they cannot become {', '.join(classes)}")
-    other: Split = renamed(classes)
-    return other
+    return dataclasses.replace(data, splits={name: split.renamed(classes) for name, split in data.splits.items()})

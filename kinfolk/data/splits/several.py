@@ -43,27 +43,42 @@ def joined(name: str, parts: Sequence[Data]) -> Data:
     return Data(name, "labelled", first.tokenizer, digest.hexdigest(), splits)
 
 
-class SeveralSplit:
-    """Parts of several data. Asked for anything but its batches, it is its first part."""
+class SeveralSplit(Split):
+    """Parts of several data. Everything but its batches and its size is that of the first part."""
 
     kind = "several"
 
     def __init__(self, parts: Sequence[Split]) -> None:
         self.parts = tuple(parts)
-        self.name, self.tokenizer = parts[0].name, parts[0].tokenizer
+        first = parts[0]
+        self.name, self.tokenizer, self.asks, self.classes = first.name, first.tokenizer, first.asks, first.classes
+        self.apart, self.ends, self.from_file, self.row = first.apart, first.ends, first.from_file, first.row
+        self.picture, self.sentences = first.picture, first.sentences
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "parts":
-            raise AttributeError(name)
-        return getattr(self.parts[0], name)
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence of the first part, if known."""
+        return self.parts[0].longest
 
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of texts of the first part; rows of the others have lengths of their own."""
-        first: Any = self.parts[0]
+        first = self.parts[0]
         return first.lengths(indices[indices < len(first)])
+
+    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
+        """Return examples of the first part."""
+        return self.parts[0].examples(indices)
+
+    def described(self) -> dict[str, Any]:
+        """Return how the first part is read."""
+        return self.parts[0].described()
+
+    def words_cut(self, length: int) -> int:
+        """Count the tagged words of the first part that are cut off."""
+        return self.parts[0].words_cut(length)
 
     @property
     def n_tokens(self) -> int:

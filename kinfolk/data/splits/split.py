@@ -1,8 +1,8 @@
-"""What training reads: a stream of tokens, or pairs of sequences, behind two small interfaces."""
+"""Splits: the examples that training and evaluation read, behind one base class."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,76 +15,113 @@ Indices = NDArray[np.int64]
 _COUNTED = 1 << 22
 
 
-@runtime_checkable
-class Split(Protocol):
-    """One part of the data, train or valid.
+class Split:
+    """One part of the data, train or valid: the base of every split, with what most of them need not say.
 
-    `n_tokens` counts what a model is scored on (for pairs: targets with their end), and `n_bytes` the UTF-8
-    bytes of text those tokens stand for, so bits per byte = nats per token / ln 2 * n_tokens / n_bytes.
+    kind: what an example is, and so how batches are made of it: "text" (a stream of documents), "pairs" (source and
+        target), "labelled" (one or two sequences and a label), "images" (images without labels), "several" (parts).
+    asks: of labelled examples, what a label is: the number of one "class", a row of 0 and 1 for the "classes" that
+        hold, a "number", "tags" of all tokens (IGNORE where one has none), or the "span" of an answer, its first and
+        last token, -1 for none. classes: their names. apart: two sequences are encoded each for itself.
+    ends: sequences end with an EOS token. from_file: sequences come from a file, so that those longer than what is
+        read are cut, and counted; generated ones are as long as was asked for. row: the most tokens of a whole row,
+        special tokens included, where that is known; 0: as many as its sequences.
+    picture: height, width and channels, where sequences are images.
+    sentences: the words and tags behind tagged tokens. parts: the splits that this one consists of.
     """
 
-    kind: str
+    kind: str = "text"
     name: str
     tokenizer: Tokenizer
+    asks: str = "class"
+    classes: tuple[str, ...] = ()
+    apart: bool = False
+    ends: bool = True
+    from_file: bool = False
+    row: int = 0
+    picture: tuple[int, int, int] | None = None
+    sentences: Sequence[Any] | None = None
+    parts: "tuple[Split, ...]" = ()
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens a model is scored on."""
+        """Tokens that a model is scored on (of pairs: targets with their end); of labelled ones, all that are read."""
+        raise NotImplementedError
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes of text those tokens stand for."""
+        """Bytes of UTF-8 that those tokens stand for: bits per byte = nats per token / ln 2 * n_tokens / n_bytes."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence there may be; 0: not known without looking."""
+        return 0
 
     def __len__(self) -> int:
-        """How many documents or pairs there are."""
+        """How many documents, pairs or examples there are."""
+        raise NotImplementedError
 
-
-class Pairs(Split, Protocol):
-    """A split of (source, target) pairs, without specials."""
-
-    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the lengths of the sources and of the targets."""
+    def lengths(self, indices: Indices) -> Any:
+        """Return the lengths of sequences without special tokens; of two in an example, those of both."""
+        raise NotImplementedError
 
     def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return the token ids of sources and targets."""
+        """Return the token ids of sources and targets, without special tokens."""
+        raise NotImplementedError
 
+    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
+        """Return the token ids of one sequence or two, without special tokens, and the label."""
+        raise NotImplementedError
 
-class Labelled(Split, Protocol):
-    """A split of sequences, without specials, each with a label. Its kind is "labelled".
+    def rows(self, indices: Indices) -> list[NDArray[Any]]:
+        """Return the values of images without labels, as ids."""
+        raise NotImplementedError
 
-    A label is the number of a class, a float for regression, or a row of floats, 1 where a class holds. `n_tokens`
-    counts what is read, ends included: what is scored is one label of each sequence. A split whose `ends` is False
-    (images) has sequences without an end, and they get none. One whose `asks` is "tags" has as many labels as tokens,
-    IGNORE where a token has none; if it is "span", a label is the first and the last token of an answer, -1 for none.
-    """
+    def parses(self, indices: Indices) -> list[tuple[Indices, Indices]] | None:
+        """Return the head of each word of parsed sources, -1 of a root, and the word of each token; else None."""
+        return None
 
-    classes: tuple[str, ...]
+    def counts(self) -> Indices | None:
+        """Count how often each id occurs; None where that is not known."""
+        return None
 
-    def lengths(self, indices: Indices) -> Indices:
-        """Return the lengths of the sequences."""
+    def described(self) -> dict[str, Any]:
+        """Return what must be known to read other examples in the same way, for run.toml."""
+        return {}
 
-    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], Any]]:
-        """Return the token ids of sequences and their labels."""
+    def words_cut(self, length: int) -> int:
+        """Count the tagged words that are cut off where sentences keep `length` tokens."""
+        return 0
 
+    def renamed(self, classes: Sequence[str]) -> "Split":
+        """Return the same examples with other numbers for the same classes."""
+        own = ", ".join(self.classes)
+        raise DataError(f"{self.name}: its classes are {own}, and they cannot become {', '.join(classes)}")
 
-class LabelledPairs(Split, Protocol):
-    """A split of two sequences with one label. Its kind is "labelled" too."""
+    def joined(self, other: Any) -> "Split | None":
+        """Return the examples of both as one split, where metrics need them together; None: one after the other."""
+        return None
 
-    classes: tuple[str, ...]
+    def whole_of(self, index: int) -> int:
+        """Return the number of what an example is a window of: itself, where it is whole."""
+        return index
 
-    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the lengths of the first sequences and of the second."""
+    def first(self, n: int) -> list[NDArray[Any]]:
+        """Return the token ids of the first n examples."""
+        if self.kind == "pairs":
+            return [ids for pair in self.pairs(np.arange(min(n, len(self)))) for ids in pair]
+        if self.kind == "labelled":
+            examples = self.examples(np.arange(min(n, len(self))))
+            return [np.asarray(ids) for example in examples for ids in example[:-1]]
+        return []
 
-    def examples(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any], Any]]:
-        """Return the token ids of both sequences and their labels."""
-
-
-@runtime_checkable
-class Parsed(Protocol):
-    """Pairs whose sources are parsed."""
-
-    def parses(self, indices: Indices) -> list[tuple[Indices, Indices]]:
-        """Return the head of each word of the sources, -1 of a root, and the word of each of their tokens."""
+    def in_words(self, index: int) -> str:
+        """Return an example as text."""
+        if self.picture is not None:
+            return f"picture {index + 1} of the {self.name} part"
+        *sequences, _ = self.examples(np.array([index]))[0]
+        return "\n".join(self.tokenizer.decode(ids) for ids in sequences)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +129,7 @@ class Data:
     """A dataset: its splits, its tokenizer, and the hash that names its content.
 
     halved: validate on one half of the valid split; the other judges, see `kinfolk.data.batches.halves`.
+    task: the kind of its task, where the name of the data says one; "": as its labels say.
     """
 
     name: str
@@ -100,6 +138,7 @@ class Data:
     fingerprint: str
     splits: dict[str, Split]
     halved: bool = False
+    task: str = ""
 
     def split(self, name: str) -> Split:
         """Return "train" or "valid"."""
@@ -183,10 +222,10 @@ class Shards:
         return int(np.searchsorted(first, place, side="right")) - 1
 
 
-class TextSplit:
+class TextSplit(Split):
     """Documents one after another, each between `bos` and `eos`, read as a ring of tokens."""
 
-    kind = "text"
+    n_bytes: int = 0
 
     def __init__(self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], n_bytes: int) -> None:
         self.name, self.tokenizer, self.n_bytes = name, tokenizer, n_bytes
@@ -203,6 +242,10 @@ class TextSplit:
     def document(self, index: int) -> NDArray[Any]:
         """Return the tokens of one document, `bos` and `eos` included."""
         return self._shards.tokens(*self._shards.bounds(index))
+
+    def first(self, n: int) -> list[NDArray[Any]]:
+        """Return the token ids of the first documents; they are long, so a twentieth of n."""
+        return [self.document(i) for i in range(min(n // 20, len(self)))]
 
     def document_at(self, place: int) -> int:
         """Return the document that a token of the stream belongs to."""
@@ -236,10 +279,12 @@ class TextSplit:
         return np.concatenate([inside, [seam], seam + self.begins(0, stop - self.n_tokens)])
 
 
-class PairSplit:
+class PairSplit(Split):
     """Pairs of sequences from shards in which sources and targets alternate."""
 
     kind = "pairs"
+    n_bytes: int = 0
+    n_tokens: int = 0
 
     def __init__(self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], n_bytes: int, n_tokens: int) -> None:
         self.name, self.tokenizer, self.n_bytes, self.n_tokens = name, tokenizer, n_bytes, n_tokens

@@ -105,10 +105,12 @@ def pieces_of(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[NDArray[np.in
     return np.concatenate([np.zeros(0, np.int64), *pieces]), np.concatenate([[0], ends[:-1]]).astype(np.int64)
 
 
-class TaggedSplit:
+class TaggedSplit(Split):
     """Sentences, and the tag of the first token of every word; the other tokens of a word are not asked for one."""
 
-    kind, asks = "labelled", "tags"
+    kind, asks, from_file = "labelled", "tags", True
+    n_bytes: int = 0
+    sentences: Sequence[Sentence] = ()
 
     def __init__(self, name: str, tokenizer: Tokenizer, sentences: Sequence[Sentence], tags: tuple[str, ...]) -> None:
         self.name, self.tokenizer, self.classes = name, tokenizer, tags

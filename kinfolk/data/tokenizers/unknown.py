@@ -41,18 +41,5 @@ def warn_of_unknown(tokenizer: Tokenizer, sequences: Sequence[NDArray[Any]], whe
 def warn_of_data(data: Data) -> Data:
     """Look at the first examples of each split, and return the data."""
     for name, split in data.splits.items():
-        sequences = _first(split)
-        warn_of_unknown(data.tokenizer, sequences, f"{data.name} ({name})")
+        warn_of_unknown(data.tokenizer, split.first(SAMPLED), f"{data.name} ({name})")
     return data
-
-
-def _first(split: Any) -> list[NDArray[Any]]:
-    """Return the token ids of the first examples of a split, of whatever kind it is."""
-    if split.kind == "pairs" and hasattr(split, "pairs"):
-        return [ids for pair in split.pairs(np.arange(min(SAMPLED, len(split)))) for ids in pair]
-    if split.kind == "labelled" and hasattr(split, "examples"):
-        found = split.examples(np.arange(min(SAMPLED, len(split))))
-        return [np.asarray(ids) for example in found for ids in example[:-1]]
-    if hasattr(split, "document"):
-        return [split.document(i) for i in range(min(SAMPLED // 20, len(split)))]
-    return []

@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
+from kinfolk.objectives.tasks.classify import RowTask
+from kinfolk.objectives.tasks.task import Task
+from kinfolk.objectives.tasks.text import NextToken
 from kinfolk.runs import folder
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare
 from kinfolk.train.finetune.source import Source, open_source
-from kinfolk.train.finetune.task import LABELS, Task
 
 SUFFIX = "-further"
 
@@ -30,11 +32,11 @@ def further(
 
     What it does is an ordinary run beside `out`, which is found again if it is finished.
     """
-    if task.kind not in LABELS:
+    if not isinstance(task, RowTask):
         raise SpecError(f"--further: reads the text column of a table, and task {task.kind!r} has none")
     beside = out.with_name(out.name + SUFFIX)
     if folder.result(beside) is None:
-        text = Task("lm", text=task.text or "text")
+        text = NextToken(text=task.text or "text")
         made = prepare(source, text, files, effort=dataclasses.replace(effort, metric="loss"), cache=cache)
         known: dict[str, Any] = {"seed": seed, "options": options}
         result, _ = finetune(made, beside, **known)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
@@ -19,14 +19,10 @@ from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, Linear, Training
 from kinfolk.runs.fit import labelling_of, picture_of
 from kinfolk.runs.huggingface.recipe import BY_TOPOLOGY
-from kinfolk.train.entities import marks_entities
 from kinfolk.train.finetune.source import Source
 
 WIDTH, RATE = 768, 5e-5
 """What Devlin et al. 2019 advise for a body of this width; a narrower one learns with larger steps."""
-
-METRICS = {"class": "accuracy", "classes": "micro-f1", "number": "pearson", "tags": "accuracy", "span": "answer-f1"}
-"""By which checkpoints are told apart, for each kind of labels; where there are none it is the loss."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +56,7 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
         recipe = _speaking(recipe, data.kind)
         length = effort.length or min(recipe.training.length, own.max_len)
     elif picture_of(data) is not None:
-        recipe, length, metric = _seeing(recipe, data), recipe.training.length, "accuracy"
+        recipe, length, metric = _seeing(recipe, data), recipe.training.length, labelling.task.decides
     else:
         length = labelling.length
         if not labelling.row:
@@ -69,8 +65,7 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
         bare = recipe.replace(objective=BY_TOPOLOGY[own.topology])
         recipe = _pooled(as_classifier(bare, dataclasses.replace(labelling, length=length)), own.head)
         recipe = _opened(recipe, data)
-        entities = labelling.labels == "tags" and marks_entities(cast(Any, data.split("train")).classes)
-        metric = "entity-f1" if entities else METRICS[labelling.labels]
+        metric = labelling.task.metric(data.split("train").classes)
         recipe = _beside(recipe, data)
     training = _training(recipe.training, data, effort, own.d_model, length)
     return recipe.replace(
@@ -80,7 +75,7 @@ def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
 
 def _beside(recipe: Recipe, data: Data) -> Recipe:
     """Add a head and an objective for every task that is learnt beside the first."""
-    parts = getattr(data.split("train"), "parts", ())[1:]
+    parts = data.split("train").parts[1:]
     if not parts:
         return recipe
     others, heads = [], []
@@ -163,7 +158,7 @@ def _seeing(recipe: Recipe, data: Data) -> Recipe:
     if isinstance(recipe.objective, Pictures):
         raise SpecError("task 'image': this model makes pictures; begin with one that reads them, such as vit")
     recipe = recipe if isinstance(recipe.objective, Labels) else recipe.replace(objective=Classify())
-    return as_classifier(recipe, Labelling(labelling.n_classes))
+    return as_classifier(recipe, Labelling(labelling.n_classes, task=labelling.task))
 
 
 def _speaking(recipe: Recipe, kind: str) -> Recipe:

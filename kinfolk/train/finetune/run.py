@@ -14,13 +14,14 @@ from kinfolk.data.splits.answering import WINDOW
 from kinfolk.data.splits.several import name_of
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
+from kinfolk.objectives.tasks.classify import ImageClassification
+from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs import folder
 from kinfolk.runs.huggingface.folder import write_tensors
 from kinfolk.train import Result, RunOptions
 from kinfolk.train.finetune.recipe import Effort, recipe_for
 from kinfolk.train.finetune.source import Source
 from kinfolk.train.finetune.tactics import Tactic, parse
-from kinfolk.train.finetune.task import Task
 from kinfolk.train.finetune.transplant import Moved, transplant
 from kinfolk.train.run import train
 
@@ -66,7 +67,7 @@ def prepare(
         where["valid"] = str(files[1].resolve())
     if cache is not None:
         where["cache"] = str(cache)
-    if task.kind != "image":
+    if not isinstance(task, ImageClassification):
         where["tokenizer"] = str(tokenizer_file(source, cache))
     data = open_data(**where)
     chosen = parse(tactic)
@@ -92,7 +93,7 @@ def finetune(
 def write_start(made: Prepared, file: Path, seed: int = 0) -> tuple[Path, Moved]:
     """Write the weights that fine-tuning begins with: those of the source, and new ones drawn from the seed."""
     model = build(made.recipe, seed)
-    classes = tuple(getattr(made.data.splits["train"], "classes", ()))
+    classes = made.data.splits["train"].classes
     same = (bool(classes) and classes == made.source.classes) or made.data.kind != "labelled"
     moved = transplant(model, made.source.weights, head=same, fresh=made.tactic.fresh(made.recipe.model))
     write_tensors(model.state_dict(), file)

@@ -1,26 +1,21 @@
-"""What there is to learn from which file: tasks by name, and the guess where a file makes it clear."""
+"""The task of a file: the one that is named, with its columns looked for, or the one that the file shows."""
 
-import csv
-import dataclasses
-import io
 import itertools
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core.errors import DataError, MissingExtraError, SpecError, suggest
-from kinfolk.data.files.conll import is_conll
-from kinfolk.data.files.questions import is_questions
-from kinfolk.data.files.sources import open_bytes
-from kinfolk.data.files.treebank import is_treebank
+from kinfolk.core.errors import DataError, SpecError, suggest
+from kinfolk.data.files.rows import Row, is_table, read_rows
 from kinfolk.data.preparing.preparation import BETWEEN as SEPARATORS
-from kinfolk.data.splits.images import is_images
 from kinfolk.data.splits.labels import BETWEEN
+from kinfolk.objectives.tasks.classify import MultiLabel, RowTask
+from kinfolk.objectives.tasks.registry import tasks
+from kinfolk.objectives.tasks.task import TableColumns, Task
+from kinfolk.objectives.tasks.text import NextToken, TextToText
 
-LABELS = {"classify": "class", "pairs": "class", "multi-label": "classes", "regress": "number"}
-TASKS = (*LABELS, "tag", "answer", "lm", "seq2seq", "image")
-"""What `--task` takes, besides auto."""
+AUTO = "auto"
+"""The name of the task that the file shows."""
 
 TEXTS = ("text", "sentence", "sentence1", "premise", "question1", "review", "content", "question", "first")
 SECONDS = ("second", "text2", "sentence2", "hypothesis", "question2", "passage", "context")
@@ -28,111 +23,67 @@ LABELLED = ("label", "labels", "class", "score", "stars", "rating", "similarity"
 """Names that columns usually have, the likeliest first."""
 
 _LOOKED_AT = 200
-_FEW = 50
 
 
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A task, and the columns of a table where it is found; "" is the usual name.
-
-    between: what separates classes that hold together, as in `Preparation`; "" is a bar.
-    unknown: "add" learns with classes that only the validation file has; "" refuses them.
-    """
-
-    kind: str
-    text: str = ""
-    second: str = ""
-    label: str = ""
-    between: str = ""
-    unknown: str = ""
-
-    def data(self, path: Path, window: int = 0) -> str:
-        """Return the name under which `open_data` reads a file for this task; answers are looked for in windows."""
-        if self.kind in LABELS:
-            given = {"text": self.text or "text", "label": self.label or "label", "second": self.second}
-            if self.kind == "pairs" and not self.second:
-                raise SpecError("task 'pairs' asks for a second text: name its column with --second-column")
-            given["labels"] = LABELS[self.kind]
-            given |= {"between": self.between if self.kind == "multi-label" else "", "unknown": self.unknown}
-            return _named("labelled", given, path)
-        if self.kind == "tag":
-            return _named(
-                "labelled", {"text": self.text, "label": self.label, "labels": "tags", "unknown": self.unknown}, path
-            )
-        if self.kind == "answer":
-            windows = {"window": str(window), "stride": str(max(1, window // 3))} if window else {}
-            return _named("labelled", windows | {"labels": "span"}, path)
-        if self.kind == "seq2seq":
-            return _named("pairs", {"source": self.text, "target": self.second or self.label}, path)
-        if self.kind == "lm" and self.text:
-            return _named("corpus", {"text": self.text}, path)
-        return str(path)
-
-
-@dataclasses.dataclass(frozen=True)
 class Named(Task):
     """Data that has a name already, such as `labelled:text=review:PATH`."""
 
-    kind: str
+    name: str
 
     def data(self, path: Path, window: int = 0) -> str:
-        """Return the name."""
-        return self.kind
+        return self.name
 
 
 def choose(kind: str, path: Path, text: str = "", second: str = "", label: str = "", between: str = "") -> Task:
     """Return the task that was named, its columns looked for in the file; with "auto", the task that the file shows."""
-    _refuse_unknown(kind, path, between)
-    kind = "multi-label" if between and kind == "auto" else kind
-    plain = _by_name(path)
-    if plain:
-        return Task(plain if kind == "auto" else kind, text, second, label)
-    rows = list(itertools.islice(_rows(path), _LOOKED_AT))
-    if not rows:
-        raise DataError(f"{path}: has no rows")
+    task = _named(kind, path, between)
+    task = MultiLabel if between and task is None else task
+    shown = _by_file(path)
+    if shown is not None:
+        return (task or shown)(text=text, second=second, label=label)
+    rows = first_rows(path)
     names = list(rows[0])
-    if kind in ("auto", "seq2seq") and {"source", "target"} <= set(names) and not label:
-        return Task("seq2seq", text or "source", second or "target")
+    if task in (None, TextToText) and {"source", "target"} <= set(names) and not label:
+        return TextToText(text=text or "source", second=second or "target")
     text = text or _usual(TEXTS, names)
-    if kind in ("lm", "seq2seq", "tag", "answer", "image"):
-        return Task(kind, text if text in names else "", second, label)
-    second = second or (
-        _usual(SECONDS, [n for n in names if n != text]) if kind in ("auto", "pairs", "regress") else ""
-    )
-    label = label or _usual(LABELLED, [n for n in names if n not in (text, second)])
+    if task is not None and not issubclass(task, RowTask):
+        return task(text=text if text in names else "", second=second, label=label)
+    if not second and (task is None or task.second_text):
+        second = _usual(SECONDS, [name for name in names if name != text])
+    label = label or _usual(LABELLED, [name for name in names if name not in (text, second)])
     labels = [_field(row, label) for row in rows] if label else []
-    guessed = between or separator_of(labels)
-    if kind != "auto":
-        return Task(kind, text, second, label, guessed if kind == "multi-label" else "")
+    columns = TableColumns(text, second, label, labels, between or separator_of(labels))
+    if task is not None:
+        return task.of_columns(columns)
     if not text or not label:
         raise SpecError(
             f"{path}: what to learn is not clear from its columns ({', '.join(names[:8])}); name them with "
             f"--text-column and --label-column, or the task with --task"
         )
-    chosen = _kind(labels, second, guessed)
-    return Task(chosen, text, second, label, guessed if chosen == "multi-label" else "")
+    return next(one for one in _newest() if one.in_columns(columns)).of_columns(columns)
 
 
-def _refuse_unknown(kind: str, path: Path, between: str) -> None:
-    if kind not in (*TASKS, "auto"):
-        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*TASKS, 'auto'))}")
+def _newest() -> list[type[Task]]:
+    """Return the tasks that tell by themselves whether columns show them, the newest definition first."""
+    return [task for task in reversed(tasks().values()) if "in_columns" in vars(task)]
+
+
+def _named(kind: str, path: Path, between: str) -> type[Task] | None:
+    """Return a task by its name, None for "auto"; refuse what is unknown."""
+    known = tasks()
+    if kind not in (*known, AUTO):
+        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*known, AUTO))}")
     if between and between not in SEPARATORS:
         raise SpecError(f"between: unknown {between!r}{suggest(between, SEPARATORS)}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
+    return known.get(kind)
 
 
-def _by_name(path: Path) -> str:
-    """Tell the task by the kind of file, where that is enough."""
-    if path.is_dir():
-        return "image" if is_images(path) else "lm"
-    if is_images(path):
-        return "image"
-    if is_conll(path) or is_treebank(path):
-        return "tag"
-    if is_questions(path):
-        return "answer"
-    return "" if _ending(path) in (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet") else "lm"
+def _by_file(path: Path) -> type[Task] | None:
+    """Return the task that the kind of a file shows; None of a table, whose columns show it."""
+    shown = next((task for task in reversed(tasks().values()) if task.in_file(path)), None)
+    return shown or (None if path.is_file() and is_table(path) else NextToken)
 
 
 def separator_of(labels: Sequence[Any]) -> str:
@@ -154,20 +105,21 @@ def separator_of(labels: Sequence[Any]) -> str:
 
 def separator_of_file(path: Path, label: str) -> str:
     """Guess the separator of the labels of a file from its first rows; "" where it has no such column."""
-    if not label or _by_name(path):
+    if not label or _by_file(path) is not None:
         return ""
-    return separator_of([_field(row, label) for row in itertools.islice(_rows(path), _LOOKED_AT)])
+    return separator_of([_field(row, label) for row in first_rows(path)])
 
 
-def _kind(labels: Sequence[Any], second: str, between: str) -> str:
-    """Tell what labels are by what they look like."""
-    if between or any(isinstance(x, list) for x in labels):
-        return "multi-label"
-    numbers = [_number(x) for x in labels]
-    given = [x for x in numbers if x is not None]
-    if len(given) == len(labels) and (any(not x.is_integer() for x in given) or len(set(given)) > _FEW):
-        return "regress"
-    return "pairs" if second else "classify"
+def first_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the values of the first rows of a table; the first row has the names of its columns."""
+    rows = []
+    for row in itertools.islice(read_rows(str(path)), _LOOKED_AT):
+        if not isinstance(row, Row):
+            raise row
+        rows.append(row.values)
+    if not rows:
+        raise DataError(f"{path}: has no rows")
+    return rows
 
 
 def _field(row: dict[str, Any], name: str) -> Any:
@@ -178,50 +130,6 @@ def _field(row: dict[str, Any], name: str) -> Any:
     return row.get(name)
 
 
-def _number(value: Any) -> float | None:
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _usual(known: Iterable[str], names: Sequence[str]) -> str:
+def _usual(usual: Iterable[str], names: Sequence[str]) -> str:
     lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[name] for name in known if name in lower), "")
-
-
-def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    """Yield the rows of a table; columns of one without a header are called 1, 2, … and are to be named."""
-    ending = _ending(path)
-    if ending == ".parquet":
-        yield from _parquet(path)
-        return
-    try:
-        with open_bytes(str(path)) as raw, io.TextIOWrapper(raw, encoding="utf-8", newline="") as file:
-            if ending in (".jsonl", ".ndjson"):
-                yield from (json.loads(line) for line in file if line.strip())
-            elif ending == ".csv":
-                yield from csv.DictReader(file)
-            else:
-                yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from None
-
-
-def _parquet(path: Path) -> Iterable[dict[str, Any]]:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise MissingExtraError("data", f"reading {path}") from None
-    for batch in parquet.ParquetFile(path).iter_batches(_LOOKED_AT):
-        yield from batch.to_pylist()
-
-
-def _ending(path: Path) -> str:
-    return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def _named(prefix: str, settings: dict[str, str], path: Path) -> str:
-    """Write a name that `open_data` reads."""
-    said = ",".join(f"{key}={value}" for key, value in settings.items() if value)
-    return f"{prefix}:{said}:{path}" if said else f"{prefix}:{path}"
+    return next((lower[name] for name in usual if name in lower), "")

@@ -11,7 +11,6 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kinfolk.contests.measures import higher_is_better
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Batches, Data
@@ -19,6 +18,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.layers.linear_maps import WholeMap
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
 
@@ -48,7 +48,7 @@ class Measured:
     def quality(self) -> tuple[str, float]:
         """The measure that decides, and its value: the first of which more is better, or else the loss."""
         return next(
-            ((k, v) for k, v in self.measures.items() if higher_is_better(k)), next(iter(self.measures.items()))
+            ((k, v) for k, v in self.measures.items() if measure_of(k).higher), next(iter(self.measures.items()))
         )
 
     def worse(self, first: "Measured") -> float:
@@ -56,7 +56,7 @@ class Measured:
         (name, now), (_, before) = self.quality, first.quality
         if not math.isfinite(now) or before == 0:
             return math.inf
-        return 1 - now / before if higher_is_better(name) else now / before - 1
+        return 1 - now / before if measure_of(name).higher else now / before - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

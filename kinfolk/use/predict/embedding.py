@@ -16,6 +16,7 @@ from kinfolk.core import durable
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, TrainingError, suggest
 from kinfolk.data import Tokenizer
+from kinfolk.data.files.rows import Row
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 from kinfolk.layers.heads.vector_head import VectorHead
@@ -23,8 +24,6 @@ from kinfolk.models.model import Transformer
 from kinfolk.objectives.supervised import Labels
 from kinfolk.ops.pooled_vector import POOLS, readout
 from kinfolk.runs.run import Run
-from kinfolk.use.predict.examples import text_of
-from kinfolk.use.predict.rows import Row
 
 ENDINGS = (".jsonl", ".npy")
 Vector = NDArray[np.float32]
@@ -146,7 +145,7 @@ def embed(
         if isinstance(row, DataError):
             raise row
         # a line without text is a row like the others, so that vectors stay in line with their file
-        text_of(row, column, empty=True)
+        row.text(column, empty=True)
         held.append(row)
         if len(held) == chunk:
             yield held, *embedder.vectors([r.values[column] for r in held], batch_size)

@@ -11,16 +11,17 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
+from kinfolk.data.files.image_rows import Size
 from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.family.supervise import Labelling
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Objective
+from kinfolk.objectives.tasks.answering import Columns
+from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs.metadata import ReadingNotes
 from kinfolk.runs.run import Run, TrainedRun
-from kinfolk.runs.tasks import objective_of
-from kinfolk.use.predict.examples import Columns
-from kinfolk.use.predict.pictures import Size, size_of
+from kinfolk.use.predict.pictures import size_of
 
 Answer = Callable[[Batch], tuple[Tensor, Tensor]]
 """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
@@ -30,10 +31,9 @@ Answer = Callable[[Batch], tuple[Tensor, Tensor]]
 class Opened:
     """A run ready to answer.
 
-    task: "class", "classes", "number", "tags" or "span". n_texts: how many texts it judges at once. length: tokens of a
-    text that are read; cut: which, of a longer one. always: every question has an answer. columns: where its own data
-    had what it reads. objective: what it was taught, of several tasks the first. picture: the size of the pictures that
-    it judges instead of texts.
+    n_texts: how many texts it judges at once. length: tokens of a text that are read; cut: which, of a longer one.
+    always: every question has an answer. columns: where its own data had what it reads. objective: what it was taught,
+    of several tasks the first. picture: the size of the images that it judges instead of texts.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Opened:
     objective: Objective
     tokenizer: Tokenizer
     classes: tuple[str, ...]
-    task: str
+    task: Task
     length: int
     answer: Answer
     n_texts: int
@@ -64,7 +64,8 @@ def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: st
     """
     run = Run.open(path)
     recipe, notes = run.recipe, run.metadata.reading or ReadingNotes()
-    if not run.task:
+    task = run.task
+    if task is None or not task.labels:
         raise SpecError(
             f"{run.path}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
             "write, kin embed gives vectors, kin finetune teaches labels"
@@ -79,14 +80,14 @@ def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: st
     return Opened(
         folder=run.path,
         learner=learner,
-        objective=objective_of(recipe),
+        objective=recipe.objective.inner,
         tokenizer=run.tokenizer,
         classes=run.classes,
-        task=run.task,
+        task=task,
         length=usual if trained_here else _length(learner, run.tokenizer, n_texts, usual),
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(notes, learner) if run.task == "span" else Reading(),
+        reading=_reading(notes, learner) if task.labels == "span" else Reading(),
         always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,

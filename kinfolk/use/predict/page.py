@@ -1,13 +1,13 @@
 """A report as one HTML file: readable offline, on a phone, in light and dark, complete without scripts."""
 
-from kinfolk.contests.measures import MEANINGS
+from kinfolk.objectives.measures.measure import measure_of
+from kinfolk.objectives.tasks.task import Example
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, Dot, Rule
 from kinfolk.report.figures import facts, figure, scripts, section
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import table
 from kinfolk.use.predict.report import Report
-from kinfolk.use.predict.worst import Example
 
 STYLE = """
 table.matrix td { text-align: center; min-width: 2.6rem; }
@@ -116,5 +116,5 @@ def _example(example: Example) -> Html:
 
 
 def _about(report: Report) -> Html:
-    known = {name: MEANINGS[name] for name in report.figures if name in MEANINGS}
-    return section("How this was made", facts(report.facts), tag("h3", "Metrics"), facts(known), key="about")
+    meanings = {name: measure_of(name).meaning for name in report.figures}
+    return section("How this was made", facts(report.facts), tag("h3", "Metrics"), facts(meanings), key="about")

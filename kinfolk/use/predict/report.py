@@ -2,10 +2,9 @@
 
 import dataclasses
 import datetime
-from typing import Any
 
-from kinfolk.train.tallies import Confusion, Correlation, Holding, Tally
-from kinfolk.use.predict.worst import Example, points
+from kinfolk.objectives.measures.tallies import Tally
+from kinfolk.objectives.tasks.task import Example
 
 LARGEST = 40
 """The largest number of classes whose matrix is drawn."""
@@ -36,12 +35,10 @@ def make_report(
     title: str, facts: dict[str, str], figures: dict[str, float], tally: Tally, worst: list[Example], remarks: list[str]
 ) -> Report:
     """Put together what a tally found."""
-    plain = tally.plain()
-    matrix: tuple[tuple[int, ...], ...] = ()
-    classes: tuple[str, ...] = ()
-    if isinstance(tally, Confusion) and len(tally.classes) <= LARGEST:
-        classes, matrix = tuple(tally.classes), tuple(tuple(row) for row in tally.counts_CC.tolist())
-    columns, rows = _classes(tally, plain)
+    classes, matrix = tally.matrix()
+    if len(classes) > LARGEST:
+        classes, matrix = (), ()
+    columns, rows = tally.table()
     made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Report(
         title=title,
@@ -51,47 +48,9 @@ def make_report(
         rows=rows,
         classes=classes,
         matrix=matrix,
-        points=points(tally.pairs) if isinstance(tally, Correlation) else [],
+        points=tally.points(),
         worst=tuple(worst),
         remarks=tuple(remarks),
-    )
-
-
-def _classes(tally: Tally, plain: dict[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    """Return the table of classes, of entities, or of questions with and without an answer."""
-    if "with_answer" in plain:
-        rows = [(name.replace("_", " "), plain[name]) for name in ("with_answer", "without_answer")]
-        return ("questions", "number", "exact", "F1"), tuple(
-            (name, f"{row['questions']:,}", f"{row['exact']:.4f}", f"{row['f1']:.4f}") for name, row in rows
-        )
-    names: tuple[str, ...] = ("class", "labels", "answers", "right", "precision", "recall", "F1")
-    if isinstance(tally, Holding):
-        counted = [
-            (row["name"], row["right"] + row["missed"], row["right"] + row["wrong"], row["right"])
-            for row in plain["classes"]
-        ]
-    elif "entities" in plain:
-        names = ("entity", *names[1:])
-        counted = [(row["name"], row["labels"], row["answers"], row["right"]) for row in plain["entities"]]
-    elif isinstance(tally, Confusion):
-        counted = [(row["name"], row["labels"], row["answers"], row["right"]) for row in plain["classes"]]
-    else:
-        return (), ()
-    return names, tuple(_counted(*row) for row in counted)
-
-
-def _counted(name: str, labels: int, answers: int, right: int) -> tuple[str, ...]:
-    def share(n: float, of: int) -> str:
-        return f"{n / of:.4f}" if of else ""
-
-    return (
-        name,
-        f"{labels:,}",
-        f"{answers:,}",
-        f"{right:,}",
-        share(right, answers),
-        share(right, labels),
-        share(2 * right, labels + answers),
     )
 
 

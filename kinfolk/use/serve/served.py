@@ -12,6 +12,7 @@ import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
 from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
+from kinfolk.data.files.rows import Row
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
@@ -19,12 +20,11 @@ from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.tasks.registry import has_labels
 from kinfolk.runs.run import ExportedRun, Run
-from kinfolk.runs.tasks import task_of
 from kinfolk.use.predict.embedding import Embedder, open_embedder
 from kinfolk.use.predict.opening import Opened, open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.predict.rows import Row
 from kinfolk.use.serve.workers import OnnxWorker, TorchWorker, Worker
 
 ENGINES = ("torch", "onnx")
@@ -85,13 +85,13 @@ class Served:
         """Whether it continues texts."""
         if self.learner is None:
             return bool(self.engine.decodes)
-        judging = isinstance(self.learner.model.head, JudgingHead) or task_of(self.recipe)
+        judging = isinstance(self.learner.model.head, JudgingHead) or has_labels(self.recipe.objective)
         return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
 
     @cached_property
     def opened(self) -> Opened | None:
         """What answers about the labels it was taught; None if it was taught none."""
-        if self.learner is None or not task_of(self.recipe):
+        if self.learner is None or not has_labels(self.recipe.objective):
             return None
         opened = open_run(self.path)
         if opened.picture is not None:
@@ -101,7 +101,7 @@ class Served:
     @property
     def classifies(self) -> bool:
         """Whether it tells classes apart."""
-        return self.opened is not None and self.opened.task in ("class", "classes")
+        return self.opened is not None and self.opened.task.labels in ("class", "classes")
 
     @cached_property
     def embedder(self) -> Embedder:

@@ -6,8 +6,9 @@ import pytest
 
 from kinfolk.cli.main import main, parser_of
 from kinfolk.data import open_data
+from kinfolk.objectives.tasks.registry import named
 from kinfolk.runs.fit import LONGEST, labelling_of
-from kinfolk.train.finetune.task import Task, choose, separator_of
+from kinfolk.train.finetune.task import choose, separator_of
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def emotions(n=280):
 def test_labels_with_commas_are_28_classes_and_not_one_for_each_pair(tmp_path):
     file = table(tmp_path / "a.csv", emotions())
     task = choose("auto", file)
-    assert task == Task("multi-label", "text", "", "label", "comma")
+    assert task == named("multi-label", text="text", label="label", between="comma")
     data = open_data(task.data(file), cache=tmp_path / "cache")
     assert len(data.split("train").classes) == 28
     # an option says what a file does not show

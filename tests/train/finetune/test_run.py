@@ -9,12 +9,12 @@ from safetensors.torch import load_file
 
 from kinfolk.cli.main import main
 from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.objectives.tasks.registry import named
 from kinfolk.runs.folder import read
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare, write_start
 from kinfolk.train.finetune.source import open_source
-from kinfolk.train.finetune.task import Task
 from kinfolk.train.run import reopen
 from tests.train.finetune.conftest import make_run
 
@@ -73,7 +73,7 @@ def test_a_run_outlives_the_cache(run, files, tmp_path, capsys):
 
 def test_new_tokens_stand_behind_the_old_ones(words, files, tmp_path):
     small = make_run(tmp_path / "small", "bert", words, vocab_size=words.vocab_size - 3)
-    made = prepare(open_source(small), Task("classify"), files)
+    made = prepare(open_source(small), named("classify"), files)
     assert made.recipe.model.vocab_size == words.vocab_size
     start, source = load_file(write_start(made, tmp_path / "start")[0]), load_file(small / "model.safetensors")
     name = "embedding.table.weight"
@@ -82,13 +82,14 @@ def test_new_tokens_stand_behind_the_old_ones(words, files, tmp_path):
 
 
 def test_a_body_that_does_not_fit_is_refused_by_name(run, files, tmp_path):
-    made = prepare(open_source(run), Task("classify"), files, assignments=("model.encoder.blocks[0].parts[1].d_ff=48",))
+    wider = ("model.encoder.blocks[0].parts[1].d_ff=48",)
+    made = prepare(open_source(run), named("classify"), files, assignments=wider)
     with pytest.raises(CheckpointError, match=r"encoder.blocks.0.parts.1.widen.weight has shape \(32, 16\)"):
         write_start(made, tmp_path / "start")
     with pytest.raises(SpecError, match="40 tokens of 1 texts do not fit"):
-        prepare(open_source(run), Task("classify"), files, effort=Effort(length=40))
+        prepare(open_source(run), named("classify"), files, effort=Effort(length=40))
     with pytest.raises(SpecError, match="metric: no validation measures 'mmc'; did you mean 'mcc'"):
-        finetune(prepare(open_source(run), Task("classify"), files, effort=Effort(metric="mmc")), tmp_path / "out")
+        finetune(prepare(open_source(run), named("classify"), files, effort=Effort(metric="mmc")), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(CheckpointError, match=r"none of run\.toml, onnx\.json, spec\.toml, config\.json is here"):
         open_source(tmp_path)
@@ -96,7 +97,7 @@ def test_a_body_that_does_not_fit_is_refused_by_name(run, files, tmp_path):
 
 def test_the_best_checkpoint_is_that_of_the_metric(run, files, tmp_path):
     effort = Effort(steps=12, batch_size=16, lr=1e-2, metric="mcc", validations=4, patience=2)
-    made = prepare(open_source(run), Task("classify"), files, effort=effort)
+    made = prepare(open_source(run), named("classify"), files, effort=effort)
     result, _ = finetune(made, tmp_path / "out", options=RunOptions(quiet=True, tensorboard=False, threads=1))
     rows = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     found = {row["step"]: row["valid"]["mcc"] for row in rows if "valid" in row}

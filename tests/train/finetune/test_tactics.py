@@ -10,19 +10,19 @@ from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.adapters import is_added
 from kinfolk.models.folder import load_weights
+from kinfolk.objectives.tasks.registry import named
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare, write_start
 from kinfolk.train.finetune.source import open_source
 from kinfolk.train.finetune.tactics import parse
-from kinfolk.train.finetune.task import Task
 from kinfolk.train.run import load_learner, resume
 from kinfolk.use.compress.maps import plain
 from tests.train.finetune.conftest import make_run
 
 QUIET = RunOptions(quiet=True, tensorboard=False, threads=1)
 SHORT = Effort(steps=6, batch_size=8, lr=1e-2)
-CLASSIFY = Task("classify")
+CLASSIFY = named("classify")
 
 
 def made(run, files, tactic="plain", *assignments):

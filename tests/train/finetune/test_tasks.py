@@ -10,9 +10,10 @@ import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Tokenizer
+from kinfolk.objectives.tasks.registry import named
 from kinfolk.train.finetune.run import prepare
 from kinfolk.train.finetune.source import open_source
-from kinfolk.train.finetune.task import Task, choose
+from kinfolk.train.finetune.task import choose
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import make_job
 from tests.train.finetune.conftest import BAD, FILL, GOOD, make_run, rows, write_csv
@@ -70,7 +71,7 @@ def test_a_pretrained_encoder_reads_what_its_tokenizer_writes(name, task, words,
     else:
         labels = {"regress": [0.5, 1.5], "multi-label": [["x", "y"], ["z"]]}.get(task, ["no", "yes"])
         write_rows(file, [{"text": t, "second": texts[0], "label": labels[i % 2]} for i, t in enumerate(texts)])
-    made = prepare(source, Task(task, second="second" if task == "pairs" else ""), (file, file))
+    made = prepare(source, named(task, second="second" if task == "pairs" else ""), (file, file))
     batch, _ = make_job(made.recipe, made.data, 0).read(1, Team())
     second = [texts[0]] if task == "pairs" else []
     expected = {tuple(words.inner.encode(text, *second).ids) for text in texts}
@@ -109,7 +110,7 @@ def test_text_and_pairs_are_gone_on_with(words, tmp_path, capsys):
     assert (found["task"], found["best"]) == ("seq2seq", found["valid"]["rouge-l"])
     bert = open_source(make_run(tmp_path / "encoder", "bert", words))
     with pytest.raises(SpecError, match="an encoder writes nothing"):
-        prepare(bert, Task("seq2seq"), (tmp_path / "p.csv", None))
+        prepare(bert, named("seq2seq"), (tmp_path / "p.csv", None))
 
 
 def test_pictures(tmp_path, capsys):
@@ -138,10 +139,10 @@ def test_a_downloaded_folder_is_tuned_as_a_run_is(run, words, files, tmp_path, c
 
 def test_what_a_file_shows_is_not_asked_for(tmp_path):
     quora = write_csv(tmp_path / "q.csv", [{"question1": "a b", "question2": "c", "label": 1}] * 3)
-    assert choose("auto", quora) == Task("pairs", "question1", "question2", "label")
+    assert choose("auto", quora) == named("pairs", text="question1", second="question2", label="label")
     stars = write_csv(tmp_path / "s.tsv", [{"review": "a", "stars": 3}])
     (tmp_path / "s.tsv").write_text("review\tstars\na\t3\nb\t4\n", encoding="utf-8")
-    assert choose("auto", stars) == Task("classify", "review", "", "stars")
+    assert choose("auto", stars) == named("classify", text="review", label="stars")
     assert choose("regress", stars).kind == "regress"
     odd = write_csv(tmp_path / "o.csv", [{"x": "a", "y": "b"}])
     with pytest.raises(SpecError, match=r"not clear from its columns \(x, y\)"):
@@ -150,5 +151,5 @@ def test_what_a_file_shows_is_not_asked_for(tmp_path):
         choose("clasify", odd)
     bare = tmp_path / "bare.tsv"
     bare.write_text("a b c\t0\nd e f\t1\n", encoding="utf-8")
-    assert choose("auto", bare, "1", "", "2") == Task("classify", "1", "", "2")
+    assert choose("auto", bare, "1", "", "2") == named("classify", text="1", label="2")
     assert set(FILL).isdisjoint(GOOD)

@@ -8,9 +8,9 @@ import torch
 
 from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
+from kinfolk.data.files.rows import Row
 from kinfolk.ops.pooled_vector import readout
 from kinfolk.use.predict.embedding import embed, open_embedder, vector_writer
-from kinfolk.use.predict.rows import Row
 from tests.use.predict import made
 
 TEXTS = ["A cat sits.", "x", "A longer text, with a comma and a second part of it.", "One more."]

@@ -7,9 +7,9 @@ import tokenizers
 import torch
 
 from kinfolk.cli.main import main
+from kinfolk.data.files.rows import Row
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.predict.rows import Row
 
 transformers = pytest.importorskip("transformers", reason="is the other side of this test")
 transformers.logging.set_verbosity_error()
@@ -59,7 +59,7 @@ def saved(folder, kind, **config):
 def test_classes(tmp_path):
     names = {0: "bad", 1: "good", 2: "odd"}
     theirs, inner, ours = saved(tmp_path, "BertForSequenceClassification", id2label=names)
-    assert (ours.task, ours.classes, ours.length) == ("class", ("bad", "good", "odd"), 39)
+    assert (ours.task.labels, ours.classes, ours.length) == ("class", ("bad", "good", "odd"), 39)
     (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
     with torch.no_grad():
         wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.softmax(-1)[0]
@@ -71,7 +71,7 @@ def test_several_classes(tmp_path):
     theirs, inner, ours = saved(
         tmp_path, "BertForSequenceClassification", num_labels=3, problem_type="multi_label_classification"
     )
-    assert ours.task == "classes"
+    assert ours.task.labels == "classes"
     (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
     with torch.no_grad():
         wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.sigmoid()[0]
@@ -92,7 +92,7 @@ def test_tags(tmp_path):
 
 def test_answers(tmp_path):
     theirs, inner, ours = saved(tmp_path, "BertForQuestionAnswering")
-    assert (ours.task, ours.reading.window) == ("span", 40)
+    assert (ours.task.labels, ours.reading.window) == ("span", 40)
     asked = {"question": "who goes", "context": TEXT}
     (said,) = predict(ours, [Row("x", 1, asked)])
     coded = inner.encode("who goes", TEXT)

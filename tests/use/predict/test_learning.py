@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from kinfolk.data.files.rows import Row, read_rows
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.predict.rows import Row, read_rows
 from tests.use.predict import made
 
 PEOPLE, PLACES, YEARS = ("Ada", "Bob", "Cleo", "Dan"), ("Rome", "Oslo", "Kiel"), ("1801", "1902", "1843")

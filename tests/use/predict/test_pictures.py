@@ -45,7 +45,7 @@ def test_files_of_a_folder_one_file_and_names_in_a_table_say_the_same(taught, ca
     whole = said(capsys, run, "--input", folder)
     assert [row["file"] for row in whole] == [str(folder / f"{i}.png") for i in range(6)]
     opened = open_run(run)
-    assert (opened.picture, opened.classes, opened.task) == ((HEIGHT, WIDTH, 3), ("cat", "dog"), "class")
+    assert (opened.picture, opened.classes, opened.task.labels) == ((HEIGHT, WIDTH, 3), ("cat", "dog"), "class")
     tokens = torch.from_numpy(draw(6, 1).reshape(6, -1)).long() + 7
     with torch.no_grad():
         wanted = opened.learner.model.run(Batch(index=torch.arange(6), tokens=tokens)).logits.softmax(-1)

@@ -12,9 +12,10 @@ from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
+from kinfolk.data.files.rows import Row, read_rows
+from kinfolk.objectives.tasks.answering import Counts, How
 from kinfolk.use.predict.opening import open_run
-from kinfolk.use.predict.predicting import How, Tally, predict
-from kinfolk.use.predict.rows import Row, read_rows
+from kinfolk.use.predict.predicting import predict
 from tests.use.predict import made
 
 
@@ -44,7 +45,7 @@ def rows(texts):
 
 def test_classes_are_what_evaluation_sees(folder, classes):
     opened = open_run(classes)
-    assert (opened.task, opened.classes) == ("class", ("no", "perhaps", "yes"))
+    assert (opened.task.labels, opened.classes) == ("class", ("no", "perhaps", "yes"))
     texts = [json.loads(line)["text"] for line in (folder / "c.jsonl").read_text().splitlines()]
     said = list(predict(opened, rows(texts), How(batch_size=4, chunk=7)))
     assert [row["line"] for row in said] == list(range(1, 31))
@@ -94,7 +95,7 @@ def test_bad_rows_are_refused_or_told(classes):
     bad += [DataError("f.csv:4: broken"), Row("f.csv", 5, {"text": None}), Row("f.csv", 6, {"text": "fine", "id": "z"})]
     with pytest.raises(DataError, match=r"f.csv:2: empty text"):
         list(predict(opened, bad))
-    tally = Tally()
+    tally = Counts()
     said = list(predict(opened, bad, How(on_bad="skip"), tally))
     assert [(row["line"], row.get("id")) for row in said] == [(1, None), (6, "z")]
     assert tally.bad[1].startswith("f.csv:3: no 'text'; did you mean 'texts'?")
@@ -105,7 +106,7 @@ def test_bad_rows_are_refused_or_told(classes):
 
 
 def test_long_texts_are_cut_and_counted(classes):
-    opened, tally = open_run(classes), Tally()
+    opened, tally = open_run(classes), Counts()
     list(predict(opened, rows(["x" * (opened.length - 1), "x" * opened.length]), None, tally))
     assert tally.cut == 1
 
@@ -128,7 +129,7 @@ def test_tags_of_words_and_entities_of_texts(tags):
 
 
 def test_long_sentences_are_read_in_parts(tags):
-    opened, tally = open_run(tags), Tally()
+    opened, tally = open_run(tags), Counts()
     words = [f"w{i}" for i in range(opened.length)]
     (said,) = predict(opened, [Row("x", 1, {"tokens": words})], None, tally)
     assert len(said["tags"]) == len(words)
@@ -159,7 +160,7 @@ def test_answers_have_a_place_in_the_text(folder, answers, capsys):
 
 def test_answers_are_those_of_evaluation(folder, answers, capsys):
     from kinfolk.data.files.questions import read_questions
-    from kinfolk.train.answers import exact, overlap
+    from kinfolk.objectives.measures.answers import exact, overlap
 
     assert main(["eval", str(answers), "--data", f"labelled:{folder / 'q.json'}", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["judgement"]
@@ -178,7 +179,7 @@ def test_numbers_and_several_classes(folder):
     assert set(said) == {"line", "value"}
     many = made.reviews(folder / "m.jsonl", label=lambda i: ["a", "b"][: i % 3])
     several = open_run(made.train(folder / "several", f"labelled:labels=classes:{many}"))
-    assert several.task == "classes"
+    assert several.task.labels == "classes"
     (low,) = predict(several, rows(["it is good"]), How(threshold=0.0))
     (high,) = predict(several, rows(["it is good"]), How(threshold=1.0))
     assert (sorted(low["labels"]), high["labels"]) == (["a", "b"], [])

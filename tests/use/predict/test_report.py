@@ -8,12 +8,14 @@ import torch
 
 from kinfolk.cli.main import main
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.data import Split
 from kinfolk.objectives.supervised import Classify, ClassifyMany, Regress, SpanAnswer, Tag
+from kinfolk.objectives.tasks.task import Example
 from kinfolk.train.judgement import tally_of
 from kinfolk.use.predict.page import as_page
 from kinfolk.use.predict.report import as_text, make_report
-from kinfolk.use.predict.worst import Example, Keeping, losses_of
-from tests.train.test_judgement import said
+from kinfolk.use.predict.worst import Keeping
+from tests.train.test_judgement import labelled, said
 from tests.use.predict import made
 
 
@@ -22,7 +24,7 @@ def batch(labels, **fields):
     return Batch(index=n, tokens=n[:, None], labels=labels, **fields)
 
 
-class Words:
+class Words(Split):
     """Texts that are their own numbers."""
 
     classes = ("no", "yes")
@@ -41,7 +43,7 @@ def test_losses_add_up_to_those_that_are_learnt():
     n, c = 5, 3
     logits, targets = torch.randn(n, 4, c, generator=g).double(), torch.randint(c, (n, 4), generator=g)
     targets[:, 2] = IGNORE
-    tagged = losses_of(Tag(), logits, Batch(index=torch.arange(n), tokens=targets, targets=targets))
+    tagged = Tag().example_losses(logits, Batch(index=torch.arange(n), tokens=targets, targets=targets))
     each = torch.nn.functional.cross_entropy(logits.mT, targets, reduction="none", ignore_index=IGNORE)
     torch.testing.assert_close(tagged, each.sum(1) / 3)
     flat, labels = logits[:, 0], targets[:, 0]
@@ -52,7 +54,7 @@ def test_losses_add_up_to_those_that_are_learnt():
         (SpanAnswer(), logits[..., :2], torch.randint(4, (n, 2), generator=g)),
     ]
     for objective, scores, given in cases:
-        found = losses_of(objective, scores, batch(given))
+        found = objective.example_losses(scores, batch(given))
         assert found.shape == (n,)
         total = objective.loss(output(scores), batch(given)).total
         assert float(found.sum()) == pytest.approx(float(total))
@@ -65,7 +67,7 @@ def output(logits):
 
 
 def test_the_worst_are_kept_in_order():
-    keeping = Keeping(tally_of(Classify(), ["no", "yes"]), Classify(), 3)
+    keeping = Keeping(tally_of(Classify(), labelled(["no", "yes"])), Classify(), 3)
     keeping.split = Words()
     margins = torch.tensor([1.0, -3.0, 2.0, -1.0, -2.0, 5.0])
     logits = torch.stack([torch.zeros(6), margins], 1)
@@ -80,7 +82,7 @@ def test_the_worst_are_kept_in_order():
 
 
 def test_a_page_shows_text_as_text():
-    tally = tally_of(Classify(), ["<b>", "a&b"])
+    tally = tally_of(Classify(), labelled(["<b>", "a&b"]))
     tally.add(said(torch.eye(2)[[0, 1, 1]]), batch(torch.tensor([0, 1, 0])))
     nasty = Example("<script>alert(1)</script>", "<b>", "a&b (0.73)", 1.5, "x < y")
     report = make_report("run", {"data": "d"}, {"class": 0.5}, tally, [nasty], ["cut 3"])

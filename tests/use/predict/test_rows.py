@@ -6,8 +6,8 @@ import json
 import pytest
 
 from kinfolk.core.errors import DataError
-from kinfolk.use.predict.examples import split_words
-from kinfolk.use.predict.rows import Row, form_of, read_rows
+from kinfolk.data.files.rows import Row, form_of, read_rows
+from kinfolk.objectives.tasks.tag import split_words
 
 
 def write(path, content):

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from kinfolk.core.errors import SpecError
+from kinfolk.data.files.rows import Row as Given
 from kinfolk.decoding.options import Decoding
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.predict.rows import Row as Given
 from kinfolk.use.serve.batching import Row, Running
 from kinfolk.use.serve.served import Served
 from tests.use.serve.conftest import make_run, serving

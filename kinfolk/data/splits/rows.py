@@ -1,4 +1,4 @@
-"""Splits made of rows, so that they are read exactly as training read its own: cut, padded, with the same marks."""
+"""Splits of rows without labels, for prediction: cut, padded and framed exactly as in training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,16 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.batch import IGNORE
-from kinfolk.data.splits.split import Indices
+from kinfolk.data.splits.split import Indices, Split
 from kinfolk.data.splits.tagged import pieces_of
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 
 
-class TextRows:
+class TextRows(Split):
     """One or two texts of each row; the label is a blank that nobody scores."""
 
-    kind, asks = "labelled", ""
+    kind = "labelled"
+    n_bytes: int = 0
+    n_tokens: int = 0
 
     def __init__(
         self, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], classes: Sequence[str], blank: Any
@@ -38,15 +40,22 @@ class TextRows:
         sides = tuple(np.array([len(self._ids[i][k]) for i in indices], np.int64) for k in range(self.n_texts))
         return sides if self.n_texts > 1 else sides[0]
 
+    def longer_side(self, indices: Indices) -> Indices:
+        """Return the length of the longer text of each row."""
+        lengths: Indices = np.maximum.reduce(np.atleast_2d(self.lengths(indices)))
+        return lengths
+
     def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
         """Return the token ids of texts, and a blank."""
         return [(*self._ids[i], self.blank) for i in indices]
 
 
-class WordRows:
+class WordRows(Split):
     """Words of each row, a long row in several parts of at most `length` tokens with their end."""
 
     kind, asks = "labelled", "tags"
+    n_bytes: int = 0
+    n_tokens: int = 0
 
     def __init__(
         self, tokenizer: Tokenizer, rows: Sequence[Sequence[str]], classes: Sequence[str], length: int

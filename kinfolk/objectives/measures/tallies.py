@@ -1,42 +1,71 @@
-"""Counts of what a model says of labels, and the figures that follow from them."""
+"""Tallies: what is kept of a model's answers, batch by batch, for metrics that are more than a sum and a count."""
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.models.model import Output
+from kinfolk.objectives.measures.measure import of_tally
 
 SHOWN = 12
 """The largest number of classes whose matrix is printed."""
+POINTS = 600
+"""The largest number of guesses that are drawn."""
+
+Table = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""The names of columns, and rows."""
 
 
-class Tally(Protocol):
-    """What is kept of answers, batch by batch, and what follows from it."""
+class Tally:
+    """Counts of a model's answers, and the figures that follow: the measures that name one of its `names`."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+    said: ClassVar[tuple[str, ...]] = ()
+    """Figures that `sentences` has a line of its own for."""
 
     def add(self, output: Output, batch: Batch) -> None:
         """Take what a model said of a batch."""
+        raise NotImplementedError
 
     def values(self) -> dict[str, float]:
-        """Return the figures by the names of measures, the usual one first; of all of them more is better."""
+        """Return the figures by the names of measures, the usual one first."""
+        return {m.name: m.figure(self) for m in of_tally(self.names) if m.figure is not None}
 
     def plain(self) -> dict[str, Any]:
-        """Return what was found, as plain data."""
+        """Return what was counted, as plain data."""
+        return {name.replace("-", "_"): value for name, value in self.values().items()}
 
     def sentences(self) -> list[str]:
-        """Say it."""
+        """Return lines to print: here, the figures that no line of a subclass has."""
+        return [f"{name:14} {value:.4f}" for name, value in self.values().items() if name not in self.said]
+
+    def table(self) -> Table:
+        """Return a table of classes for a report; empty where there are none."""
+        return (), ()
+
+    def matrix(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+        """Return classes, and how often each (row) was taken for each (column)."""
+        return (), ()
+
+    def points(self) -> list[list[float]]:
+        """Return pairs of a guess and a label to draw."""
+        return []
 
 
 @dataclasses.dataclass
-class Confusion:
+class Confusion(Tally):
     """How often each class (row) was taken for each (column).
 
     macro_f1 is the mean over the classes that occur among labels or answers, one that is never found counting 0; mcc is
     Matthews' correlation for many classes (Gorodkin 2004), 0 where all labels or all answers are one class.
     """
+
+    names: ClassVar[tuple[str, ...]] = ("confusion",)
+    said: ClassVar[tuple[str, ...]] = ("accuracy", "macro-f1", "mcc")
 
     classes: Sequence[str]
     counts_CC: Tensor
@@ -73,18 +102,11 @@ class Confusion:
         spread = (n * n - answers.square().sum()) * (n * n - labels.square().sum())
         return float((hits * n - (labels * answers).sum()) / spread.sqrt()) if spread > 0 else 0.0
 
-    def values(self) -> dict[str, float]:
-        """Return the figures."""
-        return {"accuracy": self.accuracy, "macro-f1": self.macro_f1, "mcc": self.mcc}
-
     def plain(self) -> dict[str, Any]:
         """Return everything."""
         found, right = self.counts_CC.sum(0).tolist(), self.counts_CC.diagonal().tolist()
         rows = zip(self.classes, self.counts_CC.sum(1).tolist(), found, right, self.f1, strict=True)
-        return {
-            "accuracy": self.accuracy,
-            "macro_f1": self.macro_f1,
-            "mcc": self.mcc,
+        return super().plain() | {
             "classes": [
                 {"name": name, "labels": labels, "answers": answers, "right": hits, "f1": f1}
                 for name, labels, answers, hits, f1 in rows
@@ -94,7 +116,7 @@ class Confusion:
 
     def sentences(self) -> list[str]:
         """Say it, the matrix where it fits on a screen."""
-        lines = [f"macro-F1       {self.macro_f1:.4f}", f"MCC            {self.mcc:.4f}"]
+        lines = [f"macro-F1       {self.macro_f1:.4f}", f"MCC            {self.mcc:.4f}", *super().sentences()]
         if len(self.classes) > SHOWN:
             worst = sorted((x, name) for x, name in zip(self.f1, self.classes, strict=True) if x is not None)[:SHOWN]
             return [*lines, "lowest F1      " + ", ".join(f"{name} {x:.2f}" for x, name in worst)]
@@ -104,10 +126,22 @@ class Confusion:
             lines.append(name.ljust(max(width + 2, 14)) + "".join(f"{count:,}".rjust(width + 2) for count in row))
         return lines
 
+    def table(self) -> Table:
+        """Return precision, recall and F1 of each class."""
+        rows = self.plain()["classes"]
+        return COUNTED, tuple(counted(row["name"], row["labels"], row["answers"], row["right"]) for row in rows)
+
+    def matrix(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+        """Return the matrix."""
+        return tuple(self.classes), tuple(tuple(row) for row in self.counts_CC.tolist())
+
 
 @dataclasses.dataclass
-class Holding:
+class Holding(Tally):
     """Of each class how often it was rightly found (0), wrongly found (1) and missed (2)."""
+
+    names: ClassVar[tuple[str, ...]] = ("multi-label",)
+    said: ClassVar[tuple[str, ...]] = ("micro-f1", "macro-f1", "exact-match")
 
     classes: Sequence[str]
     counts_C3: Tensor
@@ -145,28 +179,31 @@ class Holding:
         """The share of examples of which every decision is right."""
         return self.whole / max(1, self.n)
 
-    def values(self) -> dict[str, float]:
-        """Return the figures."""
-        return {"micro-f1": self.micro_f1, "macro-f1": self.macro_f1, "exact-match": self.exact_match}
-
     def plain(self) -> dict[str, Any]:
         """Return everything."""
         rows = zip(self.classes, self.counts_C3.tolist(), self.f1, strict=True)
         each = [{"name": name, "right": a, "wrong": b, "missed": c, "f1": f1} for name, (a, b, c), f1 in rows]
-        means = {"micro_f1": self.micro_f1, "macro_f1": self.macro_f1, "exact_match": self.exact_match}
-        return means | {"classes": each}
+        return super().plain() | {"classes": each}
 
     def sentences(self) -> list[str]:
         """Say the means."""
-        return [f"micro-F1       {self.micro_f1:.4f}", f"macro-F1       {self.macro_f1:.4f}"]
+        return [f"micro-F1       {self.micro_f1:.4f}", f"macro-F1       {self.macro_f1:.4f}", *super().sentences()]
+
+    def table(self) -> Table:
+        """Return precision, recall and F1 of each class."""
+        rows = zip(self.classes, self.counts_C3.tolist(), strict=True)
+        return COUNTED, tuple(counted(name, hit + missed, hit + wrong, hit) for name, (hit, wrong, missed) in rows)
 
 
 @dataclasses.dataclass
-class Correlation:
+class Correlation(Tally):
     """Moments of guesses and labels: their number, means, and sums of products of differences from the means.
 
     Ranks need all of them, so they are kept too: sixteen bytes an example.
     """
+
+    names: ClassVar[tuple[str, ...]] = ("correlation",)
+    said: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
 
     n: int = 0
     means_2: Tensor = dataclasses.field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
@@ -202,17 +239,15 @@ class Correlation:
         of_ranks._join(torch.stack([ranks(x) for x in torch.cat(self.pairs).unbind(-1)], -1))
         return of_ranks.pearson
 
-    def values(self) -> dict[str, float]:
-        """Return the figures."""
-        return {"pearson": self.pearson, "spearman": self.spearman}
-
-    def plain(self) -> dict[str, Any]:
-        """Return them."""
-        return self.values()
-
     def sentences(self) -> list[str]:
         """Say them."""
-        return [f"correlation    {self.pearson:.4f}", f"of ranks       {self.spearman:.4f}"]
+        return [f"correlation    {self.pearson:.4f}", f"of ranks       {self.spearman:.4f}", *super().sentences()]
+
+    def points(self) -> list[list[float]]:
+        """Return guesses and labels, evenly chosen where there are many."""
+        both = torch.cat(self.pairs) if self.pairs else torch.zeros(0, 2)
+        step = max(1, -(-len(both) // POINTS))
+        return [[float(f"{x:.4g}") for x in row] for row in both[::step].tolist()]
 
 
 def ranks(values_N: Tensor) -> Tensor:
@@ -224,3 +259,24 @@ def ranks(values_N: Tensor) -> Tensor:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+COUNTED = ("class", "labels", "answers", "right", "precision", "recall", "F1")
+"""Columns of the table of classes."""
+
+
+def counted(name: str, labels: int, answers: int, right: int) -> tuple[str, ...]:
+    """Return a row of the table of classes."""
+
+    def share(n: float, of: int) -> str:
+        return f"{n / of:.4f}" if of else ""
+
+    return (
+        name,
+        f"{labels:,}",
+        f"{answers:,}",
+        f"{right:,}",
+        share(right, answers),
+        share(right, labels),
+        share(2 * right, labels + answers),
+    )

@@ -4,11 +4,11 @@ import dataclasses
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.models.model import Output
-from kinfolk.train.tallies import Confusion
+from kinfolk.objectives.measures.tallies import COUNTED, Confusion, Table, Tally, counted
 
 OUTSIDE = "O"
 _MARK = re.compile(r"(?:O|([BIESLU])(?:-(.*))?)", re.DOTALL)
@@ -54,6 +54,9 @@ class Entities(Confusion):
     split: where the sentences are from, with all their words.
     """
 
+    names: ClassVar[tuple[str, ...]] = ("entities", "confusion")
+    said: ClassVar[tuple[str, ...]] = (*Confusion.said, "entity-f1", "entity-precision", "entity-recall")
+
     split: Any
     right: Counter[str] = dataclasses.field(default_factory=Counter)
     found: Counter[str] = dataclasses.field(default_factory=Counter)
@@ -92,11 +95,6 @@ class Entities(Confusion):
         """The harmonic mean of both."""
         return _f1(self.right.total(), self.found.total(), self.there.total())
 
-    def values(self) -> dict[str, float]:
-        """Return the figures."""
-        of_entities = {"entity-f1": self.entity_f1, "entity-precision": self.precision, "entity-recall": self.recall}
-        return of_entities | super().values()
-
     def kinds(self) -> list[dict[str, Any]]:
         """Return the counts of each kind."""
         names = sorted({*self.there, *self.found})
@@ -105,8 +103,7 @@ class Entities(Confusion):
 
     def plain(self) -> dict[str, Any]:
         """Return everything."""
-        figures = {name.replace("-", "_"): value for name, value in self.values().items()}
-        return figures | super().plain() | {"entities": self.kinds(), "words_cut": self.cut}
+        return super().plain() | {"entities": self.kinds(), "words_cut": self.cut}
 
     def sentences(self) -> list[str]:
         """Say it, kind by kind."""
@@ -117,7 +114,12 @@ class Entities(Confusion):
             )
         if self.cut:
             lines.append(f"words cut off  {self.cut:,}, counted as outside every entity")
-        return lines
+        return lines + Tally.sentences(self)
+
+    def table(self) -> Table:
+        """Return precision, recall and F1 of each kind of entity."""
+        rows = tuple(counted(row["name"], row["labels"], row["answers"], row["right"]) for row in self.kinds())
+        return ("entity", *COUNTED[1:]), rows
 
 
 def _f1(right: int, found: int, there: int) -> float:

@@ -6,7 +6,7 @@ import math
 import re
 import string
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from kinfolk.core.batch import Batch
 from kinfolk.data.splits.answering import AnswerSplit
 from kinfolk.models.model import Output
+from kinfolk.objectives.measures.tallies import Table, Tally
 from kinfolk.ops.answer_span import best_span
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -116,8 +117,11 @@ def _overlap(answer: list[str], right: list[str]) -> float:
 
 
 @dataclasses.dataclass
-class Answers:
+class Answers(Tally):
     """Exact matches and overlap of answers, joined over windows, over the questions that were read."""
+
+    names: ClassVar[tuple[str, ...]] = ("answers",)
+    said: ClassVar[tuple[str, ...]] = ("answer-f1", "answer-exact")
 
     split: AnswerSplit
     longest: int = 30
@@ -143,17 +147,16 @@ class Answers:
         text, right = self.answer(i).text, [text for _, text in self.split.questions[i].answers]
         return exact(text, right), overlap(text, right)
 
-    def values(self) -> dict[str, float]:
-        """Return the figures."""
+    def means(self) -> tuple[float, float]:
+        """Return exact match and overlap over all questions that were read."""
         both = np.array([self.scores(i) for i in self.read()]).reshape(-1, 2)
         means = both.mean(0) if len(both) else np.zeros(2)
-        return {"answer-f1": float(means[1]), "answer-exact": float(means[0])}
+        return float(means[0]), float(means[1])
 
     def plain(self) -> dict[str, Any]:
         """Return everything; where questions may have no answer, also which threshold would be best here."""
-        figures = {name.replace("-", "_"): value for name, value in self.values().items()}
         asked = self.read()
-        found: dict[str, Any] = figures | {"questions": len(asked), "questions_cut": self.split.questions_cut}
+        found: dict[str, Any] = super().plain() | {"questions": len(asked), "questions_cut": self.split.questions_cut}
         if not self.split.always:
             has = [i for i in asked if self.split.questions[i].answers]
             without = [i for i in asked if not self.split.questions[i].answers]
@@ -199,4 +202,14 @@ class Answers:
             lines.append(f"no answer      below a margin of {row['threshold']:g}; {best}")
         if found["questions_cut"]:
             lines.append(f"questions cut  {found['questions_cut']:,} lose their end")
-        return lines
+        return lines + super().sentences()
+
+    def table(self) -> Table:
+        """Return questions with and without an answer, where there are both."""
+        found = self.plain()
+        if "with_answer" not in found:
+            return (), ()
+        rows = [(name.replace("_", " "), found[name]) for name in ("with_answer", "without_answer")]
+        return ("questions", "number", "exact", "F1"), tuple(
+            (name, f"{row['questions']:,}", f"{row['exact']:.4f}", f"{row['f1']:.4f}") for name, row in rows
+        )

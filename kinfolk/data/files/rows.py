@@ -1,4 +1,4 @@
-"""Rows of any file, or of standard input, one after another and never all at once."""
+"""Reader of rows as dictionaries, from any file or standard input, in bounded memory."""
 
 import csv
 import dataclasses
@@ -39,6 +39,21 @@ class Row:
         """Return what to raise."""
         return DataError(f"{self.where}: {why}")
 
+    def text(self, column: str, *, empty: bool = False) -> str:
+        """Return the text of a column, or refuse the row; `empty` allows one without any characters."""
+        if column not in self.values:
+            raise self.refuse(f"no {column!r}{suggest(column, self.values)}")
+        value = self.values[column]
+        if not isinstance(value, str):
+            raise self.refuse(f"{column!r} is {'null' if value is None else type(value).__name__}, not text")
+        if not empty and not value.strip():
+            raise self.refuse("empty text")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise self.refuse("not valid UTF-8") from None
+        return value
+
 
 def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[Row | DataError]:
     """Yield the rows of a file, and what is wrong with those that cannot be read.
@@ -74,6 +89,11 @@ def form_of(path: str) -> str:
     if name.endswith(ENDINGS) or name.endswith(".conllu"):
         return "conll"
     return _ENDINGS.get(Path(name).suffix, "txt")
+
+
+def is_table(path: str | Path) -> bool:
+    """Tell whether a file has rows with columns."""
+    return form_of(str(path)) in ("csv", "tsv", "jsonl", "parquet")
 
 
 Line = tuple[int, str | DataError]

@@ -1,0 +1,1 @@
+"""Measures (metrics): their definitions, and the tallies that some are computed from."""

@@ -1,0 +1,113 @@
+"""What answers rows: a trained model with its tokenizer, and the options and counts of a prediction."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError, suggest
+from kinfolk.data import Batches, Split, Tokenizer
+from kinfolk.data.splits.answering import Reading
+from kinfolk.objectives.objective import Objective
+
+ON_BAD = ("stop", "skip")
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """The names of the columns that are read: one text or two, words, a question and its context, an image's file."""
+
+    text: str = "text"
+    second: str = ""
+    tokens: str = "tokens"
+    question: str = "question"
+    context: str = "context"
+    file: str = "file"
+
+
+class Answering(Protocol):
+    """A trained model that answers rows.
+
+    n_texts: texts of a row. length: tokens of a text that are read; cut: which, of a longer one. reading, always: the
+    windows of long contexts, and whether every question has an answer. columns: where a row has what is read. picture:
+    height, width and channels of the images that it reads instead of texts.
+    """
+
+    @property
+    def objective(self) -> Objective: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def n_texts(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def cut(self) -> str: ...
+    @property
+    def reading(self) -> Reading: ...
+    @property
+    def always(self) -> bool: ...
+    @property
+    def columns(self) -> Columns: ...
+    @property
+    def picture(self) -> tuple[int, int, int] | None: ...
+    def prepare(self, batch: Batch) -> Batch:
+        """Add the special tokens that the model was trained with."""
+
+    @property
+    def answer(self) -> "Engine":
+        """Run a prepared batch."""
+
+
+class Engine(Protocol):
+    """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Run a prepared batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """Options of a prediction.
+
+    batch_size, chunk: rows at once, and rows that are sorted by length together. threshold: above which probability a
+    class holds. margin: by how much an answer must beat having none; None: the run's own. top: probabilities of this
+    many classes are reported, 0: of all. echo: copy the columns of the input. on_bad: stop at a bad row, or skip it.
+    """
+
+    batch_size: int = 32
+    chunk: int = 1024
+    threshold: float = 0.5
+    margin: float | None = None
+    top: int = 0
+    echo: bool = False
+    on_bad: Literal["stop", "skip"] | str = "stop"
+
+    def __post_init__(self) -> None:
+        for name, value in (("batch_size", self.batch_size), ("chunk", self.chunk)):
+            if value < 1:
+                raise SpecError(f"{name}: must be at least 1, not {value}")
+        if self.on_bad not in ON_BAD:
+            raise SpecError(f"on_bad: unknown {self.on_bad!r}{suggest(self.on_bad, ON_BAD)}")
+
+
+@dataclasses.dataclass
+class Counts:
+    """What happened during a prediction: rows answered, rows that were cut or read in parts, and bad rows."""
+
+    rows: int = 0
+    cut: int = 0
+    parted: int = 0
+    bad: list[str] = dataclasses.field(default_factory=list)
+
+
+def answered(run: Answering, split: Split, how: How, length: int | None) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """Yield which examples of a split a batch has, and what the head says of them."""
+    batches = Batches(split, batch_size=how.batch_size, length=length, shuffle=False, by_length=0, cut=run.cut)
+    for step in range(batches.steps_per_epoch):
+        batch = batches.at(step)
+        yield batch.index.tolist(), run.answer(run.prepare(batch))[1]
