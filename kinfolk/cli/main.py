@@ -35,6 +35,7 @@ VERBS = {
     "diff": Verb("The family", "say what differs between two relatives, spec files or runs"),
     "axes": Verb("The family", "list every axis of the grammar, its choices, their fields and papers"),
     "compare": Verb("The main job", "train several relatives at an equal budget and rank them"),
+    "gate": Verb("The main job", "is a change better than what it changes? An answer for scripts"),
     "scale": Verb("The main job", "how the loss of a relative falls with size and data"),
     "work": Verb("The main job", "run waiting trials of a comparison in a shared folder"),
     "prepare": Verb("From raw files to a trained model", "turn text, tables or pairs into tokens"),

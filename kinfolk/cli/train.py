@@ -148,6 +148,7 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     """Return the recipe that the options name, fitted to the vocabulary and the labels of the data."""
     from kinfolk.family import registry
     from kinfolk.family.building import read_recipe
+    from kinfolk.family.changes import parted
     from kinfolk.family.knowing import informed
     from kinfolk.family.making import divided, make, numbers_of
     from kinfolk.family.pictures import read_whole
@@ -157,7 +158,7 @@ def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
 
     vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
     if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
-        known = numbers_of(registry.entry(args.what).function)
+        known = numbers_of(registry.entry(parted(args.what)[0]).function)
         own, rest = divided(assignments, known, args.what)
         assignments = list(rest)
         fitting = {"vocab_size": vocab_size} | ({} if picture is None else picture.numbers(known))

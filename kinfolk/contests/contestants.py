@@ -22,6 +22,7 @@ from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import registry
 from kinfolk.family.about import About
 from kinfolk.family.building import read_recipe
+from kinfolk.family.changes import parted
 from kinfolk.family.making import divided, make, numbers_of
 from kinfolk.family.pictures import Picture, read_whole
 from kinfolk.family.recipe import Recipe
@@ -45,6 +46,7 @@ class Contestant:
     name: str
     relative: str = ""
     size: str = "tiny"
+    variant: tuple[str, ...] = ()
     overrides: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     written: Recipe | None = None
     assignments: tuple[str, ...] = ()
@@ -64,6 +66,8 @@ class Contestant:
     def changes(self) -> str:
         """What it changes, in its own words."""
         about = self.about
+        if self.variant:
+            return f"{self.relative} with {', '.join(self.variant)}"
         return about.changes if about else "a recipe of its own, from a file"
 
     @property
@@ -114,11 +118,13 @@ class Contestant:
 
     def _made(self, numbers: Mapping[str, Any]) -> Recipe:
         if self.row is None:
-            return make(self.relative, size=self.size, **numbers)
+            return make("+".join((self.relative, *self.variant)), size=self.size, **numbers)
         return self.row[0].recipe(self.row[1], self.size, **numbers)
 
     def _elder(self) -> "Contestant | None":
         about = self.about
+        if self.variant:
+            return dataclasses.replace(self, name=self.relative, variant=())
         if about is None or about.parent is None:
             return None
         if self.row is not None:
@@ -129,7 +135,7 @@ class Contestant:
             about.parent,
             about.parent,
             self.size,
-            same,
+            overrides=same,
             assignments=self.assignments,
             labelling=self.labelling,
             picture=self.picture,
@@ -137,11 +143,21 @@ class Contestant:
         )
 
 
-def gather(names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = ()) -> list[Contestant]:
-    """Find everybody who was named; a name that stands for nothing, or for two, is refused before anything runs."""
+def gather(
+    names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = (), labels: Sequence[str] = ()
+) -> list[Contestant]:
+    """Find everybody who was named; a name that stands for nothing, or for two, is refused before anything runs.
+
+    labels: what they are called instead of their names, one for each.
+    """
     if size not in SIZES:
         raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
     found = [each.changed(assignments) for name in (names or FIRST) for each in _named(name, size)]
+    if labels:
+        if len(labels) != len(found):
+            what = ", ".join(contestant.name for contestant in found)
+            raise SpecError(f"expected one contestant for each of {', '.join(labels)}, found {what}")
+        found = [dataclasses.replace(one, name=label) for one, label in zip(found, labels, strict=True)]
     for i, contestant in enumerate(found):
         if contestant.name in (other.name for other in found[:i]):
             raise SpecError(
@@ -175,8 +191,9 @@ def gather_rows(
 def _named(name: str | Path, size: str) -> Iterator[Contestant]:
     text, path = str(name), Path(name)
     relatives = registry.relatives()
-    if text in relatives:
-        yield Contestant(text, text, size)
+    base, changes = parted(text)
+    if base in relatives:
+        yield Contestant(text, base, size, changes)
     elif text in TABLES:
         yield from (Contestant(each, each, size) for each in TABLES[text])
     elif path.suffix == ".toml" or (path / "spec.toml").exists():
@@ -213,4 +230,4 @@ def _from_table(where: str, name: str, body: Any, size: str) -> Contestant:
     relative, size = numbers.pop("relative"), numbers.pop("size", size)
     if relative not in registry.relatives():
         raise SpecError(f"{where}.relative: unknown relative {relative!r}{suggest(relative, registry.relatives())}")
-    return Contestant(name, relative, size, numbers)
+    return Contestant(name, relative, size, overrides=numbers)

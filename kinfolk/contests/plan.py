@@ -181,7 +181,7 @@ def make(settings: Settings) -> Plan:
     if settings.table:
         contestants, unavailable = gather_rows(settings.table, settings.rows, settings.size, settings.assignments)
     else:
-        contestants = gather(settings.contestants, settings.size, settings.assignments)
+        contestants = gather(settings.contestants, settings.size, settings.assignments, settings.labels)
     names = [contestant.name for contestant in contestants]
     if settings.against and settings.against not in names:
         raise SpecError(f"against: {settings.against!r} is not a contestant{suggest(settings.against, names)}")

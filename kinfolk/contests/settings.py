@@ -22,6 +22,7 @@ class Settings:
     """Everything that `kin compare` and `kf.compare` take.
 
     contestants: relatives, spec files, run folders or tables; none: the first relatives.
+    labels: names of the contestants, where theirs are not to be used.
     table: a published table to run again, in the place of contestants; rows: some of it, see `Table.pick`.
     finetune: runs and downloaded folders to begin with, in the place of contestants; tactics: what is tried on each;
         valid: a file of its own to validate on.
@@ -41,6 +42,7 @@ class Settings:
     """
 
     contestants: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     data: str = "stdlib"
     budget: str = "1m"
     seeds: int = 5
@@ -139,5 +141,5 @@ class Settings:
         return Path("runs") / f"compare-{digest}"
 
 
-_LATER = ("table", "rows", "finetune", "tactics", "valid")
+_LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
 _NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against")

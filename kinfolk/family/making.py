@@ -7,17 +7,21 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.paths import Written, set_path, split
+from kinfolk.family.changes import like, parted, with_kind
 from kinfolk.family.recipe import Recipe
-from kinfolk.family.registry import entry
+from kinfolk.family.registry import entry, relatives
 from kinfolk.family.sizes import DEFAULT_SIZE, SIZES, fit
 
 
 def make(name: str, size: str = DEFAULT_SIZE, **overrides: Any) -> Recipe:
-    """Return the recipe of a relative.
+    """Return the recipe of a relative, or of one with changes: `gpt2+rotary+n_layers=4` (`kinfolk.family.changes`).
 
     An override is a number of the relative's own function (`n_layers=4`) or a dotted path into the recipe
     (`**{"model.dropout": 0.1}`), applied in that order.
     """
+    base, changes = parted(name)
+    if changes:
+        return _variant(base, changes, size, overrides)
     function = entry(name).function
     if size not in SIZES:
         raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
@@ -33,6 +37,25 @@ def make(name: str, size: str = DEFAULT_SIZE, **overrides: Any) -> Recipe:
     for path, value in dotted.items():
         recipe = set_path(recipe, path, value)
     return recipe.settled()
+
+
+def _variant(base: str, changes: Sequence[str], size: str, overrides: Mapping[str, Any]) -> Recipe:
+    """Return a relative with changes in the order given; numbers come first, because a relative is made of them."""
+    numbers, paths = divided([text for text in changes if "=" in text], numbers_of(entry(base).function), base)
+    recipe = make(base, size, **(numbers | dict(overrides)))
+    known = relatives()
+    for change in (text for text in changes if "=" not in text):
+        elder = entry(change).about.parent if change in known else None
+        if elder is not None:
+            shared = {key: value for key, value in numbers.items() if key in numbers_of(entry(change).function)}
+            recipe = like(recipe, make(elder, size, **_fitting(elder, shared)), make(change, size, **shared))
+        else:
+            recipe = with_kind(recipe, change)
+    return recipe.assigned(paths).replace(name="+".join((base, *changes))).settled()
+
+
+def _fitting(name: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in numbers.items() if key in numbers_of(entry(name).function)}
 
 
 def divided(assignments: Sequence[str], known: Mapping[str, Any], name: str) -> tuple[dict[str, Any], tuple[str, ...]]:
