@@ -10,7 +10,6 @@ from typing import Any
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.inference import LEVEL
-from kinfolk.contests.measures import higher_is_better
 from kinfolk.contests.outcome import DIVERGED
 from kinfolk.contests.results import Row
 from kinfolk.contests.run import run
