@@ -16,6 +16,7 @@ from kinfolk.contests.run import run
 from kinfolk.contests.settings import Settings
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError, TrainingError
+from kinfolk.objectives.measures.measure import measure_of
 
 BASELINE, CANDIDATE = "baseline", "candidate"
 BETTER, WORSE, OPEN = "better", "worse", "not decided"
@@ -66,7 +67,7 @@ def answer(result: Comparison, names: tuple[str, ...]) -> Answer:
     baseline, candidate = rows[BASELINE], rows[CANDIDATE]
     if baseline.final is None:
         raise TrainingError(f"the baseline has no result: {baseline.note}")
-    higher = higher_is_better(baseline.measure)
+    higher = measure_of(baseline.measure).higher
     # of the intervals of a comparison positive is worse
     gap = [None if x is None else -x if higher else x for x in (candidate.difference, candidate.low, candidate.high)]
     low, high = sorted(gap[1:], key=lambda x: (x is None, x))
