@@ -1,0 +1,96 @@
+"""Runs, saved models, prepared data and comparisons of an earlier version open, resume and give equal results."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import kinfolk as kf
+from kinfolk.cli.main import main
+from kinfolk.core.manifest import NoManifest
+from kinfolk.data import open_data
+from kinfolk.runs.run import Run
+from kinfolk.train import RunOptions, resume
+
+OLD = Path(__file__).parents[1] / "old"
+CAPABILITY = "AVX512"
+"""Of the machine that wrote them; elsewhere sums are the same up to rounding."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::kinfolk.core.manifest.NoManifest", "ignore:.*begun with torch")
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(OLD, tmp_path / "old", symlinks=True)
+    monkeypatch.chdir(tmp_path / "old")
+    monkeypatch.setenv("KINFOLK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "old"
+
+
+def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    exact = torch.backends.cpu.get_cpu_capability() == CAPABILITY
+    near = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+    assert one.keys() == other.keys()
+    for name, x in one.items():
+        torch.testing.assert_close(x, other[name], **near)
+
+
+def test_an_interrupted_run_resumes_to_the_weights_of_the_uninterrupted_one(old: Path) -> None:
+    assert not (old / "unfinished/model.safetensors").exists()
+    result = resume(old / "unfinished", options=RunOptions(threads=1, quiet=True, tensorboard=False))
+    assert (result.status, result.step) == ("finished", 60)
+    assert_same_tensors(load_file(old / "unfinished/model.safetensors"), load_file(OLD / "finished/model.safetensors"))
+    before = json.loads((OLD / "finished/result.json").read_text())
+    assert result.valid == pytest.approx(before["valid"], rel=1e-5)
+
+
+def test_a_run_without_a_manifest_says_so(old: Path) -> None:
+    with pytest.warns(NoManifest, match=r"finished: has no manifest\.json"):
+        run = Run.open(old / "finished")
+    assert run.recipe.name == "gpt2"
+
+
+@pytest.mark.parametrize("name", ["finished", "classifier"])
+def test_evaluation_is_the_same(name: str, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", name, "--json"]) == 0
+    found, before = json.loads(capsys.readouterr().out), json.loads((OLD / f"{name}-eval.json").read_text())
+    assert found["measures"].keys() == before["measures"].keys()
+    for measure, scores in before["measures"].items():
+        assert found["measures"][measure]["mean"] == pytest.approx(scores["mean"], rel=1e-5)
+        assert found["measures"][measure]["count"] == scores["count"]
+
+
+def test_predictions_and_texts_are_the_same(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "classifier", "--input", "reviews.csv", "--out", "said.jsonl"]) == 0
+    said, before = (
+        [json.loads(line) for line in file.read_text().splitlines()]
+        for file in (old / "said.jsonl", OLD / "classifier-predictions.jsonl")
+    )
+    assert [row["label"] for row in said] == [row["label"] for row in before]
+    for row, other in zip(said, before, strict=True):
+        assert row["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    capsys.readouterr()
+    for run in ("finished", "saved"):
+        assert main(["generate", run, "--prompt", "the miller", "--greedy", "--max-new", "20", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == json.loads((OLD / "finished-text.json").read_text())
+
+
+def test_a_saved_model_and_prepared_data_open(old: Path) -> None:
+    assert_same_tensors(dict(kf.load(old / "saved").state_dict()), load_file(OLD / "finished/model.safetensors"))
+    prepared = open_data("prepared")
+    assert prepared.fingerprint == Run.open(old / "finished").metadata.fingerprint
+    assert Run.open(old / "finished").data().split("valid").n_tokens == prepared.split("valid").n_tokens
+
+
+def test_trials_of_a_comparison_open(old: Path) -> None:
+    results = json.loads((old / "comparison/results.json").read_text())
+    assert {row["name"] for row in results["rows"]} == {"gpt", "gpt2"}
+    trials = sorted((old / "comparison/trials").iterdir())
+    assert len(trials) == 4
+    for trial in trials:
+        run, before = Run.open(trial / "run"), json.loads((trial / "run/result.json").read_text())
+        assert run.metadata.data.name == "prepared"
+        assert sum(p.numel() for p in run.model().parameters()) == before["parameters"]
