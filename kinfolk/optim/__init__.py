@@ -2,6 +2,8 @@
 
 from kinfolk.optim.groups import Groups, HeadFirst, LayerWise, Some, Together
 from kinfolk.optim.lamb import LAMB
+from kinfolk.optim.lion import Lion
+from kinfolk.optim.muon import Muon
 from kinfolk.optim.optimiser import Adafactor, Adam, AdamW, Optimiser, named_groups
 from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, Linear, Schedule, SlantedTriangular
 from kinfolk.optim.training import Training
@@ -19,6 +21,8 @@ __all__ = [
     "InverseSqrt",
     "LayerWise",
     "Linear",
+    "Lion",
+    "Muon",
     "Optimiser",
     "Schedule",
     "SlantedTriangular",

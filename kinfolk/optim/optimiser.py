@@ -108,7 +108,7 @@ def named_groups(
     store the optimiser's memory by parameter name instead of by position, and `places` so that sums over all
     parameters are taken in one order, however they are grouped.
     """
-    embeddings = {id(p) for m in model.modules() if _embeds(m) for p in m.parameters(recurse=False)}
+    embeddings = embeddings_of(model)
     moves = (groups or Together()).moves(name for name, _ in model.named_parameters())
     made: dict[Any, dict[str, Any]] = {}
     for place, (name, parameter) in enumerate(model.named_parameters()):
@@ -125,6 +125,11 @@ def named_groups(
     if not made:
         raise SpecError(f"{type(model).__name__} has no trainable parameter")
     return [made[key] for key in sorted(made)]
+
+
+def embeddings_of(model: nn.Module) -> set[int]:
+    """Return the identities of parameters that embed something."""
+    return {id(p) for m in model.modules() if _embeds(m) for p in m.parameters(recurse=False)}
 
 
 def _embeds(module: nn.Module) -> bool:
