@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import graphlib
 import importlib
 import inspect
 import re
@@ -37,6 +38,16 @@ MAY_IMPORT["use"] = {"contests", *MAY_IMPORT["contests"]}
 MAY_IMPORT["bench"] = {"use", *MAY_IMPORT["use"]}
 MAY_IMPORT["cli"] = {"bench", "kinfolk", *MAY_IMPORT["bench"]}
 
+# cycles that are still to be broken
+CYCLES = {
+    "kinfolk.cli.acting",
+    "kinfolk.cli.train",
+    "kinfolk.decoding.beam",
+    "kinfolk.decoding.decode",
+    "kinfolk.runs.engines",
+    "kinfolk.runs.run",
+}
+
 # operators are held to a naive reference of the same name; these are no operators of their own
 NO_REFERENCE = {
     "leaves": "data: each pattern is held to a picture",
@@ -44,6 +55,7 @@ NO_REFERENCE = {
     "random_blocks": "data: a pattern, held to brute force",
     "both_ways": "data: held to pictures, and to brute force",
     "plan": "which blocks the executor visits; held by the reference of attend",
+    "scores": "what the paths of the executor share; held by the reference of attend",
     "blocks": "a path of the executor; held by the reference of attend",
     "chunk_scan": "runs a step chunk by chunk; held by the references of the recurrences that it runs",
     "flex": "a path of the executor; its mask is held to the pattern's predicate",
@@ -55,10 +67,12 @@ SPINE = [
     "ops/patterns/algebra.py",
     "ops/patterns/leaves.py",
     "ops/attention/attend.py",
+    "ops/attention/scores.py",
     "layers/mixers/attention.py",
     "layers/residuals/residual.py",
     "models/block.py",
     "models/stack.py",
+    "models/model_spec.py",
     "models/model.py",
     "train/loop.py",
     "train/step.py",
@@ -135,6 +149,22 @@ def test_imports_point_down(path):
     assert layer in MAY_IMPORT, f"{layer} has no place in the order of imports"
     upward = imported(path) - MAY_IMPORT[layer] - {layer}
     assert not upward, f"{name_of(path)} may not import {', '.join(sorted(upward))}"
+
+
+def test_no_modules_import_each_other():
+    """Imports inside functions count: they hide a cycle, they do not remove it."""
+    paths = {".".join(f.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): f for f in FILES}
+    below: dict[str, set[str]] = {name: set() for name in paths}
+    for name, path in paths.items():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Import):
+                below[name] |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                inside = ((f"{node.module}.{alias.name}", str(node.module)) for alias in node.names)
+                below[name] |= {whole if whole in paths else module for whole, module in inside}
+        below[name] = (below[name] & paths.keys()) - {name} - (CYCLES if name in CYCLES else set())
+    # raises CycleError, which names the modules
+    assert len(list(graphlib.TopologicalSorter(below).static_order())) == len(paths)
 
 
 def test_the_order_of_imports_has_no_ring():
@@ -234,7 +264,7 @@ def test_the_spine_is_what_the_readme_says():
     lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in SPINE}
     count = re.search(r"([\d,]+) lines together", sentence[0])
     assert count is not None
-    assert round(sum(lines.values()), -2) == int(count[1].replace(",", "")) <= 2400, lines
+    assert round(sum(lines.values()), -2) == int(count[1].replace(",", "")) <= 2500, lines
 
 
 def specs() -> list[type[typing.Any]]:

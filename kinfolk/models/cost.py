@@ -1,12 +1,9 @@
 """The cost of a whole model from its spec alone: parameters, FLOPs and activation memory, in closed form."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from kinfolk.core.cost import Cost, Shape
-
-if TYPE_CHECKING:
-    from kinfolk.models.model import Model
+from kinfolk.models.model_spec import Model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +24,7 @@ class ModelCost:
         return 3 * self.flops_per_token
 
 
-def cost(model: "Model", length: int, source_length: int | None = None, scored: float = 1.0) -> ModelCost:
+def cost(model: Model, length: int, source_length: int | None = None, scored: float = 1.0) -> ModelCost:
     """Add up the parts of a model over sequences of `length` tokens.
 
     A token is one of the scored sequence; an encoder-decoder's encoder runs on `source_length` (default: as many) more.

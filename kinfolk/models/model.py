@@ -3,77 +3,29 @@
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kinfolk.core.annotations import Annotation, Parse, Segments, TextTokens, Visible
 from kinfolk.core.batch import Batch
-from kinfolk.core.bounds import PositiveInt, Rate
 from kinfolk.core.context import Context, Padding, SideLosses, Taps
 from kinfolk.core.device import host, send
 from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
-from kinfolk.core.spec import Spec
-from kinfolk.layers.embeddings.embedding import Embedding
-from kinfolk.layers.heads.head import Head, HeadModule
-from kinfolk.layers.init import Init, seeded
-from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.heads.head import HeadModule
+from kinfolk.layers.init import seeded
+from kinfolk.layers.module import Module
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import PositionModule
-from kinfolk.models.bridge import Bridge, LastLayer
-from kinfolk.models.prefix import last_seen, refuse_one_way
+from kinfolk.models.model_spec import Model
+from kinfolk.models.prefix import last_seen
 from kinfolk.models.room import check_memory
-from kinfolk.models.stack import Depth
 from kinfolk.ops.dependency_tree import grow
 
-
-class Model(Spec):
-    """A network: the widths that its parts share, and the parts.
-
-    `prompt`: the prefix that a decoder continues is read from left to right, or "bidirectional", as a prefix language
-    model was trained to (Liu et al. 2018; Raffel et al. 2020, section 3.2.1).
-    """
-
-    d_model: PositiveInt
-    vocab_size: PositiveInt
-    max_len: PositiveInt
-    dropout: Rate = 0.0
-    embedding: Embedding
-    encoder: Depth | None = None
-    decoder: Depth | None = None
-    bridge: Bridge = LastLayer()
-    head: Head
-    init: Init
-    prompt: Literal["causal", "bidirectional"] = "causal"
-
-    def __post_init__(self) -> None:
-        if self.encoder is None and self.decoder is None:
-            raise SpecError("a model needs an encoder, a decoder, or both")
-        if self.prompt == "bidirectional":
-            refuse_one_way(self.topology, self.decoder)
-
-    @property
-    def topology(self) -> str:
-        """ "encoder", "decoder" or "encoder-decoder"."""
-        if self.encoder is None:
-            return "decoder"
-        return "encoder" if self.decoder is None else "encoder-decoder"
-
-    @property
-    def dims(self) -> Dims:
-        """What children are told when they are built."""
-        branches = [stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None]
-        return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, max(branches), n_branches=sum(branches))
-
-    @property
-    def head_dims(self) -> Dims:
-        """What the head is told: the width is that of the states it gets."""
-        last = self.decoder or self.encoder
-        assert last is not None
-        return dataclasses.replace(self.dims, d_model=self.d_model * last.widens)
+__all__ = ["Model", "Output", "State", "Transformer", "build_model"]
 
 
 @dataclasses.dataclass

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,15 +12,13 @@ from kinfolk.core import memory
 from kinfolk.core.errors import CheckpointError
 from kinfolk.core.plain import to_plain
 from kinfolk.models.cost import cost
-
-if TYPE_CHECKING:
-    from kinfolk.models.model import Model
+from kinfolk.models.model_spec import Model
 
 TABLE = 1 << 30
 """Bytes of a computed table that a model may have however few weights it has."""
 
 
-def check_memory(spec: "Model") -> None:
+def check_memory(spec: Model) -> None:
     """Raise if no machine of this size holds the model; on the meta device nothing is held."""
     if torch.get_default_device().type != "meta":
         params = cost(spec, 1).params
@@ -28,7 +26,7 @@ def check_memory(spec: "Model") -> None:
         memory.require(table_bytes(spec), "model: a table as long as the largest number of the spec")
 
 
-def check_size(spec: "Model", file: Path) -> None:
+def check_size(spec: Model, file: Path) -> None:
     """Raise if a spec describes a model far larger than its file of weights, before anything is allocated for it.
 
     Whether every tensor fits is said by `load_weights`; closed form and file may differ by buffers and tied weights.
@@ -49,7 +47,7 @@ def check_size(spec: "Model", file: Path) -> None:
         )
 
 
-def table_bytes(model: "Model") -> int:
+def table_bytes(model: Model) -> int:
     """Return the bytes of the largest table that a number of a spec may lead to, in float64 while it is computed.
 
     Tables of positions and random features are no parameters, and as long as one of the numbers of a spec.

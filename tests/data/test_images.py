@@ -11,7 +11,7 @@ import pytest
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.data import Batches, Preparation, open_data
 from kinfolk.data.files.image_files import decode, write_png
-from kinfolk.data.splits.images import GREY
+from kinfolk.data.files.image_records import GREY
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
 PNG = pytest.importorskip("PIL.Image", reason="pictures in PNG need Pillow")

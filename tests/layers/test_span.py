@@ -16,6 +16,7 @@ from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import ALiBi, Shaw
 from kinfolk.layers.states.kv_cache import Ring, Slots
 from kinfolk.ops.attention import attend as executor
+from kinfolk.ops.attention import scores
 from kinfolk.ops.naive import adaptive_span as slow
 from kinfolk.ops.patterns.leaves import Causal, Full, PerHead, SameBlock, Window
 from tests.exact import assert_exact
@@ -137,16 +138,16 @@ def test_decoding_remembers_what_the_furthest_head_sees():
 
 def scores_made(module, n, monkeypatch):
     """Count the scores of a forward pass as they are made."""
-    made, real = 0, executor.softmax_product
+    made, real = 0, scores.softmax_product
 
     def counting(q, k, *args, **kwargs):
         nonlocal made
         made += q.shape[:-1].numel() * k.shape[-2]
         return real(q, k, *args, **kwargs)
 
-    monkeypatch.setattr(executor, "softmax_product", counting)
+    monkeypatch.setattr(scores, "softmax_product", counting)
     module(x(n, batch=1).to(module.out.weight), Context(), None)
-    monkeypatch.setattr(executor, "softmax_product", real)
+    monkeypatch.setattr(scores, "softmax_product", real)
     return made
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from kinfolk.core.errors import ShapeError
 from kinfolk.ops.attention import attend as fast
 from kinfolk.ops.attention import blocks, flex
-from kinfolk.ops.attention.attend import Scoring, View
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.naive import attend as slow
 from kinfolk.ops.patterns.both_ways import BothWays
 from kinfolk.ops.patterns.leaves import (
@@ -48,6 +48,9 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(fast, "BLOCK", 4)
     monkeypatch.setattr(fast, "DENSE_PAIRS", 0)
     monkeypatch.setattr(fast, "DENSE_SHARE", 2.0)
+
+
+TILING = blocks.Tiling(fast.BLOCK, fast.KEPT_PAIRS)
 
 
 def inputs(n_q, n_k, heads=2, groups=None, batch=2, width=3):
@@ -330,7 +333,7 @@ def compilations(monkeypatch):
 def test_flex_is_compiled_once_for_all_starts(compilations):
     q, k, v = (x.detach() for x in inputs(20, 40, batch=1, width=16))
     for start in range(6):
-        out = blocks.attend_blocks(q, k, v, Window(left=9), View(start=start), Scoring())
+        out = blocks.attend_blocks(q, k, v, Window(left=9), View(start=start), Scoring(), TILING)
         torch.testing.assert_close(out, slow.attend(q, k, v, Window(left=9), View(start=start)))
     assert compilations.frame_count == 1
 
@@ -342,7 +345,7 @@ def test_flex_gives_way_to_gathered_blocks_instead_of_eager_mode(compilations, m
     monkeypatch.setattr(blocks, "plan", lambda *key: gathered.append(key) or plan(*key))
     patterns = [Window(left=5), Causal() & Strided(stride=4), Causal() & SameBlock(size=8)]
     for pattern in patterns:
-        out = blocks.attend_blocks(q, k, v, pattern, View(), Scoring())
+        out = blocks.attend_blocks(q, k, v, pattern, View(), Scoring(), TILING)
         torch.testing.assert_close(out, slow.attend(q, k, v, pattern, View()))
     assert compilations.frame_count == 2
     assert [key[0] for key in gathered] == patterns[2:]

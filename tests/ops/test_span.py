@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kinfolk.ops.adaptive_span import fade
 from kinfolk.ops.attention import attend as executor
-from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.naive import adaptive_span as slow
 from kinfolk.ops.patterns.leaves import Causal, Full, Strided, Window
 

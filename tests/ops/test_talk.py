@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kinfolk.ops.attention import attend as executor
-from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.naive import talking_heads as slow
 from kinfolk.ops.patterns.leaves import Causal, Full, SameBlock, Strided, Window
 from kinfolk.ops.talking_heads import mix_heads

@@ -19,8 +19,8 @@ from kinfolk.core import durable
 from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.core.lock import locked
+from kinfolk.data.files.image_records import ImageSet, Part, Records
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.images import ImageSet, Part, Records
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 PARTS = {"train": "train", "training": "train", "test": "test", "val": "test", "valid": "test", "validation": "test"}

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError
+from kinfolk.data.files.image_records import ImageSet, Part, Records
 from kinfolk.data.files.sources import BROKEN_GZIP
-from kinfolk.data.splits.images import ImageSet, Part, Records
 
 _IDX = re.compile(r"(.*?)[-_.]?images[-_.]idx3[-_.]ubyte(\.gz)?$", re.IGNORECASE)
 _TEST = re.compile(r"t10k|test", re.IGNORECASE)

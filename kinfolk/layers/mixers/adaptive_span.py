@@ -19,7 +19,7 @@ from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.positions.position import Hooks
 from kinfolk.ops.adaptive_span import fade
-from kinfolk.ops.attention.attend import View
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Causal, Pattern, PerHead, Window
 
 STEP = 64

@@ -14,7 +14,8 @@ from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.ops.additive import additive
-from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.patterns.leaves import Full
 
 

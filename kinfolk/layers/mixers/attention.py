@@ -23,7 +23,8 @@ from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.positions.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
 from kinfolk.layers.states.kv_cache import MemorySlots, Ring, Slots
-from kinfolk.ops.attention.attend import Scoring, View, attend, scored_pairs
+from kinfolk.ops.attention.attend import attend, scored_pairs
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.patterns.both_ways import BothWays
 from kinfolk.ops.patterns.leaves import Full, Pattern
 from kinfolk.ops.patterns.plan import pairs

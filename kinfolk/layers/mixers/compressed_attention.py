@@ -15,7 +15,8 @@ from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.states.rows import Axes, Rows
-from kinfolk.ops.attention.attend import Scoring, View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.compressed_keys import compress_positions, compress_windows
 from kinfolk.ops.patterns.leaves import Causal, Full
 

@@ -18,7 +18,8 @@ from kinfolk.layers.module import Dims, Dropout, Linear, Module, borrow
 from kinfolk.layers.norms.norm import LayerNorm, Norm
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.residuals.residual import Residual, dropout_cost
-from kinfolk.ops.attention.attend import View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
 
 HIDDEN = -1e4

@@ -18,7 +18,8 @@ from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
 from kinfolk.layers.states.rows import Rows
-from kinfolk.ops.attention.attend import View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.feature_maps import Elu, Exponential, FeatureMap, Rectified, draw
 from kinfolk.ops.linear_attention import Direction, Sums, kernel_attend, kernel_continue, work
 from kinfolk.ops.patterns.leaves import Causal, Full

@@ -11,7 +11,8 @@ from kinfolk.core.context import Context, Padding
 from kinfolk.layers.mixers.adaptive_span import faded
 from kinfolk.layers.mixers.attention import _scoring, _SelfAttention, _view
 from kinfolk.layers.module import Module
-from kinfolk.ops.attention.attend import View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import View
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

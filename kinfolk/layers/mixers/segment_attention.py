@@ -19,7 +19,8 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import Hooks
 from kinfolk.layers.states.kv_cache import Ring, Rolling
-from kinfolk.ops.attention.attend import View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Pattern
 
 

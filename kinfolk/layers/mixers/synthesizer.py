@@ -20,7 +20,8 @@ from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
 from kinfolk.layers.positions.relative import ALiBi, T5Buckets
 from kinfolk.layers.states.kv_cache import Ring, Slots
-from kinfolk.ops.attention.attend import Hook, Scoring, View, attend, scored_pairs
+from kinfolk.ops.attention.attend import attend, scored_pairs
+from kinfolk.ops.attention.scores import Hook, Scoring, View
 from kinfolk.ops.patterns.leaves import Full, Pattern
 from kinfolk.ops.patterns.plan import pairs
 

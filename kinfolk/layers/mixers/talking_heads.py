@@ -10,7 +10,7 @@ from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Module
-from kinfolk.ops.attention.attend import Scoring
+from kinfolk.ops.attention.scores import Scoring
 from kinfolk.ops.patterns.leaves import Pattern
 from kinfolk.ops.talking_heads import mix_heads
 

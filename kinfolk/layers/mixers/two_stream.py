@@ -25,7 +25,8 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import Heads, Hooks, PositionModule
 from kinfolk.layers.positions.relative import _XL, XL
-from kinfolk.ops.attention.attend import View, attend
+from kinfolk.ops.attention.attend import attend
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
 
 

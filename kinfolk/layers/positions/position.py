@@ -17,7 +17,7 @@ from kinfolk.core.device import wide
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
-from kinfolk.ops.attention.attend import Hook
+from kinfolk.ops.attention.scores import Hook
 
 
 class Heads(NamedTuple):

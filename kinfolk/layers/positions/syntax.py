@@ -15,7 +15,7 @@ from kinfolk.core.cost import Cost
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.positions.position import Heads, Hooks, Position, PositionModule, sinusoids
 from kinfolk.layers.positions.relative import Shaw
-from kinfolk.ops.attention.attend import Hook
+from kinfolk.ops.attention.scores import Hook
 
 
 class Syntax(Position, kind="syntax"):

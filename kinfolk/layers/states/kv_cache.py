@@ -13,7 +13,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
 from kinfolk.layers.states.rows import Axes, Rows, chosen
-from kinfolk.ops.attention.attend import View
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Pattern
 
 

@@ -24,7 +24,7 @@ from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import XL
 from kinfolk.models.bridge import Bridge
 from kinfolk.models.stack import Depth, DepthModule, Stack, StackModule
-from kinfolk.ops.attention.attend import View
+from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
 from kinfolk.ops.pooling import count, pool, unpool
 

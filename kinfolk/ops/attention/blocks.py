@@ -21,8 +21,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.device import send
-from kinfolk.ops.attention import attend as executor
-from kinfolk.ops.attention.attend import Scoring, View
+from kinfolk.ops.attention import scores
+from kinfolk.ops.attention.scores import PLAIN_VIEW, Scoring, View, allowed, keeps_too_much, positions
 from kinfolk.ops.patterns.leaves import Full, Pattern
 from kinfolk.ops.patterns.plan import Extent, Group, Plan, Sheet, plan
 
@@ -35,8 +35,15 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
+class Tiling(NamedTuple):
+    """The side of a tile, and how many explicit scores are kept for the backward pass: more are recomputed."""
+
+    block: int
+    kept_pairs: int
+
+
 def attend_blocks(
-    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, pattern: Pattern, view: View, scoring: Scoring
+    q_BHLK: Tensor, k_BHMK: Tensor, v_BHMK: Tensor, pattern: Pattern, view: View, scoring: Scoring, tiling: Tiling
 ) -> Tensor:
     """Attend by gathered blocks; the contract is that of `attend`. Reference: `kinfolk.ops.naive.attend`."""
     if scoring.plain and view.plain and _has_flex(q_BHLK.device):
@@ -44,11 +51,11 @@ def attend_blocks(
 
         with contextlib.suppress(flex.CompilationLimitError):
             return flex.attend_flex(q_BHLK, k_BHMK, v_BHMK, pattern, view.start, scoring.scale)
-    tiling = plan(pattern, q_BHLK.shape[2], k_BHMK.shape[2], view.start, executor.BLOCK)
+    blocks = plan(pattern, q_BHLK.shape[2], k_BHMK.shape[2], view.start, tiling.block)
     if q_BHLK.device.type == "cpu" and scoring.plain and q_BHLK.dtype in (torch.float32, torch.float64):
-        out: Tensor = _FusedBlocks.apply(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring.scale)
+        out: Tensor = _FusedBlocks.apply(q_BHLK, k_BHMK, v_BHMK, blocks, view, scoring.scale)
         return out
-    return _explicit_blocks(q_BHLK, k_BHMK, v_BHMK, tiling, view, scoring)
+    return _explicit_blocks(q_BHLK, k_BHMK, v_BHMK, blocks, view, scoring, tiling.kept_pairs)
 
 
 def _has_flex(device: torch.device) -> bool:
@@ -140,21 +147,24 @@ def _combine(outs: tuple[Tensor, ...], norms: tuple[Tensor, ...]) -> tuple[Tenso
     return sum((o * s for o, s in zip(outs, shares, strict=True)), torch.zeros_like(outs[0])), norm_BLH
 
 
-def _explicit_blocks(q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, scoring: Scoring) -> Tensor:
+def _explicit_blocks(
+    q: Tensor, k: Tensor, v: Tensor, blocks: Plan, view: View, scoring: Scoring, kept_pairs: int
+) -> Tensor:
     """Attend tile by tile under autograd: hooks, dropout, and devices without the fused kernel."""
-    if len(tiling.sheets) == 1:
-        return _explicit_sheet(q, k, v, tiling.sheets[0], view, scoring, False)[0]
-    outs, norms = zip(*(_explicit_sheet(q, k, v, sheet, view, scoring, True) for sheet in tiling.sheets), strict=True)
-    return _combine(outs, norms)[0]
+    several = len(blocks.sheets) > 1
+    sheets = (_explicit_sheet(q, k, v, sheet, view, scoring, (several, kept_pairs)) for sheet in blocks.sheets)
+    outs, norms = zip(*sheets, strict=True)
+    return _combine(outs, norms)[0] if several else outs[0]
 
 
 def _explicit_sheet(
-    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring, normaliser: bool
+    q: Tensor, k: Tensor, v: Tensor, sheet: Sheet, view: View, scoring: Scoring, kept: tuple[bool, int]
 ) -> tuple[Tensor, Tensor]:
+    normaliser, kept_pairs = kept
     what = sheet.extent
     q_BHnqK = _fold_q(q, what).unflatten(2, (-1, what.q_block))
     k_BHnkK, v_BHnkK = (_fold_k(x, what).unflatten(2, (-1, what.k_block)) for x in (k, v))
-    again = executor.keeps_too_much(q, sheet.scores, scoring)
+    again = keeps_too_much(q, sheet.scores, scoring, kept_pairs)
     rows, outs, norms = [], [], []
     for tile in _chunks(sheet, q):
         given = q_BHnqK, k_BHnkK, v_BHnkK, tile, sheet.pattern, view, scoring, normaliser
@@ -186,10 +196,10 @@ def _explicit_tile(
     cols, rows = tile.group.cols_rc[tile.rows], send(tile.group.rows_r[tile.rows], device)
     k_BHrkK, v_BHrkK = (_pick(x, cols).flatten(3, 4) for x in (k_BHnkK, v_BHnkK))
     q_at, k_at = send(tile.q_at_rq, device), send(tile.k_at_rk, device)
-    ok = executor.allowed(pattern, view, q_at, k_at)
-    pos = executor.positions(view, q_at, k_at)
+    ok = allowed(pattern, view, q_at, k_at)
+    pos = positions(view, q_at, k_at)
     q_BHrqK = q_BHnqK.index_select(2, rows)
-    return executor.softmax_product(q_BHrqK, k_BHrkK, v_BHrkK, ok, pos, scoring, normaliser)
+    return scores.softmax_product(q_BHrqK, k_BHrkK, v_BHrkK, ok, pos, scoring, normaliser)
 
 
 def _pick(x_BHnkK: Tensor, cols_rc: Tensor) -> Tensor:
@@ -271,13 +281,13 @@ def _tiles(sheet: Sheet, view: View, example: int, like: Tensor) -> Iterator[tup
             at = tuple((x[0] + start).tolist() for x, start in ((tile.q_at_rq, view.start), (tile.k_at_rk, 0)))
             yield tile, _shared_mask(pattern, *map(tuple, at), like.dtype)
         else:
-            ok = executor.allowed(pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
+            ok = allowed(pattern, mine, tile.q_at_rq, tile.k_at_rk)[0]
             yield tile, _additive(ok.unsqueeze(1), like.dtype)
 
 
 @functools.lru_cache(maxsize=64)
 def _shared_mask(pattern: Pattern, q_pos: tuple[int, ...], k_pos: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    ok = executor.allowed(pattern, executor.PLAIN_VIEW, torch.tensor([q_pos]), torch.tensor([k_pos]))
+    ok = allowed(pattern, PLAIN_VIEW, torch.tensor([q_pos]), torch.tensor([k_pos]))
     return _additive(ok, dtype)
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kinfolk.ops.attention.attend import Scoring, View
+from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.patterns.leaves import Pattern
 
 

@@ -22,7 +22,7 @@ from kinfolk.layers.mixers.evolved import States
 from kinfolk.layers.mixers.linear_attention import Remembered
 from kinfolk.layers.mixers.rnn import Carried
 from kinfolk.layers.states.kv_cache import MemorySlots, Rolling, Slots
-from kinfolk.ops.attention.attend import View
+from kinfolk.ops.attention.scores import View
 
 BATCH, PAST, MEMORY = "batch", "past", "memory"
 """Names of the axes that differ from call to call; `past` is as long as what was decoded, `memory` as the source."""
