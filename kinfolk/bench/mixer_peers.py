@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.bench.contest import Contestant
+from kinfolk.bench.recurrent_peers import Hugging, NaiveRecurrence
 
 
 def layer(contestant: Contestant, sizes: Mapping[str, Any]) -> nn.Module:
@@ -198,4 +199,6 @@ PEERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], nn.Module]] = 
     "linear": _linear,
     "linformer": _linformer,
     "x-transformers": _x_transformers,
+    "transformers": Hugging,
+    "fla": NaiveRecurrence,
 }

@@ -29,8 +29,15 @@ def _ours(name: str, relative: str, rival: str = "", layer: int = 0, **changes: 
     return Contestant(name, OURS, settings, rival=rival, longest=longest)
 
 
-def _peer(name: str, how: str, package: str, **settings: Any) -> Contestant:
-    return Contestant(name, how, settings, package)
+def _peer(name: str, how: str, package: str, longest: int = 0, **settings: Any) -> Contestant:
+    return Contestant(name, how, settings, package, longest=longest)
+
+
+def _recurrent(relative: str, package: str, **changes: Any) -> tuple[Contestant, Contestant]:
+    """Return a recurrent layer and its peer, which reads one position after the other or keeps all states."""
+    how, longest = "fla" if package == "fla" else "transformers", changes.pop("longest", 4096)
+    rival = f"{relative}, fla's naive" if package == "fla" else f"{relative}, Hugging Face"
+    return _ours(relative, relative, rival, **changes), _peer(rival, how, package, longest, kind=relative)
 
 
 LOCAL, LONGFORMER, BIGBIRD = "local-attention", "Longformer, Hugging Face", "BigBird, Hugging Face"
@@ -74,6 +81,12 @@ CONTESTANTS = (
     _ours("dmca", "dmca", layer=1, numbers={"n_layers": 2}, longest=16384),
     _ours("lightweight-conv", "lightweight-conv"),
     _ours("dynamic-conv", "dynamic-conv"),
+    *_recurrent("gla", "fla"),
+    *_recurrent("kda", "fla"),
+    *_recurrent("gated-deltanet", "transformers"),
+    *_recurrent("mamba", "transformers"),
+    *_recurrent("mamba2", "transformers"),
+    *_recurrent("griffin", "transformers"),
 )
 
 
