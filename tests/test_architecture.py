@@ -250,6 +250,21 @@ def test_nothing_is_pickled_and_only_the_command_line_prints(path):
             assert called != "print", f"{where}: only the command line prints"
 
 
+OF_DATA = re.compile(r"\b(datas?|datasets?|splits?|batch|batches|examples?|sentences?|labelling|job)\b")
+"""Expressions that name data."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_data_is_asked_by_its_members_and_never_probed(path):
+    """What a split or a batch has is in its base class, with a default, so that nobody looks whether it is there."""
+    probes = [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node, name in calls(parse(path))
+        if name in ("hasattr", "getattr") and OF_DATA.search(ast.unparse(node.args[0]))
+    ]
+    assert not probes, f"{name_of(path)}: {probes}"
+
+
 def test_importing_the_package_imports_no_extra():
     code = f"import sys, kinfolk as kf; kf.relatives(); print(sorted({EXTRAS!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -48,7 +48,7 @@ def as_classifier(recipe: Recipe, asked: Labelling) -> Recipe:
     model, head = recipe.model, recipe.model.head
     judges = isinstance(recipe.objective, Labels) and isinstance(recipe.objective, asked.task.objectives)
     if judges and isinstance(head, ClassHead):
-        return recipe.replace(model=model.replace(head=head.replace(n_classes=asked.n_classes)))
+        return recipe.replace(model=model.replace(head=asked.task.resized(head, asked.n_classes)))
     head, objective = asked.task.asking(model, asked.n_classes, apart=asked.apart)
     training = recipe.training
     if asked.length:

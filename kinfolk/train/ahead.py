@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from kinfolk.core.batch import Batch
 from kinfolk.train.job import Job
+from kinfolk.train.memory import Remembering
 from kinfolk.train.parallel import Team
 
 AHEAD = 2
@@ -22,7 +23,7 @@ class Ahead:
 
     def __init__(self, job: Job, team: Team, last: int) -> None:
         self.job, self.team, self.last = job, team, last
-        self.pure = not hasattr(job.batches, "meet")
+        self.pure = not isinstance(job.batches, Remembering)
         self.ready: deque[tuple[int, Future[Read]]] = deque()
         self.thread = ThreadPoolExecutor(1, "kinfolk-ahead")
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.conll import ENDINGS, is_conll, read_conll, read_tag_rows
+from kinfolk.data.files.treebank import Sentence as ParsedSentence
 from kinfolk.data.files.treebank import held_out, is_treebank, read_treebank
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.splits.beside import GO_ON
@@ -92,7 +93,7 @@ def _refuse_strange(path: Path | None, sentences: Sequence[Any], tags: tuple[str
     for s in sentences if path is not None else ():
         for i, tag in enumerate(s.tags):
             if tag not in known:
-                where = f"{path}:{s.line_of(i)}" if hasattr(s, "line_of") else str(path)
+                where = str(path) if isinstance(s, ParsedSentence) else f"{path}:{s.line_of(i)}"
                 raise DataError(f"{where}: the tag {tag!r} is not among those to learn from{suggest(tag, tags)}{GO_ON}")
 
 

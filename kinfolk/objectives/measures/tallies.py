@@ -72,11 +72,15 @@ class Confusion(Tally):
 
     def add(self, output: Output, batch: Batch) -> None:
         """Count the answers of a batch; where tokens are tagged, those that have a tag."""
-        answers, labels = output.logits.argmax(-1), batch.labels if batch.targets is None else batch.targets
+        answers, labels = self.answers(output.logits), batch.labels if batch.targets is None else batch.targets
         assert labels is not None
         real, n = labels != IGNORE, len(self.counts_CC)
         pairs = (labels[real] * n + answers[real]).cpu()
         self.counts_CC += torch.bincount(pairs, minlength=n * n).view(n, n)
+
+    def answers(self, logits: Tensor) -> Tensor:
+        """Return the class that each row of scores says."""
+        return logits.argmax(-1)
 
     @property
     def accuracy(self) -> float:

@@ -59,11 +59,11 @@ class Answering(Protocol):
         """Add the special tokens that the model was trained with."""
 
     @property
-    def answer(self) -> "Engine":
+    def answer(self) -> "Answerer":
         """Run a prepared batch."""
 
 
-class Engine(Protocol):
+class Answerer(Protocol):
     """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -53,6 +53,12 @@ class RowTask(Task):
         """Return the head, which pools states in the given way."""
         return ClassHead(n_classes=n_classes, **pooling)
 
+    def resized(self, head: Head, n_classes: int) -> Head:
+        other = self.head(n_classes, {})
+        if isinstance(head, ClassHead) and isinstance(other, ClassHead):
+            return head.replace(n_classes=other.n_classes)
+        return head
+
     def learning(self, reading: dict[str, Any]) -> Objective:
         """Return the objective: the first of `objectives`."""
         return self.objectives[0](**reading)

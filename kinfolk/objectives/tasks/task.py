@@ -109,6 +109,10 @@ class Task(Spec):
         """
         raise SpecError(f"task {self.kind!r}: has no labels, so no head is put on a model for it")
 
+    def resized(self, head: Head, n_classes: int) -> Head:
+        """Return a head of this task for another number of classes, which otherwise stays as it is."""
+        return head
+
     def metric(self, classes: Sequence[str]) -> str:
         """Return the measure that decides, for these classes."""
         return self.decides
