@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.contests.evidence import Battery, Branch, Limits, Protocol, RateCurve, Sizes
+from kinfolk.contests.flags import epochs, flags
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
 from kinfolk.contests.results import Row, interval_of, limits, rows
+from kinfolk.contests.speedup import finished, law_of, speedup
 from kinfolk.family.tables import table
 
 
@@ -46,7 +48,7 @@ class Comparison:
     outcomes: the trials that the verdict is on; as_is: those at the recipes' own rates, where rates were tuned;
     searched: those of the search for rates, by contestant. All have their contestant's name.
     protocol: how contestants were matched, tuned, judged. rates, branches, battery: by contestant; sizes: the same
-    comparison at several sizes. See `kinfolk.contests.evidence`; all may be empty.
+    comparison at several sizes; train_tokens: of the training split. See `kinfolk.contests.evidence`; all may be empty.
     table: the published table whose rows the contestants are; unavailable: rows that could not be run, and why.
     """
 
@@ -64,6 +66,7 @@ class Comparison:
     branches: Mapping[str, tuple[Branch, ...]] = dataclasses.field(default_factory=dict)
     battery: Mapping[str, Battery] = dataclasses.field(default_factory=dict)
     sizes: Sizes | None = None
+    train_tokens: int = 0
 
     @functools.cached_property
     def rows(self) -> list[Row]:
@@ -72,7 +75,16 @@ class Comparison:
         outcomes = {card.name: self.outcomes.get(card.name, ()) for card in self.cards}
         table = rows(outcomes, costs, self.protocol.against, self.protocol.looks)
         cards = {card.name: card for card in self.cards}
-        return [self._completed(row, cards[row.name]) for row in table]
+        return self._with_speedup([self._completed(row, cards[row.name]) for row in table])
+
+    def _with_speedup(self, table: list[Row]) -> list[Row]:
+        """Add effective speed-ups against the named baseline, or else the first contestant, by its own law."""
+        name = self.protocol.against or (self.cards[0].name if self.cards else "")
+        baseline = next((row for row in table if row.name == name), None)
+        law = None if baseline is None else law_of(finished(baseline))
+        if baseline is None or law is None:
+            return table
+        return [dataclasses.replace(row, speedup=speedup(row, baseline, law)) for row in table]
 
     @property
     def limits(self) -> list[Limits]:
@@ -93,6 +105,8 @@ class Comparison:
             as_is_high=around[1],
             lr=rates.chosen if rates else None,
             rates=rates,
+            epochs=epochs(self.outcomes.get(row.name, ()), self.train_tokens),
+            flags=tuple(flags(row.name, row.measure, self.outcomes, rates)),
             branches=self.branches.get(row.name, ()),
             battery=self.battery.get(row.name),
         )

@@ -159,6 +159,7 @@ class _Contest:
             as_is=as_is,
             searched=searched,
             rates=self.rates,
+            train_tokens=made.data.split("train").n_tokens,
         )
 
     def _searches(self) -> list[tuple[Entrant, Search]]:

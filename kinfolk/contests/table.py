@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kinfolk.contests.budget import amount
-from kinfolk.contests.inference import LEVEL, OPEN, WORSE
+from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE
 from kinfolk.contests.results import MARKS, Row, limits
 from kinfolk.core.console import Console
 from kinfolk.report.numbers import memory as memory
@@ -32,7 +32,7 @@ def show(rows: Sequence[Row], console: Console, title: str = "") -> None:
 
 def notes(rows: Sequence[Row]) -> list[str]:
     """Say what a reader of these rows must know."""
-    lines = [f"{row.name}: {row.note}" for row in rows if row.note]
+    lines = [f"{row.name}: {text}" for row in rows if (text := "; ".join(filter(None, (row.note, *_unsaid(row)))))]
     marks = {row.mark for row in rows}
     if all(row.seeds <= 1 for row in rows):
         lines.append("1 seed: no test, and a difference may be chance")
@@ -41,6 +41,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
         lines.append(f"{MARKS[WORSE]} worse than the first of its group ({sure})")
     if any(row.cut_short for row in rows):
         lines.append(f"{CUT} cut short by the clock: fewer steps than the budget was meant to allow")
+    if MARKS[BETTER] in marks:
+        lines.append(f"{MARKS[BETTER]} better than the baseline; {MARKS[WORSE]} worse than it; {MARKS[OPEN]} open")
+    if any(row.speedup and row.speedup.value for row in rows):
+        base = next(row.speedup.baseline for row in rows if row.speedup)
+        lines.append(f"speed-up: as good as that many times the budget of {base}, times the ratio of tokens per second")
     if MARKS[OPEN] in marks:
         lines.append(f"{MARKS[OPEN]} not told apart from the first of its group")
     return lines + _limits(rows)
@@ -64,6 +69,7 @@ def cells(row: Row) -> dict[str, str]:
         "rank": f"{row.rank} {row.mark}".rstrip() if row.rank else NONE,
         "contestant": row.name,
         "final": _final(row),
+        **_tuned(row),
         "of": row.measure or NONE,
         "to best": interval(row),
         "bits/byte": number(row.bits_per_byte),
@@ -73,6 +79,19 @@ def cells(row: Row) -> dict[str, str]:
         "tokens/s": amount(row.tokens_per_second, 3) if row.tokens_per_second else NONE,
         "peak memory": memory(row.peak_bytes) + (" (device)" if row.on_device else ""),
     }
+
+
+def _tuned(row: Row) -> dict[str, str]:
+    """Return the columns of a comparison whose rates were tuned."""
+    if row.rates is None:
+        return {}
+    gain = row.speedup.value if row.speedup else None
+    return {"as is": number(row.as_is), "rate": f"{row.rates.chosen:.3g}", "speed-up": f"{gain:.2f}" if gain else NONE}
+
+
+def _unsaid(row: Row) -> list[str]:
+    """Return flags that the note does not say yet."""
+    return [flag for flag in row.flags if flag.split(" (")[0] not in row.note]
 
 
 def _final(row: Row) -> str:
@@ -95,7 +114,8 @@ def interval(row: Row) -> str:
 def _table(rows: Sequence[Row], title: str) -> Table:
     """Lay the rows out, each group under the name of its measure."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    columns = [name for name in cells(rows[0]) if name != "of"]
+    widest = max((cells(row) for row in rows), key=len)
+    columns = [name for name in widest if name != "of"]
     for name in columns:
         # a long name stands on two lines, so that the table fits a terminal of 80 columns
         short = name.replace(" ", "\n").replace("/", "/\n")
@@ -107,5 +127,7 @@ def _table(rows: Sequence[Row], title: str) -> Table:
             table.add_row("", Text(above, style="italic dim"))
         style = "bold" if row.rank == 1 else "dim" if row.final is None else ""
         said = cells(row)
-        table.add_row(*(Text(said[name]) for name in columns), style=style, end_section=following != row.measure)
+        table.add_row(
+            *(Text(said.get(name, NONE)) for name in columns), style=style, end_section=following != row.measure
+        )
     return table
