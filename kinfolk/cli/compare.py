@@ -65,6 +65,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="scale widths to the first: params (without embedding and output layer), flops, time or none "
         "(default: params; none with --finetune and --table)",
     )
+    add(
+        "--branches",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        metavar="N",
+        help="finished losses at 1/8, 1/4, 1/2 and all of the budget, with N seeds; costs 1.2 budgets for each (off)",
+    )
     add("--against", default="", metavar="NAME", help="hold all others against this contestant instead of the best")
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
     add(
@@ -114,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
         tune=args.tune,
         match=args.match,
         against=args.against,
+        branches=args.branches,
         size=args.size,
         assignments=(*args.set, *precision_of(args)),
         tokenizer=args.tokenizer,

@@ -86,7 +86,7 @@ class Plan:
     def calibration(self, entrant: Entrant) -> Trial:
         """Return the measurement of how long a step of this contestant takes."""
         seconds = min(10.0, max(1.0, self.budget.amount / 20))
-        return self._trial(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
+        return self.order(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
 
     def trial(
         self,
@@ -113,7 +113,7 @@ class Plan:
             training = training.replace(optimiser=training.optimiser.replace(lr=lr))
         clock = SLACK * share * self.budget.amount if self.budget.unit == "seconds" else 0.0
         recipe = entrant.recipe.replace(training=training)
-        return self._trial(entrant, recipe, seed, max_seconds=clock, held_out=held_out)
+        return self.order(entrant, recipe, seed, max_seconds=clock, held_out=held_out)
 
     def steps(self, entrant: Entrant, seconds_per_step: float | None = None, share: float = 1.0) -> int:
         """Return how many steps of a contestant a share of the budget allows."""
@@ -122,7 +122,10 @@ class Plan:
         budget = dataclasses.replace(self.budget, amount=share * self.budget.amount)
         return budget.steps(reading.tokens_per_step, flops, seconds_per_step)
 
-    def _trial(self, entrant: Entrant, recipe: Recipe, seed: int, **fields: Any) -> Trial:
+    def order(
+        self, entrant: Entrant, recipe: Recipe, seed: int, extra: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Trial:
+        """Return a trial of a contestant with a recipe that is settled to its last number."""
         return Trial(
             name=entrant.name,
             seed=seed,
@@ -136,7 +139,8 @@ class Plan:
                 "budget": str(self.budget),
                 "foreign": _foreign(recipe),
             }
-            | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {}),
+            | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {})
+            | dict(extra or {}),
             **fields,
         )
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from kinfolk.contests import facts, plan, rates
+from kinfolk.contests.branches import SHARES, UNIT, Tree, gathered
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.evidence import Cost, Protocol, RateCurve
 from kinfolk.contests.inference import OPEN
@@ -39,6 +40,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
             contest.calibrate()
             contest.tune()
             contest.judge()
+            contest.branch()
         except KeyboardInterrupt:
             write(contest.result())
             raise
@@ -65,6 +67,7 @@ class _Contest:
         self.problems: dict[str, str] = {}
         self.searched: dict[str, dict[Order, Outcome]] = {entrant.name: {} for entrant in made.entrants}
         self.rates: dict[str, RateCurve] = {}
+        self.branched: dict[str, dict[float, list[Outcome]]] = {}
         self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
 
     @property
@@ -133,6 +136,34 @@ class _Contest:
                 self.n_seeds[name] += ROUND
             self.trials.run(self._ordered(self._judged), f"{ROUND} more seeds for {', '.join(undecided)}")
 
+    def branch(self) -> None:
+        """Find finished losses at shares of the budget: all trunks first, then all branches."""
+        trees = [tree for entrant in self.plan.entrants for tree in self._trees(entrant)]
+        if not trees:
+            return
+        self.trials.run([tree.trunk() for tree in trees], f"{len(trees)} trainings at a constant rate")
+        trees = [tree for tree in trees if _is_done(self.trials.known(tree.trunk()))]
+        orders = [
+            (tree, share, tree.branch(share, str(self.trials.place(tree.trunk()).resolve())))
+            for tree in trees
+            for share in SHARES
+        ]
+        outcomes = self.trials.run([order for *_, order in orders], f"{len(orders)} branches that cool down")
+        for (tree, share, _), outcome in zip(orders, outcomes, strict=True):
+            if outcome is not None:
+                self.branched.setdefault(tree.entrant.name, {}).setdefault(share, []).append(outcome)
+
+    def _trees(self, entrant: Entrant) -> list[Tree]:
+        """Return the trunks of a contestant; none where it has no rate, or too few steps to be cut into forty parts."""
+        first = self.settings.seed
+        found = []
+        for seed in range(first, first + self.settings.branches):
+            fields = {"lr": self.rates[entrant.name].chosen, "held_out": "judged"} if entrant.name in self.rates else {}
+            whole = None if self.tuned and not fields else self._trial(entrant, seed, **fields)
+            if whole is not None and not whole.begins and whole.recipe["training"]["steps"] >= UNIT:
+                found.append(Tree(self.plan, entrant, seed, whole.recipe["training"]["steps"], **fields))  # type: ignore[arg-type]
+        return found
+
     def result(self) -> Comparison:
         """Gather what there is."""
         made, cards = self.plan, []
@@ -159,8 +190,12 @@ class _Contest:
             as_is=as_is,
             searched=searched,
             rates=self.rates,
+            branches={name: gathered(self._measure(name, outcomes), found) for name, found in self.branched.items()},
             train_tokens=made.data.split("train").n_tokens,
         )
+
+    def _measure(self, name: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
+        return next((found.measure for found in group(outcomes) if name in found.names), "")
 
     def _searches(self) -> list[tuple[Entrant, Search]]:
         """Return the search of every contestant that can run; the measure is the one it will be judged by."""
@@ -223,6 +258,7 @@ class _Contest:
         settings, first = self.settings, self.settings.seed
         own = [o for name, found in as_is.items() for o in found if o.key not in {j.key for j in judged}]
         parts = {"tuning": [o for found in searched.values() for o in found], "verdict": judged, "as is": own}
+        parts["branches"] = [o for found in self.branched.values() for trials in found.values() for o in trials]
         chosen, on = plan.held_out(self.plan.data) if self.tuned else ("", "valid")
         return Protocol(
             tune=settings.tune,

@@ -34,6 +34,8 @@ class Settings:
         "off" takes the recipes' own.
     match: "params" (without embedding and output layer), "flops" or "time" scales widths to the first contestant's;
         "none" leaves them. "": params; but none for fine-tuning and rows of a table, whose widths are what they are.
+    branches: seeds with which each contestant's finished loss at 1/8, 1/4, 1/2 and all of the budget is found, from a
+        constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.
     against: the baseline that all others are held against; "": the best.
     assignments: `path=value`, applied to every recipe.
     jobs, threads: trials side by side and threads of each; None: chosen from the machine and the models.
@@ -51,6 +53,7 @@ class Settings:
     tune: str = "lr"
     match: str = ""
     against: str = ""
+    branches: int = 0
     size: str = "tiny"
     assignments: tuple[str, ...] = ()
     tokenizer: str = "byte"
@@ -142,4 +145,4 @@ class Settings:
 
 
 _LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
-_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against")
+_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against", "branches")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 FILE, RUN = "trial.json", "run"
 INTERRUPTED = 130
 
+TRUNK = "trunk"
+"""In `extra`: a trial whose checkpoints others begin with; in `begins`: the key of the trial whose checkpoint it is."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -39,7 +42,8 @@ class Trial:
     data: arguments of `open_data`, or the name of an environment as `env`; fingerprint: what the opened data must be.
     flops_per_token: of training, to count what was used.
     max_seconds: the clock that stops a run whose steps take longer than was measured; 0: none.
-    begins: of fine-tuning, the source of the first weights and the tactic; empty: they are drawn.
+    begins: of fine-tuning, the source of the first weights and the tactic; of a branch, its trunk and the step of the
+        checkpoint; empty: weights are drawn.
     held_out: "" validates on the valid split, which is also what judges; "apart" validates on what does not judge
         (`kinfolk.data.batches.halves`); "judged" also scores the last weights on what does.
     calibrate: only measure how long a step takes, for `max_seconds` or so.
@@ -162,7 +166,7 @@ def main(folder: Path) -> int:
     if outcome is None:
         return INTERRUPTED
     outcome.write(folder)
-    if outcome.status == DONE:
+    if outcome.status == DONE and TRUNK not in trial.extra:
         _tidy(folder / RUN)
     return 0
 
@@ -188,12 +192,16 @@ def _scores(data: "Data", out: Path) -> dict[str, float]:
 
 
 def _train(trial: Trial, data: "Data", out: Path) -> "Result":
+    from kinfolk.runs.checkpoint import name as checkpoint_name
     from kinfolk.train import RunOptions, resume, train
 
     options = RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False)
     if (out / "run.toml").exists():
         return resume(out, data=data, options=options)
     recipe = _recipe(trial)
+    if TRUNK in trial.begins:
+        branch = Path(trial.begins["source"]) / RUN / "checkpoints" / checkpoint_name(trial.begins["step"])
+        return train(recipe, data, out, seed=trial.seed, options=options, source=trial.data, start=branch)
     start = _start(trial, recipe, data, out.with_name("start.safetensors")) if trial.begins else None
     return train(recipe, data, out, seed=trial.seed, options=options, source=trial.data, start=start)
 

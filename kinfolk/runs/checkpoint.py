@@ -154,6 +154,15 @@ def name(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def adopt(path: Path, folder: Path) -> None:
+    """Copy a checkpoint of another run, checked, so that a run goes on from it."""
+    verify(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    with durable.folder(folder / path.name) as aside:
+        for file in path.iterdir():
+            shutil.copyfile(file, aside / file.name)
+
+
 def verify(path: Path) -> Saved:
     """Return a checkpoint after comparing every hash, or say what is wrong with it."""
     try:

@@ -27,7 +27,7 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.optim import Training
 from kinfolk.optim.noise import NoNoise
 from kinfolk.runs import folder, knowledge
-from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.checkpoint import Checkpoints, adopt
 from kinfolk.runs.fit import n_cut
 from kinfolk.runs.metadata import DataSource, Metadata, Plugin, ReadingNotes, Versions
 from kinfolk.runs.options import RunOptions
@@ -66,7 +66,8 @@ def train(
     """Train a recipe on data into a new run folder.
 
     source: arguments of `open_data` with which `resume` finds the data again; without them its name is used.
-    start: a safetensors file with the weights to begin with; without it they are drawn from the seed.
+    start: a safetensors file with the weights to begin with, or the folder of another run's checkpoint to go on from;
+        without it weights are drawn from the seed.
     judging: makes the further scores of each validation that `options.written` asks for.
     """
     recipe = recipe.settled()
@@ -76,15 +77,18 @@ def train(
         # what cannot run here is refused before there is a folder
         choice = settle(recipe.training, team.device)
         job = _judged(make_job(recipe, data, seed, team), data, options, judging)
-        if start is not None:
+        branch = None if start is None or not Path(start).is_dir() else Path(start)
+        if start is not None and branch is None:
             load_weights(job.learner.model, start)
             job.learner.begin()
         if team.main and not (parallel.restarts() and (out / folder.RUN).exists()):
             try_out(job, team)
             say_cut(job, data)
-            begun = None if start is None else Path(start)
+            begun = None if start is None or branch is not None else Path(start)
             about = run.replace(choice=choice.record()).with_origin()
             folder.create(out, dumps(recipe), about, data.tokenizer, begun, knowledge.file_of(recipe))
+            if branch is not None:
+                adopt(branch, out / "checkpoints")
         team.wait()
         return _carry_out(job, out, team, options)
 

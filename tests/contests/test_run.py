@@ -288,3 +288,20 @@ def test_everybody_is_held_against_a_baseline(machine: Machine, tmp_path: Path) 
     assert {row.name: row.mark for row in result.rows} == {"alibi": "+", "gpt": "", "gpt2": "*"}
     with pytest.raises(SpecError, match="against: 'gtp' is not a contestant"):
         compare(tmp_path, **TUNED, against="gtp")
+
+
+def test_branches_give_the_loss_at_every_share_of_the_budget(machine: Machine, tmp_path: Path) -> None:
+    machine.how = scored
+    asked = TUNED | {"branches": 2, "budget": "200k-tokens", "contestants": ("gpt", "gpt2")}
+    result = compare(tmp_path, **asked)
+    for row in result.rows:
+        assert [branch.share for branch in row.branches] == [0.125, 0.25, 0.5, 1.0]
+        assert [len(branch.losses) for branch in row.branches] == [2] * 4
+        assert [branch.mean for branch in row.branches] == sorted((b.mean or 0 for b in row.branches), reverse=True)
+        assert row.speedup is not None
+        assert "from 4 shares of the budget" in row.speedup.law
+    assert result.protocol.costs["branches"].trials == 16
+    # the trunks run before their branches, and nothing runs twice
+    n = len(machine.rounds)
+    compare(tmp_path, **asked)
+    assert len(machine.rounds) == n

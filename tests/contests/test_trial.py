@@ -221,3 +221,39 @@ def test_worse_weights_at_the_end_are_what_is_judged(order: Trial, tmp_path: Pat
     losses = [point.valid[name] for point in outcome.curve]
     assert min(losses) < losses[-1]
     assert abs(outcome.test[name] - losses[-1]) < abs(outcome.test[name] - min(losses))
+
+
+def test_a_branch_is_the_same_schedule_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant rate with branches that cool down costs less, and gives the same bits."""
+    from kinfolk.contests import plan
+    from kinfolk.contests.branches import SHARES, Tree
+    from kinfolk.contests.settings import Settings
+
+    small = ("n_layers=1", "d_model=8", "n_heads=1", "d_ff=8", "training.batch_size=4", "training.eval_batches=1")
+    made = plan.make(
+        Settings(
+            contestants=("gpt2", "vanilla"),
+            data="copy:length=4,symbols=5",
+            budget="10k-tokens",
+            assignments=small,
+            match="none",
+            tune="off",
+            out=tmp_path / "plan",
+        )
+    )
+    monkeypatch.setattr(trial, "interrupt_with_parent", lambda: None)
+    for entrant in made.entrants:
+        tree = Tree(made, entrant, seed=0, steps=80)
+        tree.trunk().write(tmp_path / entrant.name)
+        trial.main(tmp_path / entrant.name)
+        for share in (SHARES[0], SHARES[2]):
+            order = tree.branch(share, str(tmp_path / entrant.name))
+            branch = trial.run(order, tmp_path / f"{entrant.name}-branch-{share}")
+            whole = trial.run(dataclasses.replace(order, begins={}), tmp_path / f"{entrant.name}-whole-{share}")
+            assert branch is not None
+            assert whole is not None
+            assert branch.steps == whole.steps == 80 * share
+            assert branch.curve[-1].valid == whole.curve[-1].valid
+            assert branch.tokens == whole.tokens
+        # where a trunk lies is not part of what a branch is
+        assert tree.branch(1.0, "here").key == tree.branch(1.0, "there").key
