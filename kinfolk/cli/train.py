@@ -237,7 +237,19 @@ def show(result: "Result", as_json: bool, unit: str = "tokens") -> int:
         "interrupted": f"interrupted at {where}; go on with: kin resume {result.out}",
     }
     print(ends[result.status])
+    if code == 0:
+        _add_samples(Path(result.out))
     return code
+
+
+def _add_samples(out: Path) -> None:
+    """Add a sampled text to the report of a run that writes texts."""
+    from kinfolk.decoding.samples import samples
+    from kinfolk.train.report import NAME, write
+
+    found = samples(out) if (out / NAME).exists() else []
+    if found:
+        write(out, found)
 
 
 @contextlib.contextmanager

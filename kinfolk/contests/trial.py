@@ -195,7 +195,9 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     from kinfolk.runs.checkpoint import name as checkpoint_name
     from kinfolk.train import RunOptions, resume, train
 
-    options = RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False)
+    options = RunOptions(
+        threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False, report=False
+    )
     if (out / "run.toml").exists():
         return resume(out, data=data, options=options)
     recipe = _recipe(trial)
@@ -211,7 +213,7 @@ def _act(trial: Trial, out: Path, known: Outcome) -> Outcome | None:
     from kinfolk.contests.acting import open_world, resume, train
     from kinfolk.train import RunOptions
 
-    options = RunOptions(threads=trial.threads, quiet=True, tensorboard=False)
+    options = RunOptions(threads=trial.threads, quiet=True, tensorboard=False, report=False)
     if (out / "run.toml").exists():
         result = resume(out, options=options)
     else:

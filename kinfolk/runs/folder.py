@@ -2,7 +2,7 @@
 
 spec.toml        the recipe, fully resolved
 run.toml         seed, data, versions, commit, command, threads and precision
-tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors and result.json at the end
+tokenizer.json   metrics.jsonl   checkpoints/   model.safetensors, result.json and report.html at the end
 start.safetensors   the weights it began with, where they were given
 knowledge.tsv    what it knows about names, where it was told
 manifest.json    the hashes of these: what was damaged or edited is refused

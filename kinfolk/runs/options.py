@@ -14,6 +14,7 @@ class RunOptions(Spec):
     threads: of this process; 0: as many as the work of a step can use, see `kinfolk.train.settling`.
     max_seconds: of training steps, after which the run ends with a validation and a checkpoint; 0: no limit.
     quiet, tensorboard: show no progress; write TensorBoard's files when it is installed.
+    report: write report.html into the run folder at the end.
     written: of pairs, generate this many targets at each validation, and score them; 0: none.
     """
 
@@ -23,4 +24,5 @@ class RunOptions(Spec):
     max_seconds: NonNegativeFloat = 0.0
     quiet: bool = False
     tensorboard: bool = True
+    report: bool = True
     written: NonNegativeInt = 0

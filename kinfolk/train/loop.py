@@ -16,7 +16,7 @@ from typing import Any
 from kinfolk.core import manifest
 from kinfolk.runs import checkpoint, durable, folder
 from kinfolk.runs.options import RunOptions
-from kinfolk.train import guard, progress, state
+from kinfolk.train import guard, progress, report, state
 from kinfolk.train.ahead import Ahead
 from kinfolk.train.evaluate import bits_per_byte
 from kinfolk.train.interrupt import Interrupt
@@ -176,6 +176,8 @@ class Session:
         if self.team.main and status != INTERRUPTED:
             self._leave_weights()
             folder.replace(self.out, folder.RESULT, json.dumps(dataclasses.asdict(result), indent=1) + "\n")
+            if self.options.report:
+                report.write(self.out)
         self.team.wait()
         return result
 

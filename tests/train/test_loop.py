@@ -46,7 +46,7 @@ def test_the_run_folder_is_complete(tmp_path: Path) -> None:
     start(tmp_path / "run", job())
     names = {path.name for path in (tmp_path / "run").iterdir()} - {".lock"}
     written = {"spec.toml", "run.toml", "metrics.jsonl", "checkpoints", "result.json", "model.safetensors"}
-    assert names == {*written, "manifest.json"}
+    assert names == {*written, "manifest.json", "report.html"}
     assert not list((tmp_path / "run").rglob("*.part"))
     kept = Checkpoints(tmp_path / "run/checkpoints")
     found = load_file(tmp_path / "run/model.safetensors")

@@ -14,12 +14,14 @@ from kinfolk.contests.report.evidence import colours, columns_of, cost_charts, i
 from kinfolk.contests.report.page import render
 from kinfolk.contests.report.rates import rate_charts
 from kinfolk.contests.results import Row, to_csv
+from kinfolk.decoding.samples import samples
 from kinfolk.report.charts import Chart, file
 from kinfolk.report.latex import tabular
 from kinfolk.runs import durable
+from kinfolk.train.report import Sample
 
 RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
-LATEX, METHODS, FIGURES = "table.tex", "methods.txt", "figures"
+LATEX, METHODS, FIGURES, SAMPLES = "table.tex", "methods.txt", "figures", "samples.json"
 PRINTED = ("contestant", "final", "to best", "rate", "params", "tokens/s", "peak memory")
 """Columns of the LaTeX table."""
 
@@ -34,8 +36,36 @@ def write(comparison: Comparison) -> Path:
     durable.write(folder / METHODS, methods(comparison))
     durable.write(folder / LATEX, latex(comparison.rows))
     _write_figures(comparison, folder / FIGURES)
-    durable.write(folder / REPORT, render(comparison))
+    durable.write(folder / REPORT, render(comparison, texts(comparison)))
     return folder / REPORT
+
+
+def texts(comparison: Comparison) -> dict[str, list[Sample]]:
+    """Return what the first trained trial of each contestant writes; sampled once, and kept in samples.json."""
+    kept = _kept_texts(comparison.folder / SAMPLES)
+    first = {name: next((o for o in trials if o.done and o.key), None) for name, trials in comparison.outcomes.items()}
+    found: dict[str, str] = {}
+    for outcome in filter(None, first.values()):
+        run = next(comparison.folder.glob(f"trials/*-{outcome.key}/run"), None)
+        if outcome.key in kept:
+            found[outcome.key] = kept[outcome.key]
+        elif run is not None:
+            found[outcome.key] = "".join(sample.text for sample in samples(run))
+    if found and found != kept:
+        write_json(comparison.folder / SAMPLES, found)
+    return {
+        name: [Sample("", found[outcome.key])]
+        for name, outcome in first.items()
+        if outcome is not None and found.get(outcome.key)
+    }
+
+
+def _kept_texts(file: Path) -> dict[str, str]:
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        return {str(key): str(text) for key, text in data.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def figures(comparison: Comparison) -> dict[str, Chart]:

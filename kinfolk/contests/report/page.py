@@ -1,6 +1,7 @@
 """The report of a comparison: the answer, the protocol, the evidence, and what a reviewer asks for."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.inference import LEVEL, OPEN, WORSE
@@ -19,6 +20,7 @@ from kinfolk.report.figures import facts, scripts, section, swatch
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import Column, table
 from kinfolk.train import special
+from kinfolk.train.report import Sample
 
 RANKS = (
     "Within a metric, contestants are ordered by the mean over seeds of their last validation. All contestants see "
@@ -37,8 +39,11 @@ MEMORY = (
 )
 
 
-def render(comparison: Comparison) -> str:
-    """Return the whole page. Sections appear where the comparison has figures for them."""
+def render(comparison: Comparison, texts: Mapping[str, Sequence[Sample]] = MappingProxyType({})) -> str:
+    """Return the whole page. Sections appear where the comparison has figures for them.
+
+    texts: samples of trained contestants by name.
+    """
     rows, colour = comparison.rows, colours(comparison)
     body = tag(
         "main",
@@ -55,6 +60,7 @@ def render(comparison: Comparison) -> str:
         trade(comparison, rows),
         speedups(rows, colour),
         costs(comparison),
+        _texts(texts),
         _failures(comparison),
         _changes(comparison),
         _specs(comparison.cards),
@@ -87,6 +93,16 @@ def _head(comparison: Comparison, rows: Sequence[Row]) -> Html:
 def _emphasised(sentence: str, name: str) -> Html:
     before, _, after = sentence.partition(name)
     return join(before, tag("strong", name), after)
+
+
+def _texts(texts: Mapping[str, Sequence[Sample]]) -> Html:
+    parts = [
+        join(tag("h3", name), *(tag("pre", sample.text, class_="command") for sample in found))
+        for name, found in texts.items()
+        if found
+    ]
+    note = "Sampled from the start of a text with temperature 0.8, by the first trial of each contestant."
+    return section("Sample texts", tag("p", note, class_="dim") if parts else None, *parts, key="texts")
 
 
 def _failures(comparison: Comparison) -> Html:
