@@ -13,6 +13,7 @@ import pytest
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol
 from kinfolk.contests.report.answer import answer, protocol
+from kinfolk.contests.report.chooser import criteria
 from kinfolk.contests.report.files import write
 from kinfolk.contests.report.page import render
 from kinfolk.report.html import Html, embed, join, tag
@@ -131,6 +132,18 @@ def test_a_named_baseline_is_kept_unless_another_is_better(tmp_path: Path) -> No
     kept = answer(dataclasses.replace(made, protocol=Protocol(against="gpt")).rows, "gpt")
     assert kept.name == "gpt"
     assert "no contestant is better" in kept.sentence
+
+
+def test_the_chooser_knows_decoding_at_short_and_long_contexts(tmp_path: Path) -> None:
+    made = everything(tmp_path)
+    slow = dataclasses.replace(
+        made.battery["gpt"], latency=0.5, decoding={"256": {"tokens_per_second": 9.0}, "1024": {"state_bytes": 7e6}}
+    )
+    names = [one.name for one in criteria(dataclasses.replace(made, battery={**made.battery, "gpt": slow}).rows)]
+    assert "first token" in names
+    assert "tokens/s in decoding at context 256" in names
+    # only one contestant has a figure there, so that nothing can be chosen by it
+    assert "bytes of state at context 1,024" not in names
 
 
 def test_of_equals_the_fastest_is_recommended(tmp_path: Path) -> None:

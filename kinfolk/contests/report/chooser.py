@@ -31,7 +31,25 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
         _criterion("parameters", True, {row.name: row.params for row in ranked}, _count),
         _criterion("FLOPs/token", True, {row.name: row.flops_per_token for row in ranked}, _count),
     ]
-    return [one for one in shown if len(set(one.values.values())) > 1]
+    return [one for one in (*shown, *_decoding(ranked)) if len(set(one.values.values())) > 1]
+
+
+def _decoding(rows: Sequence[Row]) -> list[Criterion]:
+    """Return latency, and speed and state of decoding at the shortest and the longest context that was measured."""
+    found = {row.name: row.battery for row in rows if row.battery is not None}
+    contexts = sorted({int(at) for one in found.values() for at in one.decoding})
+    limits = [_criterion("first token", True, {name: one.latency for name, one in found.items()}, _milliseconds)]
+    for at in dict.fromkeys(contexts[:1] + contexts[-1:]):
+        here = {name: one.decoding.get(str(at), {}) for name, one in found.items()}
+        speeds = {name: figures.get("tokens_per_second") for name, figures in here.items()}
+        states = {name: figures.get("state_bytes") for name, figures in here.items()}
+        limits.append(_criterion(f"tokens/s in decoding at context {at:,}", False, speeds, _count))
+        limits.append(_criterion(f"bytes of state at context {at:,}", True, states, _count))
+    return limits
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms"
 
 
 def _criterion(name: str, most: bool, values: Mapping[str, float | None], write: Callable[[float], str]) -> Criterion:

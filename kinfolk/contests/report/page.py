@@ -1,5 +1,6 @@
 """The report of a comparison: the answer, the protocol, the evidence, and what a reviewer asks for."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -91,8 +92,11 @@ def _head(comparison: Comparison, rows: Sequence[Row]) -> Html:
 
 
 def _emphasised(sentence: str, name: str) -> Html:
-    before, _, after = sentence.partition(name)
-    return join(before, tag("strong", name), after)
+    # gpt is not the beginning of gpt2
+    found = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", sentence)
+    if found is None:
+        return join(sentence)
+    return join(sentence[: found.start()], tag("strong", name), sentence[found.end() :])
 
 
 def _texts(texts: Mapping[str, Sequence[Sample]]) -> Html:
