@@ -62,7 +62,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--match",
         default="",
         metavar="BY",
-        help="scale widths to the first: params (without embedding and output layer), flops, time or none "
+        help="scale widths to the first: params (without embedding and output layer), flops or none "
         "(default: params; none with --finetune and --table)",
     )
     add(

@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=int, default=5, metavar="N", help="trials of each to begin with (default: 5)")
     add("--max-seeds", type=int, default=9, metavar="M", help="two more at a time while it is open (default: 9)")
     add("--tune", default="lr", metavar="T", help="lr: find each one's learning rate first; off (default: lr)")
-    add("--match", default="", metavar="BY", help="scale the candidate's width: params, flops, time, none (params)")
+    add("--match", default="", metavar="BY", help="scale the candidate's width: params, flops, none (default: params)")
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change both recipes")
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")

@@ -162,7 +162,7 @@ class Cost:
 class Protocol:
     """How contestants were given an equal chance, in words and numbers that a methods section can use.
 
-    tune: "lr" or "off"; match: "params", "flops", "time" or "none". judged_on, chosen_on: the split of the verdict and
+    tune: "lr" or "off"; match: "params", "flops" or "none". judged_on, chosen_on: the split of the verdict and
     that of the rates, in words. against: the named baseline, "" for the best. looks: numbers of seeds at which the
     verdict was, or may be, taken. tuning_seeds, seeds: of the search and of the verdict. costs: by part ("tuning",
     "verdict", "as is", "branches", "battery").

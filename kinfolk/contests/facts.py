@@ -23,7 +23,6 @@ MATCHED = {
     "none": "widths as they are",
     "params": "matched by parameters, without embedding and output layer",
     "flops": "matched by operations per token",
-    "time": "matched by measured seconds per step",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 
-BY = ("params", "flops", "time", "none")
+BY = ("params", "flops", "none")
 WIDEST = 1 << 16
 
 

@@ -32,7 +32,7 @@ class Settings:
         to this many; 0: none besides `seeds`.
     tune: "lr" finds each contestant's learning rate first, with other seeds and on another split than the verdict;
         "off" takes the recipes' own.
-    match: "params" (without embedding and output layer), "flops" or "time" scales widths to the first contestant's;
+    match: "params" (without embedding and output layer) or "flops" scales widths to the first contestant's;
         "none" leaves them. "": params; but none for fine-tuning and rows of a table, whose widths are what they are.
     branches: seeds with which each contestant's finished loss at 1/8, 1/4, 1/2 and all of the budget is found, from a
         constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.

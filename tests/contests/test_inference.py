@@ -187,3 +187,10 @@ def test_what_a_look_excluded_stays_excluded() -> None:
     assert last["2"].verdict == WORSE
     assert (last["2"].low or 0) > 0
     assert (last["1"].high or 0) - (last["1"].low or 0) < (first["1"].high or 0) - (first["1"].low or 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n", [3, 5, 8])
+@pytest.mark.parametrize("k", [2, 5, 10, 20])
+def test_ten_thousand_comparisons_of_equals(k: int, n: int) -> None:
+    assert false_share(k, n, 0.6, reps=10_000) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 10_000)
