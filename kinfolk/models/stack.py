@@ -55,6 +55,22 @@ class DepthModule(Module):
 
     recompute: str = "none"
 
+    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        return self.run(x_BLD, ctx, states, None)
+
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
+        """Return the output; where a list is given, append the hidden states after every run of a block to it."""
+        raise NotImplementedError
+
+    def layers(self, x_BLD: Tensor, ctx: Context, n: int) -> tuple[Tensor, list[Tensor]]:
+        """Return the output, and the hidden states before the first of `n` layers and after each.
+
+        A layer that did not run (layer drop, halting) leaves the states as they were.
+        """
+        each = [x_BLD]
+        out_BLD = self.run(x_BLD, ctx, None, each)
+        return out_BLD, each + each[-1:] * (n + 1 - len(each))
+
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         """Return an empty state for every run of a block."""
         raise NotImplementedError
@@ -119,15 +135,19 @@ class StackModule(DepthModule):
         self.norm = spec.norm.build(dims.d_model)
         self.position = spec.position.build(dims)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
         again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
         blocks = list(self.blocks)
-        run = functools.partial(checkpoint, use_reentrant=False) if again else _call
+        call = functools.partial(checkpoint, use_reentrant=False) if again else _call
         for n, i in self.runs():
             block, state = blocks[i], None if states is None else states[n]
             with ctx.scope(str(n)):
-                x_BLD = run(block, self.position.add(x_BLD, ctx, n + 1), ctx.layer(n), state)
+                if layers is not None:
+                    layers += layers[-1:] * (n + 1 - len(layers))
+                x_BLD = call(block, self.position.add(x_BLD, ctx, n + 1), ctx.layer(n), state)
                 ctx.tap("hidden", x_BLD)
+            if layers is not None:
+                layers.append(x_BLD)
         out: Tensor = self.norm(x_BLD)
         return out
 

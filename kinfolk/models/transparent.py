@@ -1,14 +1,12 @@
 """A bridge to all layers: each layer of the decoder looks at a mixture of its own."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kinfolk.core.bounds import Rate
-from kinfolk.core.context import Context, Taps
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
@@ -49,9 +47,7 @@ class _Transparent(Module):
         nn.init.normal_(self.logits_Nn, std=len(self.logits_Nn) ** -0.5)
 
     def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
-        heard = Layers(ctx.taps)
-        last_BMD = encoder(x_BMD, ctx.replace(taps=heard), None)
-        states = heard.states(x_BMD, len(self.logits_Nn))
+        last_BMD, states = encoder.layers(x_BMD, ctx, len(self.logits_Nn) - 1)
         # what the encoder returned is closed already
         states = [*(encoder.norm(h_BMD) for h_BMD in states[:-1]), last_BMD]
         weights_Nn = nn.functional.dropout(self.logits_Nn, self.spec.dropout, self.training).softmax(0)
@@ -59,31 +55,3 @@ class _Transparent(Module):
         mixed_nBMD = (weights_Nn.mT @ torch.stack(states).flatten(1)).unflatten(1, x_BMD.shape)
         keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
         return LayerwiseOutput(mixed_nBMD[-1], keep_BM, layers_NBMD=mixed_nBMD)
-
-
-class Layers(Taps):
-    """A listener to something of every layer, what it leaves if nothing else, between it and whoever else listens."""
-
-    def __init__(self, others: Taps | None, name: str = "hidden") -> None:
-        super().__init__(frozenset({name}))
-        self.others = others
-
-    def record(self, name: str, value: Tensor) -> None:
-        super().record(name, value)
-        if self.others is not None:
-            self.others.record(name, value)
-
-    def hears(self, name: str) -> bool:
-        return super().hears(name) or (self.others is not None and self.others.hears(name))
-
-    @contextlib.contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        with super().scope(name), contextlib.nullcontext() if self.others is None else self.others.scope(name):
-            yield
-
-    def states(self, x_BMD: Tensor, n: int) -> list[Tensor]:
-        """Return the stream before the first layer and after each; a layer that did not run left it as it was."""
-        found = [x_BMD]
-        for i in range(n - 1):
-            found.append(self.found.get(f"{i}.hidden", found[-1]))
-        return found

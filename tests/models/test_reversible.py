@@ -85,6 +85,29 @@ def gradients(module, run):
     return y, [g for g in found if g is not None], drawn
 
 
+def summed(run):
+    def total(x, ctx):
+        out, layers = run(x, ctx)
+        # every layer weighs differently
+        return sum(((i + 2) * layer for i, layer in enumerate(layers)), out)
+
+    return total
+
+
+def test_hidden_states_of_all_layers_have_gradients_and_activations_are_still_not_kept():
+    """What a transparent bridge or a layer mix asks of a reversible stack, and without the ordinary path."""
+    module = stack()
+    plain = stack()
+    plain.load_state_dict(module.state_dict())
+    plain._walk_lightly, module._walk = plain._walk, None
+    got, got_grads, _ = gradients(module, summed(lambda x, ctx: module.layers(x, ctx, 3)))
+    want, want_grads, _ = gradients(plain, summed(lambda x, ctx: plain.layers(x, ctx, 3)))
+    assert torch.equal(got, want)
+    assert len(got_grads) == len(want_grads) > 5
+    for g, w in zip(got_grads, want_grads, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("join", ["mean", "concat", "wide"])
 def test_gradients_are_those_of_the_two_streams(parts, join):

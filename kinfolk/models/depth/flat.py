@@ -29,7 +29,7 @@ class Flat(Depth, kind="flat"):
 
 
 class _Flat(DepthModule):
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
         ctx.tap("hidden", x_BLD)
         return x_BLD
 

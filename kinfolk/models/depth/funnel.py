@@ -117,7 +117,9 @@ class _Funnel(DepthModule):
                 # keys and values of the longer sequence are made outside the block that attends to them
                 level.divided = frozenset({level.order[0]})
 
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
+        if layers is not None:
+            raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be mixed")
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
         if self.spec.pool > 1 and slots:
             for slot_BL in reversed(slots):

@@ -75,7 +75,7 @@ class _Universal(StackModule):
         # how many steps a pass makes depends on its data, and halted positions pass through the parts alone
         self.divided = frozenset(spec.order)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
         keep_BL = _kept(x_BLD, ctx)
         at, zeros_BL = _Progress(keep_BL), torch.zeros_like(x_BLD[..., 0])
         total_BL, steps_BL, rest_BL = zeros_BL, zeros_BL, zeros_BL
@@ -94,6 +94,8 @@ class _Universal(StackModule):
                 rest_BL = rest_BL + weight_BL * (at.active_BL & halts_BL)
                 at = _Progress(at.active_BL & ~halts_BL)
                 ctx.tap("hidden", s_BLD)
+            if layers is not None:
+                layers.append(s_BLD)
         ctx.tap("steps", steps_BL)
         ctx.tap("remainders", rest_BL)
         n_real = keep_BL.sum().clamp(min=1)

@@ -13,7 +13,6 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.layers.module import Dims
 from kinfolk.models.stack import DepthModule, Stack, StackModule
-from kinfolk.models.transparent import Layers
 
 
 class LayerMix(Stack, kind="layer-mix"):
@@ -39,12 +38,12 @@ class _LayerMix(StackModule):
         self.layer_mix = nn.Parameter(torch.zeros(spec.n_layers + 1))
         self.layer_scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
-        heard = Layers(ctx.taps)
-        super().forward(x_BLD, ctx.replace(taps=heard), states)
-        found = heard.states(x_BLD, len(self.layer_mix))
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
+        each = [x_BLD] if layers is None else layers
+        super().run(x_BLD, ctx, states, each)
+        each += each[-1:] * (len(self.layer_mix) - len(each))
         shares = self.layer_mix.softmax(0)
         ctx.tap("layers", shares)
-        mixed_BLD = sum((share * h_BLD for share, h_BLD in zip(shares, found, strict=True)), torch.zeros_like(x_BLD))
+        mixed_BLD = sum((share * h_BLD for share, h_BLD in zip(shares, each, strict=True)), torch.zeros_like(x_BLD))
         out: Tensor = self.norm(self.layer_scale * mixed_BLD)
         return out

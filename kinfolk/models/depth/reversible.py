@@ -113,12 +113,13 @@ class _Reversible(StackModule):
         self.join, self.how = Linear(2 * d, d, bias=False) if spec.join == "concat" else None, spec.join
         self.norm = spec.norm.build(d if spec.join == "mean" else 2 * d)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
         # listeners want tensors with gradients, and a state for decoding must not be written twice
         plain = ctx.taps is not None or not torch.is_grad_enabled() or (states is not None and not self.training)
         plain = plain or isinstance(ctx.encoder_output, LayerwiseOutput)
         pair = (x_BLD, x_BLD)
-        pair = self._walk(pair, ctx, states) if plain or self._sharded else self._walk_lightly(pair, ctx, states)
+        walk = self._walk if plain or self._sharded else self._walk_lightly
+        pair = walk(pair, ctx, states, layers)
         joined: Tensor = self.norm(_mean(pair) if self.how == "mean" else torch.cat(pair, -1))
         return joined if self.join is None else self.join(joined)
 
@@ -127,7 +128,7 @@ class _Reversible(StackModule):
         """Whether weights are together only while a block runs as a whole."""
         return any(hasattr(p, "full_tensor") for p in self.blocks.parameters())
 
-    def _walk(self, pair: Pair, ctx: Context, states: list[Any] | None) -> Pair:
+    def _walk(self, pair: Pair, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None = None) -> Pair:
         """Run under ordinary autograd."""
         blocks, again = list(self.blocks), self.recompute == "blocks" and self.training and torch.is_grad_enabled()
         for n, i in enumerate(self.order):
@@ -139,9 +140,13 @@ class _Reversible(StackModule):
                     pair = blocks[i](pair, ctx.layer(n), state)
                 if ctx.hears("hidden"):
                     ctx.tap("hidden", _mean(pair))
+            if layers is not None:
+                layers.append(_mean(pair))
         return pair
 
-    def _walk_lightly(self, pair: Pair, ctx: Context, states: list[Any] | None) -> Pair:
+    def _walk_lightly(
+        self, pair: Pair, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None = None
+    ) -> Pair:
         """Run without keeping activations."""
         blocks: list[Any] = list(self.blocks)
         common = [p for p in self.shared.parameters() if p.requires_grad]
@@ -150,11 +155,15 @@ class _Reversible(StackModule):
             for j, (part, residual) in enumerate(zip(blocks[i].parts, blocks[i].residuals, strict=True)):
                 own = [p for p in (*part.parameters(), *residual.parameters()) if p.requires_grad]
                 state = None if states is None else states[n][j]
-                halves.append(_Half(part, residual.of, [*own, *common], state))
+                ends = layers is not None and j == len(blocks[i].parts) - 1
+                halves.append(_Half(part, residual.of, [*own, *common], state, ends))
         weights = list({id(w): w for half in halves for w in half.weights}.values())
         run = _Run(halves, weights, ctx)
         memory_BMD = None if ctx.encoder_output is None else ctx.encoder_output.states_BMD
         a_BLD, b_BLD, *sides = _WalkLightly.apply(run, *pair, memory_BMD, *weights)
+        if layers is not None:
+            layers += sides[len(run.side_names) :]
+            sides = sides[: len(run.side_names)]
         for name, value in zip(run.side_names, sides, strict=True):
             ctx.add_loss(name, value)
         return a_BLD, b_BLD
@@ -172,6 +181,7 @@ class _Half:
     residual: Any
     weights: list[Tensor]
     state: Any
+    ends: bool = False  # a layer ends with it, whose hidden states are asked for
     seen: tuple[Tensor, Any] | None = None
 
     def remember_chance(self, *inputs: Tensor) -> None:
@@ -222,18 +232,21 @@ class _WalkLightly(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: _Run, a: Tensor, b: Tensor, memory: Tensor | None, *weights: Tensor) -> tuple[Any, ...]:
         totals: dict[str, Tensor] = {}
+        layers: list[Tensor] = []
         run.note_format(b)
         with run.same_format:
             for half in run.halves:
                 half.remember_chance(b)
                 y, sides = run.branch(half, b, memory)
                 a, b = b, a + y
+                if half.ends:
+                    layers.append(_mean((a, b)))
                 for name, value in sides.items():
                     totals[name] = totals[name] + value if name in totals else value
         run.side_names = list(totals)
         ctx.run = run
         ctx.save_for_backward(a, b, memory)
-        return a, b, *totals.values()
+        return a, b, *totals.values(), *layers
 
     @staticmethod
     @once_differentiable
@@ -243,10 +256,15 @@ class _WalkLightly(torch.autograd.Function):
         found: dict[int, Tensor] = {}
         if memory is not None:
             memory = memory.detach().requires_grad_(ctx.needs_input_grad[3])
-        d_named = dict(zip(run.side_names, d_sides, strict=True))
+        d_named = dict(zip(run.side_names, d_sides, strict=False))
+        d_layers = list(d_sides[len(run.side_names) :])
         with run.chance_kept, torch.enable_grad(), run.same_format:
             for half in reversed(run.halves):
                 half.repeat_chance(run.device_type)
+                if half.ends:
+                    # the hidden states of a layer are the mean of both streams after it
+                    d_half = d_layers.pop() * 0.5
+                    dp, dq = dp + d_half, dq + d_half
                 x = p.detach().requires_grad_()
                 y, sides = run.branch(half, x, memory)
                 inputs = [x, *half.weights] + ([memory] if memory is not None and memory.requires_grad else [])
