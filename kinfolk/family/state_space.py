@@ -1,4 +1,4 @@
-"""State-space decoders, and hybrids with attention as orders of blocks: Mamba, Mamba-2, Griffin, Jamba."""
+"""State-space decoders, and hybrids with attention as orders of blocks: Mamba, Mamba-2, Griffin, Jamba, Qwen3-Next."""
 
 from typing import Any
 
@@ -9,6 +9,8 @@ from kinfolk.family.registry import relative
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.decay import StepDecay
+from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
 from kinfolk.layers.norms.norm import RMSNorm
@@ -155,3 +157,40 @@ def jamba(
         return Mamba(d_state=d_state) if layer % every != every // 2 else look.replace(position=NoPosition())
 
     return recipe.replace(name="jamba", model=with_mixers(recipe.model, mixer))
+
+
+@relative(
+    "qwen3-next",
+    parent="gated-deltanet",
+    year=2025,
+    paper="Qwen Team 2025, Qwen3-Next: Towards Ultimate Training and Inference Efficiency",
+    topology="decoder",
+    causal=True,
+    changes="three layers of the gated delta rule to one of attention with QK-norm and rotary positions on a quarter "
+    "of each head, norms with (1 + w)",
+)
+def qwen3_next(
+    *,
+    d_model: int = 2048,
+    n_layers: int = 48,
+    n_heads: int = 16,
+    d_ff: int = 8448,
+    every: int = 4,
+    vocab_size: int = 151936,
+    max_len: int = 32768,
+    **numbers: Any,
+) -> Recipe:
+    """The order of blocks of the 80B model, with dense feed-forwards and ungated attention in their place."""
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
+    norm, every = RMSNorm(gain="one-plus"), max(2, min(every, n_layers))
+    rotary = Rotary(base=1e7, layout="halves", share=0.25)
+    delta = LinearRecurrence(
+        n_heads=n_heads, decay=StepDecay(), update="delta", features="swish-unit", kernel=4, gate="swish"
+    )
+
+    def mixer(look: Attention, layer: int) -> Mixer:
+        return delta if (layer + 1) % every else look.replace(position=rotary, qk_norm=norm)
+
+    model = with_mixers(with_residual(recipe.model, PreNorm(norm=norm), norm), mixer)
+    return recipe.replace(name="qwen3-next", model=model)
