@@ -15,7 +15,7 @@ from kinfolk.data import Batches, Data, Preparation, Tokenizer, open_data, prepa
 from kinfolk.data.files.lines import RowError
 from kinfolk.data.splits.asking import inherited
 from kinfolk.data.splits.labels import LabelledSplit, label_text
-from kinfolk.data.splits.split import Indices
+from kinfolk.data.splits.split import Indices, Split
 from tests.data.made import contents
 
 ROWS = [(f"text {'x' * (i % 7)} number {i}", f"say {i % 5}", ["bad", "good", "middling"][i % 3]) for i in range(60)]
@@ -199,7 +199,7 @@ def test_a_batch_is_sequences_with_their_ends_and_labels() -> None:
     assert Batches(split, batch_size=6, length=10).n_cut == 0
 
 
-class Pixels:
+class Pixels(Split):
     """A split of sequences that have no end."""
 
     kind, name, ends, classes = "labelled", "train", False, ("a", "b")

@@ -138,9 +138,9 @@ def test_what_is_cut_off_keeps_its_place_in_the_tree(tmp_path: Path) -> None:
     for name in ("train", "valid"):
         batches = Batches(data.split(name), batch_size=3, shuffle=False, length=3)
         rows += [batches.at(0).rows(slice(i, i + 1)) for i in range(len(batches.at(0)))]
-    (row,) = (r for r in rows if r.heads[0].tolist()[:2] == [1, -1])  # type: ignore[index]
-    assert row.words is not None
-    assert row.words.tolist() == [[0, 0, 0]]
+    parses = [row.annotation(Parse) for row in rows]
+    (parse,) = (p for p in parses if p is not None and p.heads_BW[0].tolist()[:2] == [1, -1])
+    assert parse.words_BL.tolist() == [[0, 0, 0]]
 
 
 def test_translations_are_targets_where_all_sentences_have_one(tmp_path: Path) -> None:
