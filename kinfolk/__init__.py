@@ -23,6 +23,12 @@ _PUBLIC = {
     "save": ("kinfolk.family.building", "save"),
     "load": ("kinfolk.runs.run", "load_model"),
     "Run": ("kinfolk.runs.run", "Run"),
+    "fit": ("kinfolk.runs.fit", "fit"),
+    "train": ("kinfolk.train", ""),
+    "evaluate": ("kinfolk.use.evaluation", "evaluate"),
+    "predict": ("kinfolk.use.functions", "predict"),
+    "finetune": ("kinfolk.use.functions", "finetune"),
+    "embed": ("kinfolk.use.functions", "embed"),
     "from_hf": ("kinfolk.runs.huggingface.folder", "from_hf"),
     "to_hf": ("kinfolk.runs.huggingface.folder", "to_hf"),
     "attend": ("kinfolk.ops.attention.attend", "attend"),
@@ -42,9 +48,13 @@ if TYPE_CHECKING:
     from kinfolk.family.registry import about, relatives
     from kinfolk.ops.attention.attend import attend
     from kinfolk.ops.patterns import leaves as patterns
+    from kinfolk.runs.fit import fit
     from kinfolk.runs.huggingface.folder import from_hf, to_hf
     from kinfolk.runs.run import Run
     from kinfolk.runs.run import load_model as load
+    from kinfolk.train.public import train
+    from kinfolk.use.evaluation import evaluate
+    from kinfolk.use.functions import embed, finetune, predict
 
 __all__ = [
     "KinfolkError",
@@ -55,14 +65,20 @@ __all__ = [
     "build",
     "choices",
     "compare",
+    "embed",
+    "evaluate",
+    "finetune",
+    "fit",
     "from_hf",
     "generate",
     "load",
     "patterns",
+    "predict",
     "relative",
     "relatives",
     "save",
     "to_hf",
+    "train",
 ]
 
 

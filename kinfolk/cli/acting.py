@@ -64,7 +64,7 @@ def acts(out: Path) -> bool:
     """Tell whether a run folder is that of an actor."""
     from kinfolk.runs import folder
 
-    return folder.read(out).data.env is not None
+    return (out / folder.RUN).is_file() and folder.read(out).data.env is not None
 
 
 def resume(args: argparse.Namespace) -> int:

@@ -1,17 +1,19 @@
 """`kin eval`: score a trained model on data."""
 
 import argparse
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import acting, harness
-from kinfolk.cli.train import data_arguments, open_source
-from kinfolk.core.errors import DataError, SpecError, suggest
+from kinfolk.cli.train import data_arguments
+from kinfolk.core.errors import SpecError, suggest
 
 if TYPE_CHECKING:
     from kinfolk.data import Data
     from kinfolk.models.model import Transformer
+    from kinfolk.runs.run import Run
     from kinfolk.train.sliding import Timing
 
 REPORTS = (".html", ".txt")
@@ -80,9 +82,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print nats per target of every measure, and bits per byte of a text."""
+    from kinfolk.runs.run import Run
     from kinfolk.train.evaluate import require_finite
-    from kinfolk.train.run import load_learner
-    from kinfolk.train.special import sentences
+    from kinfolk.use.evaluation import score
 
     args.data = _named(args)
     if args.split is None:
@@ -93,29 +95,41 @@ def run(args: argparse.Namespace) -> int:
         return harness.evaluate(args)
     if acting.acts(args.what):
         return acting.evaluate(args)
-    recipe, learner = load_learner(args.what, args.average)
+    opened = Run.open(args.what)
+    recipe, learner = opened.recipe, opened.learner(args.average)
     _remember(args, learner)
-    data = _open(args)
+    data = _open(args, opened)
     if args.sliding is not None:
         return _slide(args, learner.model, data)
-    found = _score(args, recipe, learner, data) | _written(args, recipe, learner, data)
-    require_finite({name: score["mean"] for name, score in found["measures"].items()}, str(args.what))
-    said = found.pop("said")
+    keep = None if args.report is None else functools.partial(_keeping, args, recipe)
+    result = score(opened, learner, data, args.split, args.batches, keep)
+    if result.keeping is not None:
+        _report(args, data, dict(result.scores), result.keeping, result.lost)
+    found = result.plain() | _written(args, recipe, learner, data)
+    require_finite({name: one["mean"] for name, one in found["measures"].items()}, str(args.what))
+    said = ([] if result.tally is None else result.tally.sentences()) + result.lost
     if args.json:
         print(json.dumps(found, indent=1))
-        return 0
+    else:
+        _print(args, found, said)
+    return 0
+
+
+def _print(args: argparse.Namespace, found: dict[str, Any], said: list[str]) -> None:
+    """Print an evaluation for people."""
+    from kinfolk.train.special import sentences
+
     part = "all of it" if found["split"] == "all" else f"the {found['split']} part of it"
     print(f"{'data':14} {found['data']}, {part}" + (f", {args.batches} batches" if args.batches else ""))
-    for name, score in found["measures"].items():
-        nats = "" if score["perplexity"] is None else f" nats  perplexity {score['perplexity']:.2f}"
-        print(f"{name:14} {score['mean']:.4f}{nats}  ({score['count']:,} targets)")
+    for name, one in found["measures"].items():
+        nats = "" if one["perplexity"] is None else f" nats  perplexity {one['perplexity']:.2f}"
+        print(f"{name:14} {one['mean']:.4f}{nats}  ({one['count']:,} targets)")
     print("\n".join(said), end="\n" if said else "")
     if found["bits_per_byte"] is not None:
         print(f"bits per byte  {found['bits_per_byte']:.4f}")
     print("\n".join(sentences(found["special"])), end="\n" if found["special"] else "")
     for name, value in found.get("written", {}).items():
         print(f"{name:14} {value:.4f}" if isinstance(value, float) else f"{name:14} {value}")
-    return 0
 
 
 def _remember(args: argparse.Namespace, learner: Any) -> None:
@@ -184,30 +198,22 @@ def _sentence(row: "Timing", threads: int) -> str:
     )
 
 
-def _open(args: argparse.Namespace) -> "Data":
+def _open(args: argparse.Namespace, run: "Run") -> "Data":
     """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
-    from kinfolk.data import Tokenizer
+    from kinfolk.data import Preparation
     from kinfolk.data.splits.asking import inherited
-    from kinfolk.data.splits.labels import with_classes
-    from kinfolk.runs import folder
     from kinfolk.runs.metadata import ReadingNotes
-    from kinfolk.train.run import reopen
 
     if args.data is None:
-        return reopen(args.what)
-    own = args.what / folder.TOKENIZER
-    about = folder.read(args.what)
-    notes = about.reading or ReadingNotes()
+        return run.data()
+    notes = run.metadata.reading or ReadingNotes()
     shape = {key: value for key, value in {"window": notes.window, "stride": notes.stride}.items() if value}
-    name = inherited(args.data, about.data.name, **shape)
-    source = {"name": name, "tokenizer": args.tokenizer or str(own), "vocab": args.vocab, "cache": args.cache}
-    source |= {"valid": args.valid}
-    whole = args.split == "all" and _raw(args)
-    data = open_source({name: value for name, value in source.items() if value is not None}, whole=whole)
-    if not data.tokenizer.agrees(Tokenizer.load(own)):
-        raise DataError(f"{args.data}: was prepared with another tokenizer than {args.what}; prepare it with {own}")
-    classes = about.classes
-    return with_classes(data, list(classes)) if classes and data.kind == "labelled" else data
+    source = {"name": inherited(args.data, run.metadata.data.name, **shape), "cache": args.cache, "valid": args.valid}
+    words = {"tokenizer": args.tokenizer or run.tokenizer_file, "vocab": args.vocab}
+    words = {key: value for key, value in words.items() if value is not None}
+    if args.split == "all" and _raw(args):
+        return run.data(source | {"choices": Preparation(**words, valid=0.0)})
+    return run.data(source | words)
 
 
 def _raw(args: argparse.Namespace) -> bool:
@@ -226,17 +232,16 @@ def _raw(args: argparse.Namespace) -> bool:
 def _named(args: argparse.Namespace) -> str | None:
     """Return the name of the data; a file that is given to a run that judges is one with labels."""
     from kinfolk.data.splits.images import is_images
-    from kinfolk.runs import folder
+    from kinfolk.runs.run import Run
 
     if args.data is None or not Path(args.data).is_file() or is_images(Path(args.data)) or acting.acts(args.what):
         return str(args.data) if args.data is not None else None
-    return f"labelled:{args.data}" if folder.read(args.what).classes is not None else args.data
+    task = Run.open(args.what).task
+    return f"labelled:{args.data}" if task is not None and task.labels else args.data
 
 
 def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
-    """Return what keeps the worst examples beside a tally, if a report was asked for."""
-    if args.report is None:
-        return None
+    """Return what keeps the worst examples beside a tally."""
     from kinfolk.use.predict.worst import Keeping
 
     if tally is None:
@@ -263,59 +268,3 @@ def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keep
     text = as_page(report) if args.report.suffix == ".html" else as_text(report)
     args.report.parent.mkdir(parents=True, exist_ok=True)
     durable.write(args.report, text)
-
-
-def _perplexity(measure: str, mean: float) -> float | None:
-    """Return it for what is a probability; an accuracy has none."""
-    import math
-
-    from kinfolk.objectives.measures.measure import NATS, measure_of
-
-    return math.exp(min(mean, 700.0)) if measure_of(measure).unit == NATS else None
-
-
-def _score(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
-    from kinfolk.data import Batches
-    from kinfolk.runs.fit import n_cut
-    from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
-    from kinfolk.train.judgement import Watched, tally_of
-    from kinfolk.train.run import reading_of
-    from kinfolk.train.special import special
-
-    reading = reading_of(recipe.training)
-    totals: dict[str, Score] = {}
-    names: tuple[str, ...] = ("train", "valid") if args.split == "all" else (args.split,)
-    # a file that is scored whole has nothing held out
-    names = tuple(name for name in names if args.split != "all" or len(data.splits[name]))
-    splits = [data.split(name) for name in names]
-    if len(splits) > 1 and (joined := splits[0].joined(splits[1])) is not None:
-        splits = [joined]
-    tally = tally_of(recipe.objective, splits[-1])
-    keeping = _keeping(args, recipe, tally)
-    scored = learner if tally is None else Watched(learner, keeping or tally)
-    cut = 0
-    for split in splits:
-        if keeping is not None:
-            keeping.split = split
-        batches = Batches(split=split, shuffle=False, by_length=args.batches, **reading)
-        cut += n_cut(split, recipe.training.length)
-        for measure, score in evaluate(scored, batches, args.batches).items():
-            old = totals.get(measure, Score(0.0, 0.0))
-            totals[measure] = Score(old.total + score.total, old.count + score.count)
-    lost = [f"cut            {cut:,} examples are longer than {recipe.training.length:,} tokens and lose their end"]
-    if keeping is not None:
-        _report(args, data, totals, keeping, lost * bool(cut))
-    return {
-        "run": str(args.what),
-        "data": data.name,
-        "split": args.split,
-        "cut": cut,
-        "measures": {
-            name: {"mean": score.mean, "perplexity": _perplexity(name, score.mean), "count": int(score.count)}
-            for name, score in totals.items()
-        },
-        "judgement": None if tally is None else tally.plain(),
-        "said": ([] if tally is None else tally.sentences()) + lost * bool(cut),
-        "bits_per_byte": bits_per_byte(totals, data.split(names[-1])),
-        "special": special(learner, Batches(split=data.split(names[-1]), shuffle=False, **reading).at(0)),
-    }

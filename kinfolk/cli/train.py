@@ -146,32 +146,14 @@ def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
 
 def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
     """Return the recipe that the options name, fitted to the vocabulary and the labels of the data."""
-    from kinfolk.family import registry
-    from kinfolk.family.building import read_recipe
-    from kinfolk.family.changes import parted
     from kinfolk.family.knowing import informed
-    from kinfolk.family.making import divided, make, numbers_of
-    from kinfolk.family.pictures import read_whole
-    from kinfolk.family.supervise import judging
-    from kinfolk.runs.fit import labelling_of, picture_of
+    from kinfolk.runs.fit import fit
     from kinfolk.runs.knowledge import fitted
 
-    vocab_size, assignments, picture = data.tokenizer.vocab_size, list(args.set), picture_of(data)
-    if args.what in registry.relatives() or not (args.what.endswith(".toml") or Path(args.what).exists()):
-        known = numbers_of(registry.entry(parted(args.what)[0]).function)
-        own, rest = divided(assignments, known, args.what)
-        assignments = list(rest)
-        fitting = {"vocab_size": vocab_size} | ({} if picture is None else picture.numbers(known))
-        recipe = make(args.what, size=args.size, **(fitting | own))
-    else:
-        path = Path(args.what)
-        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
-        recipe = recipe.fitted(vocab_size)
+    assignments = list(args.set)
     if args.steps is not None:
         assignments.append(f"training.steps={args.steps}")
-    assignments += precision_of(args)
-    recipe = judging(recipe.learning_from(data.kind), labelling_of(data))
-    recipe = read_whole(recipe, picture).assigned(assignments)
+    recipe = fit(args.what, data, size=args.size, assignments=[*assignments, *precision_of(args)])
     return recipe if args.knowledge is None else fitted(informed(recipe, str(args.knowledge)))
 
 

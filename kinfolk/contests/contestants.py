@@ -24,11 +24,12 @@ from kinfolk.family.about import About
 from kinfolk.family.building import read_recipe
 from kinfolk.family.changes import parted
 from kinfolk.family.making import divided, make, numbers_of
-from kinfolk.family.pictures import Picture, read_whole
+from kinfolk.family.pictures import Picture
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
-from kinfolk.family.supervise import Labelling, judging
+from kinfolk.family.supervise import Labelling
 from kinfolk.family.tables import NotAtThisSizeError, Table, TableRow, table
+from kinfolk.runs.fit import Needs
 
 FIRST = ("vanilla", "vanilla-pre", "gpt", "gpt2", "bert")
 TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
@@ -77,15 +78,13 @@ class Contestant:
 
     def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
         """Return its recipe for data of this vocabulary, at other widths if they are given."""
+        needs = Needs(vocab_size, self.reads, self.labelling, self.picture)
         if self.written is not None:
-            recipe = self.written.fitted(vocab_size)
-        else:
-            numbers, known = {"vocab_size": vocab_size, **(widths or {})}, self._known()
-            fitting = {name: value for name, value in numbers.items() if name in known}
-            fitting |= {} if self.picture is None else self.picture.numbers(known)
-            recipe = self._made(fitting | dict(self.overrides))
-        recipe = judging(recipe.learning_from(self.reads), self.labelling)
-        return read_whole(recipe, self.picture).assigned(self.assignments)
+            return needs.adapt(self.written.fitted(vocab_size), self.assignments)
+        known = self._known()
+        scaled = {name: value for name, value in (widths or {}).items() if name in known}
+        recipe = self._made(needs.numbers(known) | scaled | dict(self.overrides))
+        return needs.adapt(recipe, self.assignments)
 
     def parent(self, vocab_size: int) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""

@@ -1,10 +1,19 @@
-"""A recipe fitted to the data it is to learn from."""
+"""`fit`: a recipe for the data it is to learn from: vocabulary, kind of data, labels, image size."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from kinfolk.data import Batches, Data, Split
-from kinfolk.family.pictures import Picture
-from kinfolk.family.supervise import Labelling
+from kinfolk.data import Batches, Data, Split, open_data
+from kinfolk.family import registry
+from kinfolk.family.building import read_recipe
+from kinfolk.family.making import divided, make, numbers_of
+from kinfolk.family.pictures import Picture, read_whole
+from kinfolk.family.recipe import Recipe
+from kinfolk.family.supervise import Labelling, judging
 from kinfolk.objectives.tasks.registry import named, of_labels
 from kinfolk.objectives.tasks.task import Task
 
@@ -12,6 +21,50 @@ LONGEST = 4096
 """Sequences are cut here unless `training.length` says otherwise: one long one must not fill the memory."""
 
 _LOOKED_AT = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Needs:
+    """What data asks of a recipe: ids, "text", "pairs" or "labelled", labels, and the size of images."""
+
+    vocab_size: int
+    kind: str = "text"
+    labelling: Labelling | None = None
+    picture: Picture | None = None
+
+    @classmethod
+    def of(cls, data: Data) -> "Needs":
+        """Return what data asks for."""
+        return cls(data.tokenizer.vocab_size, data.kind, labelling_of(data), picture_of(data))
+
+    def numbers(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the numbers of a relative that follow from the data, of those that it has."""
+        fitting = {"vocab_size": self.vocab_size} if "vocab_size" in known else {}
+        return fitting | ({} if self.picture is None else self.picture.numbers(known))
+
+    def adapt(self, recipe: Recipe, assignments: Sequence[str] = ()) -> Recipe:
+        """Return a recipe of the right vocabulary with the objective and head of the data, and `path=value` applied."""
+        recipe = judging(recipe.learning_from(self.kind), self.labelling)
+        return read_whole(recipe, self.picture).assigned(assignments)
+
+
+def fit(
+    recipe: Recipe | str | Path, data: Data | str | Path, *, size: str = "tiny", assignments: Sequence[str] = ()
+) -> Recipe:
+    """Return a recipe for data.
+
+    recipe: a recipe, the name of a relative, a spec file or a run. data: open, or the name of it. assignments: numbers
+    of a relative (`n_layers=4`) and paths of the recipe (`training.clip=0.5`).
+    """
+    needs = Needs.of(data if isinstance(data, Data) else open_data(data))
+    if not isinstance(recipe, Recipe):
+        name, path = str(recipe), Path(recipe)
+        if name in registry.relatives() or not (path.suffix == ".toml" or path.exists()):
+            known = numbers_of(registry.entry(name).function)
+            own, assignments = divided(assignments, known, name)
+            return needs.adapt(make(name, size=size, **(needs.numbers(known) | own)), assignments)
+        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
+    return needs.adapt(recipe.fitted(needs.vocab_size), assignments)
 
 
 def task_of(data: Data) -> Task | None:

@@ -10,6 +10,7 @@ need the user's consent, and sizes are checked before memory is allocated.
 
 import abc
 import functools
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from kinfolk.core.errors import CheckpointError, DataError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import load, read_toml
 from kinfolk.data import Data, Tokenizer, open_data
+from kinfolk.data.opening import cache_folder
 from kinfolk.data.splits.labels import with_classes
 from kinfolk.family import registry
 from kinfolk.family.building import build
@@ -108,6 +110,18 @@ class Run(abc.ABC):
         return self.own_tokenizer
 
     @property
+    def tokenizer_file(self) -> str:
+        """A file with its tokenizer: its own, or one in the cache where a folder has it in another form."""
+        text, file = self.tokenizer.to_json(), self.path / folder.TOKENIZER
+        if file.is_file() and Tokenizer.load(file).to_json() == text:
+            return str(file)
+        place = cache_folder() / "tokenizers" / hashlib.sha256(text.encode()).hexdigest()[:16]
+        if not (place / folder.TOKENIZER).is_file():
+            place.mkdir(parents=True, exist_ok=True)
+            self.tokenizer.save(place / folder.TOKENIZER)
+        return str(place / folder.TOKENIZER)
+
+    @property
     def task(self) -> Task | None:
         """The task it learnt; None for pre-training objectives beyond language modelling."""
         notes = self.metadata.reading
@@ -178,11 +192,11 @@ class Run(abc.ABC):
             return self._own_data()
         arguments = {key: value for key, value in source.items() if value is not None}
         name = arguments.pop("name")
-        file = self.path / folder.TOKENIZER
-        if "tokenizer" not in arguments and file.is_file():
-            arguments["tokenizer"] = str(file)
+        if "tokenizer" not in arguments and "choices" not in arguments:
+            arguments["tokenizer"] = self.tokenizer_file
         data = open_data(name, **arguments)
         if not data.tokenizer.agrees(self.tokenizer):
+            file = self.tokenizer_file
             raise DataError(f"{name}: was prepared with another tokenizer than {self.path}; prepare it with {file}")
         named = self.class_names
         return with_classes(data, list(named)) if named and data.kind == "labelled" else data

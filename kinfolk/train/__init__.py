@@ -4,6 +4,8 @@ Names are imported when first used, so that reading a run's files does not impor
 `evaluate` and `calibrate` stand in the modules of their names.
 """
 
+import sys
+import types
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -40,3 +42,15 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
+
+
+class _Verb(types.ModuleType):
+    """This package, which can be called: `kf.train` is the function even after an import made it the package."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from kinfolk.train.public import train as verb
+
+        return verb(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Verb
