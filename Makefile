@@ -23,6 +23,9 @@ TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 NUMERIC := tests/ops tests/family/test_vision.py tests/objectives/test_entities.py tests/train/test_precision.py
 CHOOSING := tests/train/test_precision.py tests/train/test_loop.py tests/train/test_run.py tests/train/test_step.py tests/contests/test_plan.py tests/contests/test_run.py tests/train/finetune/test_run.py tests/contests/acting/test_run.py
 
+# the rooms that everything else is built on
+QUICK := tests/core tests/ops tests/layers tests/models tests/objectives tests/optim tests/decoding tests/family/test_relatives.py
+
 .PHONY: demo test quick long machines check docs clean
 
 demo: $(STAMP)  ## is ALiBi better than GPT-2 on the source of Python's own standard library? Matched, tuned, five seeds
@@ -31,8 +34,8 @@ demo: $(STAMP)  ## is ALiBi better than GPT-2 on the source of Python's own stan
 test: check  ## everything: format, lint, types, all tests but the long ones
 	$(TEST) -m "not long"
 
-quick: check  ## the tests that take less than five seconds each
-	$(TEST) -m "not slow and not long"
+quick: check  ## the tests of the lower rooms that take less than five seconds each: about a minute
+	$(TEST) -m "not slow and not long" $(QUICK)
 
 long: $(STAMP)  ## tests that are studies, and further cases of others: some minutes
 	$(TEST) -m long

@@ -25,6 +25,7 @@ from kinfolk.data.preparing.manifest import MANIFEST, open_prepared
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.prepare import prepare
 from kinfolk.decoding.decode import Steps
+from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.written import write
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.head import HeadModule
@@ -98,7 +99,7 @@ class Peer(Module):
     def steps(self, rows: list[list[int]], max_new: int) -> Steps:
         """Decode without a cache."""
         self.eval()
-        return Steps(self, rows, max_new, cached=False)  # type: ignore[arg-type]
+        return Steps(self, rows, max_new, Decoding(ids=self.generation, cached=False))  # type: ignore[arg-type]
 
     def _embed(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.table(tokens) * self.spec.d_model**0.5 + self.positions[: tokens.shape[1]]  # type: ignore[index]

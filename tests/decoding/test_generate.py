@@ -157,6 +157,31 @@ class OnDevice(torch.Tensor):
     device = torch.device("meta")
 
 
+class Scripted:
+    """A model of three tokens whose probabilities depend on the last one only."""
+
+    def __init__(self, prompt, table):
+        self.rows, self.table = [prompt], torch.tensor(table).log()
+        self.last = torch.tensor([prompt[-1]])
+
+    def first(self):
+        return self.table[self.last]
+
+    def next(self, tokens_B):
+        self.last = tokens_B
+        return self.table[tokens_B]
+
+    def select(self, rows_B):
+        self.last = self.last[rows_B]
+
+
+def test_a_beam_that_stops_leaves_its_place_to_the_next_best():
+    """Of two places one goes to the stopping token 0 at first; what wins in the end is third then."""
+    steps = Scripted([1], [[1 / 3] * 3, [0.45, 0.30, 0.25], [0.98, 0.01, 0.01]])
+    found = beam_search(steps, 2, Decoding(beams=2, stop=(0,), length_penalty=4.0))
+    assert found == [[1, 2, 0]]
+
+
 def test_beams_are_read_on_the_device_of_the_model():
     class Steps:
         rows = ((7,), (8,))

@@ -15,6 +15,7 @@ from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.objectives.tasks.registry import of_labels
+from tests.cover import sampled
 
 NAMES = [name for name in kf.relatives() if kf.about(name).input == "tokens"]
 TOY = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 16}
@@ -56,7 +57,7 @@ def logits(learn, batch):
     return learn.eval().model.run(learn.prepare(batch, Rng(0))).logits
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "labels"))
 @pytest.mark.parametrize("second", [False, True], ids=["one", "pair"])
 def test_learns_from_labels(name, second):
     learn = learner(name).train()
@@ -79,7 +80,7 @@ def test_learns_from_labels(name, second):
     torch.testing.assert_close(measures["class"][0], want, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "verdicts"))
 def test_neither_padding_nor_neighbours_change_a_verdict(name):
     learn = learner(name)
     plain = logits(learn, examples(9, 12, 1))
@@ -93,7 +94,7 @@ def test_neither_padding_nor_neighbours_change_a_verdict(name):
         torch.testing.assert_close(alone[0], plain[i], rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "token counts"))
 def test_every_token_counts(name):
     """Changing any one token of a text changes the verdict on it: nothing is out of sight of the head."""
     learn, batch = learner(name), examples(12)
@@ -104,7 +105,7 @@ def test_every_token_counts(name):
         assert (logits(learn, batch.replace(tokens=tokens)) - plain).abs().max() > 1e-9, at
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "judging"))
 def test_is_saved_counted_and_written_down(name, tmp_path):
     r, learn = recipe(name), learner(name, torch.float32)
     assert loads(Recipe, dumps(r)) == r
@@ -113,7 +114,7 @@ def test_is_saved_counted_and_written_down(name, tmp_path):
     assert torch.equal(logits(again, examples(9, 12)), logits(learn, examples(9, 12)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "tags"))
 @pytest.mark.parametrize("labels", ["tags", "span"])
 def test_judges_every_token(name, labels):
     base = kf.relative(name, size="tiny", **TOY)

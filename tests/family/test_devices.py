@@ -13,6 +13,7 @@ from kinfolk.decoding.decode import generate
 from kinfolk.optim import Training
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Stepper
+from tests.cover import sampled
 from tests.family.test_relatives import CAUSAL, NAMES, learner, model, read, tokens
 from tests.pretended import DEVICE, moved, pretending
 
@@ -27,7 +28,7 @@ READS = {
 }
 # PyTorch's own GRU does not run on tensors that only pretend; on meta tensors it does
 NOT_PRETENDED = {"gru", "rnn-search"}
-PRETENDED = [pytest.param(x, marks=[pytest.mark.slow] * (x == "act-rnn")) for x in NAMES if x not in NOT_PRETENDED]
+PRETENDED = sampled([x for x in NAMES if x not in NOT_PRETENDED], "waiting", marks={"act-rnn": (pytest.mark.slow,)})
 TRAINING = Training(steps=9, batch_size=4, length=34, clip=1.0, precision="fp32", compile="off")
 
 
@@ -67,7 +68,7 @@ def test_a_step_of_training_waits_once(name):
         assert (one.loss, one.grad_norm) == pytest.approx((other.loss, other.grad_norm), rel=2e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in CAUSAL if name not in NOT_PRETENDED])
+@pytest.mark.parametrize("name", sampled([x for x in CAUSAL if x not in NOT_PRETENDED], "waiting decoding"))
 @pytest.mark.parametrize("prompts", [[[9, 30, 21], [12, 8, 33]], [[9, 30, 21], [12]]], ids=["in step", "apart"])
 def test_a_decoded_token_waits_once(name, prompts):
     wanted = kf.generate(model(name, torch.float32), prompts, max_new=4, greedy=True, stop=(2,))

@@ -17,14 +17,16 @@ from kinfolk.runs.options import RunOptions
 from kinfolk.train.job import Job
 from kinfolk.train.loop import run
 from kinfolk.train.parallel import Team
+from tests.cover import sampled
 from tests.family.test_relatives import CAUSAL, NAMES, learner, model, read, tokens
 from tests.train.toy import same_run
 
 QUIET = RunOptions(quiet=True, tensorboard=False, device="cpu")
 # in single precision the other tests of the registry hold each of these verbs already
+SINGLE = {name: () if i % 12 == 0 else (pytest.mark.long,) for i, name in enumerate(NAMES)}
 CASES = [
-    *(pytest.param(name, "fp32", marks=[] if i % 12 == 0 else pytest.mark.long) for i, name in enumerate(NAMES)),
-    *(pytest.param(name, "bf16") for name in NAMES),
+    *(pytest.param(name, "fp32", marks=marks) for name, marks in SINGLE.items()),
+    *(pytest.param(*case.values, "bf16", marks=case.marks) for case in sampled(NAMES, "bf16")),
 ]
 
 
@@ -65,7 +67,7 @@ def test_trains_validates_and_resumes(name, precision, tmp_path):
     assert same_run(tmp_path / "whole", tmp_path / "resumed")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "half losses"))
 def test_losses_of_half_precision_are_near_and_summed_in_single(name):
     """A sum over targets in 16 bits would be off by a percent, and would not be reported by anything."""
     learn = learner(name, torch.float32)
@@ -82,7 +84,7 @@ def test_losses_of_half_precision_are_near_and_summed_in_single(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in learn.parameters())
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "half decoding"))
 @pytest.mark.parametrize("stored", [False, True], ids=["autocast", "weights"])
 def test_decodes_in_half_precision(name, stored):
     m = model(name, torch.float32)

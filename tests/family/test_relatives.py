@@ -23,6 +23,7 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.attention import attend as executor
+from tests.cover import sampled
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
@@ -82,13 +83,14 @@ def test_no_list_of_cases_has_lost_any():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_builds_and_runs_at_any_length(name, length):
+def test_builds_and_runs_at_any_length(name):
     m = model(name)
-    logits = run(m, tokens(2, length)).logits
     judges = isinstance(m.head, JudgingHead)
-    assert logits.shape == ((2, m.spec.head.n_classes) if judges else (2, length, m.head.n_scores or m.spec.vocab_size))
-    assert logits.isfinite().all()
+    for length in LENGTHS:
+        logits = run(m, tokens(2, length)).logits
+        each = (2, m.spec.head.n_classes) if judges else (2, length, m.head.n_scores or m.spec.vocab_size)
+        assert logits.shape == each
+        assert logits.isfinite().all()
     assert m.spec.topology == kf.about(name).topology
 
 
@@ -99,7 +101,7 @@ def test_survives_toml(name):
         assert loads(Recipe, dumps(r)) == r
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "saving"))
 def test_save_and_load_are_bit_equal(name, tmp_path):
     m = model(name, torch.float32)
     kf.save(m, tmp_path / "m")
@@ -120,16 +122,15 @@ def test_the_seed_decides_the_weights_and_nothing_else_moves(name):
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("mode", ["train", "eval"])
-def test_nothing_leaks_from_the_future(name, mode):
-    m = model(name).train(mode == "train")
-    t = tokens(2, 17)
-    before = run(m, t).logits
-    for cut in (1, 8, 16):
-        changed = t.clone()
-        changed[:, cut:] = tokens(2, 17 - cut, seed=cut)
-        # the last digit of a product may depend on who is multiplied along with whom
-        torch.testing.assert_close(run(m, changed).logits[:, :cut], before[:, :cut], rtol=1e-13, atol=1e-13)
+def test_nothing_leaks_from_the_future(name):
+    m, t = model(name), tokens(2, 17)
+    for training in (True, False):
+        before = run(m.train(training), t).logits
+        for cut in (1, 8, 16):
+            changed = t.clone()
+            changed[:, cut:] = tokens(2, 17 - cut, seed=cut)
+            # the last digit of a product may depend on who is multiplied along with whom
+            torch.testing.assert_close(run(m, changed).logits[:, :cut], before[:, :cut], rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -234,19 +235,20 @@ def test_the_fused_loss_is_the_cross_entropy_of_the_logits(name):
 
 
 @pytest.mark.parametrize("name", CAUSAL)
-@pytest.mark.parametrize("chunks", [(1,) * 13, (5, 1, 1, 6), (13,)], ids=["one by one", "mixed", "at once"])
-def test_cached_decoding_equals_the_full_pass(name, chunks):
+def test_cached_decoding_equals_the_full_pass(name):
     m = model(name)
     t = tokens(2, 13)
     full = run(m, t).logits
-    state, at, got = m.new_state(2, 13), 0, []
-    for n in chunks:
-        got.append(run(m, t[:, at : at + n], state=state).logits)
-        at += n
-    torch.testing.assert_close(torch.cat(got, 1), full, rtol=1e-9, atol=1e-11)
+    # one by one, mixed, and at once
+    for chunks in ((1,) * 13, (5, 1, 1, 6), (13,)):
+        state, at, got = m.new_state(2, 13), 0, []
+        for n in chunks:
+            got.append(run(m, t[:, at : at + n], state=state).logits)
+            at += n
+        torch.testing.assert_close(torch.cat(got, 1), full, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "rows apart"))
 def test_cached_decoding_of_rows_at_different_positions(name):
     m = model(name)
     t, lengths = tokens(3, 12), torch.tensor([3, 7, 1])
@@ -261,7 +263,7 @@ def test_cached_decoding_of_rows_at_different_positions(name):
             torch.testing.assert_close(got[row], alone, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "greedy"))
 def test_greedy_text_is_the_same_with_and_without_a_cache(name):
     m = model(name, torch.float32)
     prompts = [[9, 30, 21], [12], [33, 8, 8, 17, 20]]
@@ -276,7 +278,7 @@ def test_the_closed_form_counts_the_parameters(name):
     assert cost(odd.model, 16).params == kf.build(odd).n_params
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "operations"))
 def test_the_closed_form_counts_the_operations(name):
     """Against PyTorch's own counter, which counts products only, and a causal score matrix as a full one.
 
@@ -299,7 +301,7 @@ def test_the_closed_form_counts_the_operations(name):
     assert 0.95 < ours / counter.get_total_flops() < 1.06
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "activations"))
 def test_the_closed_form_counts_what_is_kept_for_the_backward_pass(name):
     r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
     learn = Learner(kf.build(r).train(), r.objective, Vocabulary(V))
@@ -323,7 +325,7 @@ def test_the_closed_form_counts_what_is_kept_for_the_backward_pass(name):
     assert 0.8 < ours / measured < 1.25
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "recomputing"))
 def test_recomputing_blocks_changes_no_gradient(name):
     r = kf.relative(name, size="tiny", **numbers(name, dropout=0.2))
     gradients = []
@@ -338,7 +340,7 @@ def test_recomputing_blocks_changes_no_gradient(name):
         assert torch.equal(stored, again)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "taps"))
 def test_taps_hear_without_changing_the_output(name):
     m = model(name)
     quiet, heard = run(m, tokens(2, 8)), run(m, tokens(2, 8), taps=True)
@@ -350,7 +352,7 @@ def test_taps_hear_without_changing_the_output(name):
     assert all(key.endswith(".hidden") for key in only)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, "long inputs"))
 def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
     """Toys are too short to be gathered or cut, so the limits are lowered instead."""
     m, t = model(name), tokens(2, 29)
@@ -369,7 +371,7 @@ def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
 # these take more than five seconds each
 SLOW_LEARNERS = {"act-rnn", "t5", "t5-v1-1", "deberta", "deberta-v2", "rnn-search", "distilbert", "roberta", "bigbird"}
 SLOW_LEARNERS |= {"deltanet", "kda", "mamba"}
-LEARNERS = [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW_LEARNERS)) for name in NAMES]
+LEARNERS = sampled(NAMES, "learning", marks=dict.fromkeys(SLOW_LEARNERS, (pytest.mark.long,)))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import kinfolk as kf
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import NAMES, NotAtThisSizeError, pending, slug, table
 from kinfolk.models.cost import cost
+from tests.cover import kinds_of, sampled
 from tests.family import test_relatives as family
 
 NARANG = table("narang")
@@ -23,15 +24,15 @@ OTHERWISE = {"dynamic-convolution", "lightweight-convolution"} | SYNTHESIZERS
 
 # what is asked of every relative and of every row, and in which cases
 CHECKS = {
-    "builds_and_runs_at_any_length": [(1,), (2,), (13,)],
+    "builds_and_runs_at_any_length": [()],
     "save_and_load_are_bit_equal": [()],
-    "nothing_leaks_from_the_future": [("train",), ("eval",)],
+    "nothing_leaks_from_the_future": [()],
     "padding_and_what_stands_there_change_nothing": [()],
     "source_padding_changes_nothing": [()],
     "an_example_does_not_see_its_neighbours_in_the_batch": [()],
     "every_parameter_gets_a_finite_gradient": [()],
     "the_fused_loss_is_the_cross_entropy_of_the_logits": [()],
-    "cached_decoding_equals_the_full_pass": [((5, 1, 1, 6),)],
+    "cached_decoding_equals_the_full_pass": [()],
     "the_closed_form_counts_the_parameters": [()],
     "the_closed_form_counts_the_operations": [()],
     "the_closed_form_counts_what_is_kept_for_the_backward_pass": [()],
@@ -66,7 +67,7 @@ def as_relatives(monkeypatch):
 
 
 @pytest.mark.usefixtures("as_relatives")
-@pytest.mark.parametrize("key", ABLE)
+@pytest.mark.parametrize("key", sampled(ABLE, "rows", features=lambda key: kinds_of(recipe(key))))
 @pytest.mark.parametrize("check", CHECKS)
 def test_what_holds_for_relatives_holds_for_rows(key, check, tmp_path):
     function = getattr(family, f"test_{check}")

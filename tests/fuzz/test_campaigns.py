@@ -12,11 +12,11 @@ from tests.fuzz.requests import request_case
 from tests.fuzz.specs import spec_case
 
 SIZES = {
-    spec_case: (60, 10_000),
-    import_case: (30, 2_000),
-    file_case: (60, 2_000),
-    command_case: (30, 2_000),
-    request_case: (60, 2_000),
+    spec_case: (20, 10_000),
+    import_case: (12, 2_000),
+    file_case: (20, 2_000),
+    command_case: (10, 2_000),
+    request_case: (20, 2_000),
 }
 FIRST = int(os.environ.get("KINFOLK_FUZZ_SEED", "0"))
 

@@ -91,6 +91,7 @@ ROOTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*WINDOWED, *LINEAR])
 def test_linear_mixers_grow_linearly(name):
     found = exponents(WINDOWED[name], LONGER) if name in WINDOWED else exponents(LINEAR[name], LENGTHS)

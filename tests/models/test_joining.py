@@ -7,6 +7,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import ShapeError
 from kinfolk.layers.states.rows import Axes, appended
 from kinfolk.models.joining import join, least_room, leave
+from tests.cover import sampled
 from tests.family.test_relatives import CAUSAL, model, tokens
 
 TEXTS = tokens(3, 16)
@@ -48,7 +49,7 @@ class Company:
             self.at = [at + 1 for at in self.at]
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "joining"))
 @torch.no_grad()
 def test_rows_come_and_go_and_each_reads_as_it_would_alone(name):
     company = Company(model(name))

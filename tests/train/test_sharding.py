@@ -12,6 +12,7 @@ import torch.distributed as dist
 import kinfolk as kf
 from kinfolk.core.context import Context, SideLosses
 from kinfolk.train.parallel import Team
+from tests.cover import sampled
 from tests.train import sharded
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ def team() -> Iterator[Team]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", kf.relatives())
+@pytest.mark.parametrize("name", sampled(kf.relatives(), "sharding"))
 def test_one_process(name: str, team: Team) -> None:
     assert sharded.differences(name, team) == []
 

@@ -15,6 +15,7 @@ from kinfolk.use.serve.engine import BusyError, ClosingError, Done, Engine, Fail
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.text import Text
 from kinfolk.use.serve.workers import TorchWorker
+from tests.cover import sampled
 from tests.family.test_relatives import CAUSAL, model
 from tests.use.serve.conftest import TOY
 
@@ -33,7 +34,7 @@ def written(batch, rows, every=2):
     return [row.written for row in rows]
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "join late"))
 def test_rows_that_join_late_write_what_they_write_alone(name):
     m = model(name)
     prompts, n_new = PROMPTS[:3], [6, 2, 4]
@@ -44,7 +45,7 @@ def test_rows_that_join_late_write_what_they_write_alone(name):
         assert got == alone[-n:]
 
 
-@pytest.mark.parametrize("name", CAUSAL)
+@pytest.mark.parametrize("name", sampled(CAUSAL, "long prompts"))
 def test_others_write_while_a_long_prompt_is_read_in_pieces(name):
     m, how, long = model(name), Decoding(greedy=True), [9, 30, 21, 12, 33, 8, 8, 17, 20, 9, 11, 14, 15]
     batch = Running(TorchWorker(m, 64))
