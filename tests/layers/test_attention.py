@@ -163,3 +163,13 @@ def test_what_cannot_be_is_refused():
     state = layer(Causal()).new_state(2, 4)
     with pytest.raises(ShapeError, match="position 4 does not fit a state made for 4"):
         layer(Causal())(x(5), Context(), state)
+
+
+def test_a_ring_keeps_what_is_not_replaced():
+    """Two positions behind five in a ring of four: positions 3 to 6 remain, each with its own key."""
+    ring = Ring(torch.zeros(1, 1, 4, 1), torch.zeros(1, 1, 4, 1))
+    keys = torch.arange(7.0).view(1, 1, 7, 1) + 10
+    ring.extend(keys[:, :, :5], keys[:, :, :5], Context())
+    ring.extend(keys[:, :, 5:], keys[:, :, 5:], Context(start=5))
+    assert ring.pos_BM.tolist() == [[4, 5, 6, 3]]
+    assert ring.k_BGMK.flatten().tolist() == ring.v_BGMK.flatten().tolist() == [14, 15, 16, 13]

@@ -102,6 +102,19 @@ def test_picture(pattern):
     pattern=PATTERNS, n_q=st.integers(1, 23), n_k=st.integers(1, 23), start=st.integers(0, 17), block=st.integers(1, 7)
 )
 def test_boxes_never_miss_a_pair_and_never_promise_one(pattern, n_q, n_k, start, block):
+    check_boxes(pattern, n_q, n_k, start, block)
+
+
+@pytest.mark.parametrize("pattern", [*PICTURES, Local2D(width=4, block_height=2, block_width=2, above=1, beside=1)])
+@pytest.mark.parametrize("start", [0, 5])
+def test_boxes_of_every_kind_of_pattern(pattern, start):
+    """Drawn patterns are many, and each kind is among them by chance only."""
+    for block in (1, 2, 3, 4):
+        check_boxes(pattern, 19, 23, start, block)
+    assert mask(pattern, 19, 23, start).any()
+
+
+def check_boxes(pattern, n_q, n_k, start, block):
     allowed = mask(pattern, n_q, n_k, start)
     for q in range(0, n_q, block):
         for k in range(0, n_k, block):
