@@ -22,7 +22,7 @@ _PUBLIC = {
     "build": ("kinfolk.family.building", "build"),
     "save": ("kinfolk.family.building", "save"),
     "load": ("kinfolk.runs.run", "load_model"),
-    "Run": ("kinfolk.runs.run", "Run"),
+    "Run": ("kinfolk.use.onnx.opening", "Run"),  # which registers the engines of `Run.engine`
     "fit": ("kinfolk.runs.fit", "fit"),
     "train": ("kinfolk.train", ""),
     "evaluate": ("kinfolk.use.evaluation", "evaluate"),

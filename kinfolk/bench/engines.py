@@ -78,15 +78,16 @@ def _ours(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> C
 
 def _graphs(sizes: Mapping[str, Any], precision: str) -> Any:
     """Return the engine of graphs, made the first time."""
-    from kinfolk.use.onnx.engine import Engine
+    from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+    from kinfolk.decoding.engines.onnx.exported import ExportedModel
     from kinfolk.use.onnx.export import to_int8, to_onnx
 
-    folder = _kept("onnx", sizes, Path(__file__).parent.parent / "onnx")
+    folder = _kept("onnx", sizes, Path(__file__).parent.parent / "use" / "onnx")
     if not (folder / "fp32").exists():
         to_onnx(build(recipe_of(sizes), seed=0), folder / "fp32")
     if not (folder / "int8").exists():
         to_int8(folder / "fp32", folder / "int8")
-    return Engine(folder / precision, torch.get_num_threads())
+    return OnnxEngine(ExportedModel(folder / precision, torch.get_num_threads()))
 
 
 def _hugging_face(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:

@@ -105,15 +105,15 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
 def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
     """Score validation data in torch, which fp32 graphs agree with, and by the graphs that were written."""
     from kinfolk.data import Batches
+    from kinfolk.decoding.engines.onnx.exported import ExportedModel
     from kinfolk.train.evaluate import evaluate
     from kinfolk.train.run import load_learner, reading_of, reopen
-    from kinfolk.use.onnx.engine import Engine
     from kinfolk.use.onnx.scoring import scores
 
     recipe, learner = load_learner(args.what)
     data = reopen(args.what) if args.data == "own" else _open(args)
     batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(recipe.training))
-    engine = Engine(out)
+    engine = ExportedModel(out)
     in_torch = evaluate(learner, batches, args.batches)
     by_graph = scores(engine, learner, batches, args.batches)
     return {

@@ -37,9 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
-    parser.add_argument(
-        "--engine", choices=["torch", "onnx"], default="torch", help="what runs the model (default: torch)"
-    )
+    parser.add_argument("--engine", default="torch", help="torch, onnx, or a plugin's own (default: torch)")
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
     how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")
@@ -109,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
     """Refuse prompts that do not fit, before anything is printed."""
-    n, limit = max(map(len, rows)), getattr(model, "limit", None)
+    n, limit = max(map(len, rows)), model.limit
     # the last of the new tokens is not read again
     if limit and n + max(0, max_new - 1) > limit:
         raise SpecError(
@@ -136,28 +134,25 @@ def _ends(kind: str, objective: Any) -> bool:
 
 
 class Writer:
-    """Prints a text while it grows. A character may take several tokens, so what is not yet whole waits."""
+    """Prints a text while it grows."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:
-        self.tokenizer, self.ids, self.shown = tokenizer, list(ids), ""
-        self._show()
+        from kinfolk.decoding.detokenize import Text
+
+        self.text = Text(tokenizer.decode, before=ids)
+        self._show(tokenizer.decode(ids))
 
     def __call__(self, newest: list[int]) -> None:
         if newest[0] >= 0:
-            self.ids.append(newest[0])
-            self._show()
+            self._show(self.text.add(newest[0]))
 
     def close(self) -> None:
         """Print what still waits, and end the line."""
-        text = self.tokenizer.decode(self.ids)
-        sys.stdout.write(text[len(self.shown) :] + "\n")
+        self._show(self.text.close() + "\n")
 
-    def _show(self) -> None:
-        text = self.tokenizer.decode(self.ids)
-        if text.startswith(self.shown) and not text.endswith("\ufffd"):
-            sys.stdout.write(text[len(self.shown) :])
-            sys.stdout.flush()
-            self.shown = text
+    def _show(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _prompts(args: argparse.Namespace) -> list[str]:

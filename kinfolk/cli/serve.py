@@ -53,15 +53,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from kinfolk.core.errors import SpecError, suggest
     from kinfolk.use.serve.app import App
     from kinfolk.use.serve.limits import Limits
     from kinfolk.use.serve.origin import own_names
-    from kinfolk.use.serve.served import ENGINES
     from kinfolk.use.serve.server import listen, make_server, open_runs
 
-    if args.engine not in ENGINES:
-        raise SpecError(f"--engine: unknown {args.engine!r}{suggest(args.engine, ENGINES)}")
     given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
     if args.threads:

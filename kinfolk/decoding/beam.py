@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.device import send
-from kinfolk.decoding.choose import penalise
 from kinfolk.decoding.constraints import constrain
-from kinfolk.decoding.decode import Stepping
 from kinfolk.decoding.options import Decoding
+from kinfolk.decoding.padding import padded
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sampling import penalise
+from kinfolk.decoding.sequence import RunningSequence
 
 
 @dataclasses.dataclass
@@ -41,16 +43,16 @@ def length_penalty(n: int, how: Decoding) -> float:
     return float(((5 + n) / 6 if how.length_norm == "wu" else n) ** how.length_penalty)
 
 
-def beam_search(steps: Stepping, max_new: int, how: Decoding) -> list[list[int]]:
-    """Return the best hypothesis of every row, its prompt included."""
-    prompts, n_rows, n_beams = [list(r) for r in steps.rows], len(steps.rows), how.beams
-    found = [Hypotheses(how) for _ in prompts]
-    if max_new == 0:
-        return prompts
-    logits = steps.first()
-    device = logits.device
-    steps.select(torch.arange(n_rows, device=device).repeat_interleave(n_beams))
-    logits = logits.repeat_interleave(n_beams, dim=0)
+def beam_search(batch: RunningBatch, sequences: list[RunningSequence], how: Decoding) -> list[list[int]]:
+    """Return the best hypothesis of every sequence, its prompt included; each beam is a row of the batch."""
+    prompts = [list(sequence.prefix(batch.engine.pairs)) for sequence in sequences]
+    n_rows, n_beams, max_new = len(prompts), how.beams, sequences[0].max_new
+    finished = [Hypotheses(how) for _ in prompts]
+    batch.start(sequences)
+    assert batch.logits_BV is not None
+    device = batch.logits_BV.device
+    batch.select(send(torch.arange(n_rows).repeat_interleave(n_beams), device))
+    logits = batch.logits_BV.repeat_interleave(n_beams, dim=0)
     # only the first beam of a row counts at the start, or all would be the same
     scores = torch.full((n_rows, n_beams), -torch.inf, dtype=torch.float64)
     scores[:, 0] = 0.0
@@ -58,32 +60,32 @@ def beam_search(steps: Stepping, max_new: int, how: Decoding) -> list[list[int]]
     for step in range(max_new):
         rows = [prompt + tail for prompt, beams in zip(prompts, tails, strict=True) for tail in beams]
         log_p = _log_probabilities(logits, step, max_new, rows, how).view(n_rows, n_beams, -1)
-        parents, tokens, scores, tails = _advance(scores, log_p, tails, found, step + 1 == max_new)
-        for hypotheses, row_scores in zip(found, scores, strict=True):
+        parents, tokens, scores, tails = _advance(scores, log_p, tails, finished, step + 1 == max_new)
+        for hypotheses, row_scores in zip(finished, scores, strict=True):
             hypotheses.settle(float(row_scores.max()), step + 1, max_new)
-        if all(hypotheses.closed for hypotheses in found) or step + 1 == max_new:
+        if all(hypotheses.closed for hypotheses in finished) or step + 1 == max_new:
             break
         # beams are ranked on the host; the model reads on its device
-        steps.select(parents.to(device))
-        logits = steps.next(tokens.to(device))
-    return [prompt + f.done[0][1] for prompt, f in zip(prompts, found, strict=True)]
+        batch.select(send(parents, device))
+        batch.advance(send(tokens, device))
+        logits = batch.logits_BV
+    return [prompt + one.done[0][1] for prompt, one in zip(prompts, finished, strict=True)]
 
 
 def _log_probabilities(logits: Tensor, step: int, max_new: int, rows: list[list[int]], how: Decoding) -> Tensor:
     if how.repetition_penalty != 1.0:
-        seen = torch.nn.utils.rnn.pad_sequence([torch.tensor(r) for r in rows], batch_first=True, padding_value=-1)
-        logits = penalise(logits, send(seen, logits.device), how.repetition_penalty)
+        logits = penalise(logits, padded(rows, logits.device), how.repetition_penalty)
     # a forced token costs nothing, and what is suppressed leaves the others as they are
     # and they are read first: not every accelerator has float64
     return constrain(logits.cpu().double().log_softmax(-1), step, max_new, rows, how)
 
 
 def _advance(
-    scores: Tensor, log_p: Tensor, tails: list[list[list[int]]], found: list[Hypotheses], ends: bool
+    scores: Tensor, log_p: Tensor, tails: list[list[list[int]]], finished: list[Hypotheses], ends: bool
 ) -> tuple[Tensor, Tensor, Tensor, list[list[list[int]]]]:
     """Extend every beam by every token; the best that stop leave, the best others stay; at the end, all leave."""
     n_rows, n_beams, n_tokens = log_p.shape
-    stops = found[0].how.stops
+    stops = finished[0].how.stops
     # a stopping token frees its place, so look far enough for all places to be filled again
     n_look = min(n_beams * (1 + len(stops)), n_beams * n_tokens)
     best = (scores[..., None] + log_p).flatten(1).topk(n_look)
@@ -100,7 +102,7 @@ def _advance(
             if token in stops or ends:
                 # one of a lower rank is only there to fill a place
                 if rank < n_beams:
-                    found[row].add(score, tail)
+                    finished[row].add(score, tail)
                 continue
             parents[row, len(kept)], tokens[row, len(kept)] = beam, token
             new_scores[row, len(kept)] = score

@@ -1,6 +1,8 @@
 """How the next token is chosen."""
 
 import dataclasses
+import functools
+from typing import Self
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.generation_ids import GenerationIds
@@ -65,6 +67,11 @@ class Decoding:
     def stops(self) -> tuple[int, ...]:
         """The token ids that end a sequence."""
         return self.ids.stop_ids if self.stop is None else self.stop
+
+    @functools.cached_property
+    def unseeded(self) -> Self:
+        """The same choices with the default seed: what is left of them decides the distribution."""
+        return dataclasses.replace(self, seed=0)
 
     @property
     def constrains(self) -> bool:

@@ -1,7 +1,6 @@
 """Inference engines: what runs a trained model. An engine registers itself by being defined.
 
-@engine("onnx")
-def open_onnx(run: Run, threads: int) -> Engine: ...
+`kinfolk.decoding.engines` has the base class, whose subclasses are registered here, below them.
 """
 
 from collections.abc import Callable
@@ -38,8 +37,3 @@ def opener_of(name: str) -> Opener:
     if name not in _engines:
         raise SpecError(f"engine: unknown {name!r}{suggest(name, _engines)}")
     return _engines[name]
-
-
-@engine("torch")
-def _torch(run: "Run", threads: int) -> Any:
-    return run.model().eval()

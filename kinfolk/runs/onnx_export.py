@@ -65,6 +65,11 @@ class About:
     differences: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
+    def decodes(self) -> bool:
+        """Whether the graphs generate: a decoder has a state, and what judges whole texts has none."""
+        return self.topology == "encoder-decoder" or bool(self.state)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The graphs there are."""
         return (ENCODER, DECODER) if self.topology == "encoder-decoder" else (MODEL,)

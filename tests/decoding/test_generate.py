@@ -5,9 +5,11 @@ import torch
 
 import kinfolk as kf
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.decoding.beam import beam_search, length_penalty
-from kinfolk.decoding.choose import choose, distribution, penalise
+from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.decoding.beam import length_penalty
+from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.options import Decoding
+from kinfolk.decoding.sampling import choose, distribution, penalise
 
 PROMPTS = [[9, 30, 41, 5], [12], [50, 8, 8, 17, 60, 33, 9]]
 
@@ -42,7 +44,7 @@ def test_sampling_depends_on_the_seed_and_not_on_the_company():
 def test_draws_follow_the_distribution():
     logits = torch.tensor([[0.0, 1.0, 2.0, -1.0]]).expand(4000, 4)
     how = Decoding(temperature=0.7)
-    share = torch.bincount(choose(logits, torch.zeros(4000, 1).long(), 0, how), minlength=4) / 4000
+    share = torch.bincount(choose(logits, how, None, [(0, i, 0) for i in range(4000)]), minlength=4) / 4000
     torch.testing.assert_close(share, (logits[0] / 0.7).softmax(-1), atol=0.03, rtol=0)
 
 
@@ -157,50 +159,63 @@ class OnDevice(torch.Tensor):
     device = torch.device("meta")
 
 
-class Scripted:
-    """A model of three tokens whose probabilities depend on the last one only."""
+class Scripted(Engine):
+    """An engine of three tokens whose probabilities depend on the last one only."""
 
-    def __init__(self, prompt, table):
-        self.rows, self.table = [prompt], torch.tensor(table).log()
-        self.last = torch.tensor([prompt[-1]])
+    limit, pairs, generation = None, False, GenerationIds()
 
-    def first(self):
-        return self.table[self.last]
+    def __init__(self, table):
+        self.table = torch.tensor(table).log()
 
-    def next(self, tokens_B):
-        self.last = tokens_B
+    def open(self, run, threads=0):
+        raise NotImplementedError
+
+    def read(self, prompts, sources, need, chunk):
+        yield from ()
+        return None, self.table[[row[-1] for row in prompts]], None
+
+    def join(self, state, n, other, n_other):
+        raise NotImplementedError
+
+    def select(self, state, rows_B):
+        return None
+
+    def advance(self, state, tokens_B):
         return self.table[tokens_B]
-
-    def select(self, rows_B):
-        self.last = self.last[rows_B]
 
 
 def test_a_beam_that_stops_leaves_its_place_to_the_next_best():
     """Of two places one goes to the stopping token 0 at first; what wins in the end is third then."""
-    steps = Scripted([1], [[1 / 3] * 3, [0.45, 0.30, 0.25], [0.98, 0.01, 0.01]])
-    found = beam_search(steps, 2, Decoding(beams=2, stop=(0,), length_penalty=4.0))
-    assert found == [[1, 2, 0]]
+    engine = Scripted([[1 / 3] * 3, [0.45, 0.30, 0.25], [0.98, 0.01, 0.01]])
+    assert kf.generate(engine, [1], max_new=2, beams=2, stop=(0,), length_penalty=4.0) == [1, 2, 0]
 
 
 def test_beams_are_read_on_the_device_of_the_model():
-    class Steps:
-        rows = ((7,), (8,))
+    class Pretended(Engine):
+        limit, pairs, generation = None, False, GenerationIds()
 
         def _logits(self, n):
             return torch.randn(n, 11, generator=torch.Generator().manual_seed(n)).as_subclass(OnDevice)
 
-        def first(self):
-            return self._logits(2)
+        def open(self, run, threads=0):
+            raise NotImplementedError
 
-        def next(self, tokens_B):
+        def read(self, prompts, sources, need, chunk):
+            yield from ()
+            return None, self._logits(len(prompts)), None
+
+        def join(self, state, n, other, n_other):
+            raise NotImplementedError
+
+        def select(self, state, rows_B):
+            devices.append(rows_B.device)
+
+        def advance(self, state, tokens_B):
             devices.append(tokens_B.device)
             return self._logits(len(tokens_B))
 
-        def select(self, rows_B):
-            devices.append(rows_B.device)
-
     devices = []
-    out = beam_search(Steps(), 4, Decoding(beams=3))
+    out = kf.generate(Pretended(), [[7], [8]], max_new=4, beams=3)
     assert [len(row) for row in out] == [5, 5]
     assert len(devices) == 7
     assert set(devices) == {OnDevice.device}

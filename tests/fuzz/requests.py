@@ -49,7 +49,7 @@ def app() -> App:
     made = App(
         open_runs([run()], "torch", 1), Limits(rows=4, queue=8, new=16, body=1 << 18, seconds=20, stall_seconds=5)
     )
-    made.engine.start()
+    made.scheduler.start()
     return made
 
 
@@ -117,7 +117,7 @@ def request_case(rng: random.Random) -> None:
     status, found = asyncio.run(answer(scope, [raw[:cut], raw[cut:]]))
     if status >= 500:
         raise AssertionError(f"{status} for {method} {path} {raw[:200]!r}: {found[:200]!r}")
-    assert app().engine._thread.is_alive()
+    assert app().scheduler._thread.is_alive()
     if status >= 400:
         raise KinfolkError(json.loads(found)["error"]["message"])
 

@@ -46,8 +46,11 @@ def test_every_layout_gives_the_same_answers(layout: type[Run], folders: dict[ty
     assert (run.start_id, run.stop_ids, run.pad_id, run.limit) == (1, (2,), 0, 32)
     assert (run.task.kind, run.classes) == ("lm", ())
     tokens = torch.randint(7, 263, (2, 6))
-    for model in (run.model(), run.learner().model, run.engine()):
+    for model in (run.model(), run.learner().model):
         torch.testing.assert_close(model.eval()(tokens).logits, first.model().eval()(tokens).logits)
+    engine = kf.Run.open(run).engine()
+    texts = [kf.generate(model, [9, 8], max_new=5, greedy=True) for model in (engine, first.model())]
+    assert texts[0] == texts[1]
     assert run.weights().keys() == first.weights().keys()
 
 
@@ -83,7 +86,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_engine_is_refused_with_the_nearest(trained: Path) -> None:
     with pytest.raises(SpecError, match="engine: unknown 'torhc'; did you mean 'torch'"):
-        Run.open(trained).engine("torhc")
+        kf.Run.open(trained).engine("torhc")
 
 
 def test_metadata_of_earlier_versions_is_read(tmp_path: Path) -> None:

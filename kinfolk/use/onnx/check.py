@@ -8,9 +8,13 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.decoding.decode import batch_of
+from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
+from kinfolk.decoding.options import Decoding
+from kinfolk.decoding.padding import batch_of
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.models.model import Transformer
-from kinfolk.use.onnx.engine import Engine
 
 LIMIT = 1e-4
 """The largest difference of a score, as a share of the largest score where that is above 1."""
@@ -24,13 +28,13 @@ FIRST = 7
 @torch.no_grad()
 def differences(folder: Path, model: Transformer) -> dict[str, float]:
     """Return the largest differences between graphs and model, by the shape of what they read."""
-    engine = Engine(folder, threads=1)
+    engine = ExportedModel(folder, threads=1)
     return _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
 
 
 def between(folder: Path, other: Path) -> dict[str, float]:
     """Return the largest differences between two exports of one model."""
-    mine, its = Engine(folder, threads=1), Engine(other, threads=1)
+    mine, its = ExportedModel(folder, threads=1), ExportedModel(other, threads=1)
     return _tried(its, lambda given: _said(mine, given))
 
 
@@ -50,7 +54,7 @@ class Given:
         return batch.replace(segments=after.expand_as(batch.tokens).contiguous() if self.segmented else None)
 
 
-def _tried(engine: Engine, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
+def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
     found = {}
     whole = engine.about.length
     for n_rows, length in [(n, whole or length) for n, length in SHAPES]:
@@ -73,12 +77,17 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     return float(((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).detach())
 
 
-def _said(engine: Engine, given: Given) -> list[Tensor]:
+def _said(engine: ExportedModel, given: Given) -> list[Tensor]:
     """Return what graphs say: the scores after prompts and after each of some more tokens, or all of an answer."""
     if not engine.decodes:
         return _real(given.batch, *engine.answer(given.batch))
-    steps = engine.steps(given.rows, STEPS + 1)
-    return [steps.first(), *(steps.next(given.more_BS[:, n]) for n in range(STEPS))]
+    batch, how = RunningBatch(OnnxEngine(engine)), Decoding(ids=engine.generation)
+    batch.start([RunningSequence(prompt=row, max_new=STEPS + 1, how=how) for row in given.rows])
+    logits = [batch.logits_BV]
+    for n in range(STEPS):
+        batch.advance(given.more_BS[:, n])
+        logits.append(batch.logits_BV)
+    return [x_BV for x_BV in logits if x_BV is not None]
 
 
 def _answered_by(model: Transformer, given: Given) -> list[Tensor]:

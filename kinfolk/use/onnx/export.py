@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kinfolk.core.errors import KinfolkError, SpecError
 from kinfolk.core.plain import dumps
+from kinfolk.decoding.engines.onnx.session import need
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.embeddings.embedding import TokensModule
 from kinfolk.layers.heads.class_head import JudgingHead
@@ -26,7 +27,7 @@ from kinfolk.use.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGra
 from kinfolk.use.onnx.int8 import quantise
 from kinfolk.use.onnx.lean import lean
 from kinfolk.use.onnx.recurrent import as_operators
-from kinfolk.use.onnx.trace import bare, failing, need, traced
+from kinfolk.use.onnx.trace import bare, failing, traced
 
 SIZES = {"batch": 2, "length": 3, "past": 4, "memory": 5, "scored": 2}
 """Of what is traced: each axis another, and none that torch takes for a constant."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kinfolk.use.onnx.session import Array
+from kinfolk.decoding.engines.onnx.session import Array
 
 FEW = 1 << 10
 """A matrix of fewer weights is left alone: there is nothing to save."""

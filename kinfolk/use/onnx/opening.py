@@ -2,15 +2,15 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.models.folder import WEIGHTS
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
-from kinfolk.runs.engines import engine
 from kinfolk.runs.onnx_export import TOKENIZER, About, is_exported
 from kinfolk.runs.run import Run, SavedModel
-from kinfolk.use.onnx.engine import Engine
 from kinfolk.use.onnx.export import to_int8, to_onnx
 
 KEPT = "onnx"
@@ -28,15 +28,18 @@ def export(what: str | Path | Run, out: Path, int8: bool = False) -> About:
         return to_int8(Path(aside) / "fp32", out)
 
 
-@engine("onnx")
-def open_engine(run: Run, threads: int = 0) -> Engine:
-    """Return the engine of an export; of a run, its graphs are made the first time and kept in it."""
-    if is_exported(run.path):
-        return Engine(run.path, threads)
-    kept, weights = run.path / KEPT, run.path / WEIGHTS
-    if not is_exported(kept) or not weights.is_file() or About.read(kept).source != durable.digest(weights):
-        export(run, kept)
-    return Engine(kept, threads)
+class ExportingEngine(OnnxEngine, kind="onnx"):
+    """onnxruntime for exports and for runs, whose graphs are exported once and kept in the run."""
+
+    @classmethod
+    def open(cls, run: Run, threads: int = 0) -> Self:
+        """Open an export; of a run, its graphs, which are exported again when its weights have changed."""
+        if is_exported(run.path):
+            return cls(ExportedModel(run.path, threads))
+        kept, weights = run.path / KEPT, run.path / WEIGHTS
+        if not is_exported(kept) or not weights.is_file() or About.read(kept).source != durable.digest(weights):
+            export(run, kept)
+        return cls(ExportedModel(kept, threads))
 
 
 def _read(run: Run) -> tuple[Transformer, dict[str, Any]]:

@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.layers.heads.head import HeadModule
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State
 from kinfolk.objectives.learner import Learner
 from kinfolk.train.evaluate import Batches, Score, evaluate
-from kinfolk.use.onnx.engine import Engine
 
 
-def scores(engine: Engine, learner: Learner, batches: Batches, n_batches: int = 0) -> dict[str, Score]:
+def scores(engine: ExportedModel, learner: Learner, batches: Batches, n_batches: int = 0) -> dict[str, Score]:
     """Return what `evaluate` says of a learner whose model is an engine."""
     model, learner.model = learner.model, _Standing(engine, learner.model.spec)  # type: ignore[assignment]
     try:
@@ -29,7 +29,7 @@ def scores(engine: Engine, learner: Learner, batches: Batches, n_batches: int = 
 class _Standing(Module):
     """Stands in the place of a model: its states are the scores, and its head says them again."""
 
-    def __init__(self, engine: Engine, spec: Model) -> None:
+    def __init__(self, engine: ExportedModel, spec: Model) -> None:
         super().__init__()
         self.engine, self.spec, self.limit = engine, spec, engine.about.limit
         self.head = _Said()
@@ -43,7 +43,7 @@ class _Standing(Module):
         else:
             keep, n = batch.source_keep, batch.tokens.shape[1]
             rows = [row.tolist() if keep is None else row[keep[i]].tolist() for i, row in enumerate(batch.source)]
-            kept = self.engine.read(rows, n)
+            kept = self.engine.encode(rows, n)
             said = torch.from_numpy(self.engine.advance(kept, batch.tokens.numpy(), np.arange(n)))
         return Output(said, self.head, {}, {}, None, batch.keep)
 

@@ -1,7 +1,6 @@
 """From a module to an ONNX graph, with batch and lengths left open; what cannot be one is named by its place."""
 
 import contextlib
-import importlib.util
 import io
 import logging
 import re
@@ -12,17 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kinfolk.core.errors import KinfolkError, MissingExtraError, SpecError
+from kinfolk.core.errors import KinfolkError, SpecError
 from kinfolk.use.onnx.graphs import Graph
 
 OPSET = 20
-
-
-def need(*packages: str) -> None:
-    """Refuse to go on where an extra is missing."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError("onnx", f"ONNX ({package})")
 
 
 def traced(graph: Graph, example: dict[str, Tensor], axes: Mapping[str, Sequence[str | int]]) -> Any:

@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kinfolk.use.serve.batching import Scored
-from kinfolk.use.serve.engine import Piece
+from kinfolk.decoding.detokenize import Text
+from kinfolk.decoding.sequence import Scored
 from kinfolk.use.serve.protocol import Asked
-from kinfolk.use.serve.text import Text
+from kinfolk.use.serve.scheduler import Piece
 
 IMPOSSIBLE = -9999.0
 """In the place of minus infinity."""

@@ -11,15 +11,15 @@ import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from typing import Any
 
+from kinfolk.decoding.running import RunningBatch
 from kinfolk.use.serve import origin, protocol
 from kinfolk.use.serve.answers import Answer, Choice
-from kinfolk.use.serve.batching import Running
-from kinfolk.use.serve.engine import BusyError, ClosingError, Done, Engine, Event, Failed, Piece, Request
 from kinfolk.use.serve.exchange import Exchange, GoneError, Receive, Scope, Send, deadline, parsed
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.metrics import Metrics
 from kinfolk.use.serve.openapi import document
 from kinfolk.use.serve.protocol import Asked, RefusalError
+from kinfolk.use.serve.scheduler import BusyError, ClosingError, Done, Event, Failed, Piece, Request, Scheduler
 from kinfolk.use.serve.served import Served
 
 OPEN = {"/", "/health", "/live.js", "/page.js"}
@@ -42,9 +42,9 @@ class App:
         hosts: Collection[str] | None = (),
     ) -> None:
         self.served, self.limits, self.token, self.hosts = dict(served), limits or Limits(), token, hosts
-        running = {name: Running(one.worker(self.limits.context)) for name, one in served.items() if one.writes}
-        self.engine = Engine(running, self.limits)
-        self.metrics = Metrics(self.engine)
+        running = {name: RunningBatch(one.engine(self.limits.context)) for name, one in served.items() if one.writes}
+        self.scheduler = Scheduler(running, self.limits)
+        self.metrics = Metrics(self.scheduler)
         self.forms = protocol.forms(self.served, self.limits)
         self._numbers = itertools.count(1)
         self.routes: dict[str, dict[str, Handler]] = {
@@ -74,10 +74,10 @@ class App:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.engine.start()
+                self.scheduler.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await asyncio.to_thread(self.engine.stop)
+                await asyncio.to_thread(self.scheduler.stop)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -134,9 +134,9 @@ class App:
         await exchange.send(200, script(path), "text/javascript; charset=utf-8", HEADERS)
 
     async def _health(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        if self.engine.closing:
+        if self.scheduler.closing:
             raise RefusalError(503, "closing", "the server is about to stop")
-        if trouble := self.engine.trouble:
+        if trouble := self.scheduler.trouble:
             raise RefusalError(503, "engine_down", trouble)
         names = {"models": list(self.served)} if self._knows_token(headers) else {}
         await exchange.answer(200, {"status": "ok", **names})
@@ -157,7 +157,7 @@ class App:
         body, served = await self._asked(await exchange.body(headers), "completions")
         asked = await asyncio.to_thread(protocol.understand, body, served, self.limits)
         answer = Answer(asked, f"cmpl-{next(self._numbers)}", int(time.time()))
-        waiting = Waiting(self.engine, deadline(self.limits))
+        waiting = Waiting(self.scheduler, deadline(self.limits))
         request = Request(served.name, waiting.tell, asked.rows, asked.texts, deadline=waiting.deadline)
         waiting.submit(request)
         try:
@@ -169,7 +169,7 @@ class App:
                 choices = await exchange.while_there(_collect(asked, waiting))
                 await exchange.answer(200, await asyncio.to_thread(answer.whole, choices))
         finally:
-            self.engine.cancel(request)
+            self.scheduler.cancel(request)
 
     async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
         body, served = await self._asked(await exchange.body(headers), "embeddings")
@@ -232,13 +232,13 @@ class App:
         return protocol.checked(body, getattr(self.forms, form)), served
 
     async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
-        waiting = Waiting(self.engine, deadline(self.limits))
+        waiting = Waiting(self.scheduler, deadline(self.limits))
         request = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
         waiting.submit(request)
         try:
             found = await exchange.while_there(waiting.news())
         finally:
-            self.engine.cancel(request)
+            self.scheduler.cancel(request)
         assert isinstance(found, Done)
         return found.value
 
@@ -246,14 +246,14 @@ class App:
 class Waiting:
     """What somebody waits for, from the engine's thread to the loop of this one."""
 
-    def __init__(self, engine: Engine, deadline: float) -> None:
-        self.engine, self.deadline, self._loop = engine, deadline, asyncio.get_running_loop()
+    def __init__(self, scheduler: Scheduler, deadline: float) -> None:
+        self.scheduler, self.deadline, self._loop = scheduler, deadline, asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
     def submit(self, request: Request) -> None:
         """Hand a request to the engine, or refuse it."""
         try:
-            self.engine.submit(request)
+            self.scheduler.submit(request)
         except BusyError:
             raise RefusalError(429, "busy", "too many requests are waiting", {"retry-after": "1"}) from None
         except ClosingError:

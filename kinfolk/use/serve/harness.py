@@ -21,11 +21,12 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.decoding.decode import batch_of
+from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.options import Decoding
-from kinfolk.use.serve.batching import Row, Running, write
+from kinfolk.decoding.padding import batch_of
+from kinfolk.decoding.running import RunningBatch, write
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.serve.served import Served
-from kinfolk.use.serve.text import Text
 
 Pair = tuple[Any, list[int], list[int]]
 MAX_NEW = 256
@@ -88,9 +89,9 @@ class KinfolkLM(TemplateLM):
             row, stops = self._row(context, options)
             rows.append(row)
             texts.append(Text(self.served.decode, stops, () if self.pairs else row.prompt))
-        return write(Running(self.served.worker(self.max_length)), rows, texts, self.rows)
+        return write(RunningBatch(self.served.engine(self.max_length)), rows, texts, self.rows)
 
-    def _row(self, context: str, options: Mapping[str, Any]) -> tuple[Row, list[str]]:
+    def _row(self, context: str, options: Mapping[str, Any]) -> tuple[RunningSequence, list[str]]:
         until = options.get("until") or []
         stops = [until] if isinstance(until, str) else list(until)
         most = min(int(options.get("max_gen_toks") or options.get("max_tokens") or MAX_NEW), self.max_length - 1)
@@ -105,7 +106,7 @@ class KinfolkLM(TemplateLM):
             top_k=int(options.get("top_k", 0)),
             ids=self.served.generation,
         )
-        return Row(prompt=ids, max_new=most, how=how), stops
+        return RunningSequence(prompt=ids, max_new=most, how=how), stops
 
     @torch.inference_mode()
     def _loglikelihood_tokens(self, requests: Iterable[Pair], **_: Any) -> list[tuple[float, bool]]:

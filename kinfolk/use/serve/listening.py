@@ -20,7 +20,7 @@ class Server(uvicorn.Server):
         self.app = app
 
     async def shutdown(self, sockets: Any = None) -> None:
-        self.app.engine.close()
+        self.app.scheduler.close()
         await super().shutdown(sockets)
 
 

@@ -4,7 +4,7 @@ import bisect
 import collections
 from collections.abc import Iterator
 
-from kinfolk.use.serve.engine import Engine
+from kinfolk.use.serve.scheduler import Scheduler
 
 BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 """Seconds of the histogram's buckets."""
@@ -13,8 +13,8 @@ BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 class Metrics:
     """Counts of requests, by what was asked and how it was answered; everything else is read from the engine."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
         self.requests: collections.Counter[tuple[str, int]] = collections.Counter()
         self.seconds: dict[str, list[int]] = {}
         self.sums: collections.Counter[str] = collections.Counter()
@@ -48,12 +48,12 @@ class Metrics:
 
     def _of_engine(self) -> Iterator[str]:
         yield from _head("kinfolk_waiting", "gauge", "Texts and calls that wait.")
-        yield f"kinfolk_waiting {self.engine.n_waiting}"
+        yield f"kinfolk_waiting {self.scheduler.n_waiting}"
         yield from _head("kinfolk_engine_restarts_total", "counter", "Times the engine began again after a failure.")
-        yield f"kinfolk_engine_restarts_total {self.engine.restarts}"
+        yield f"kinfolk_engine_restarts_total {self.scheduler.restarts}"
         yield from _head("kinfolk_running", "gauge", "Texts being written.")
-        for name, batch in self.engine.running.items():
-            yield f'kinfolk_running{{model="{_label(name)}"}} {len(batch.rows)}'
+        for name, batch in self.scheduler.running.items():
+            yield f'kinfolk_running{{model="{_label(name)}"}} {len(batch.sequences)}'
         for field, what in (
             ("prompt_tokens", "Tokens of prompts read."),
             ("new_tokens", "Tokens written."),
@@ -64,7 +64,7 @@ class Metrics:
             ("left_early", "Rows that left before they were done."),
         ):
             yield from _head(f"kinfolk_{field}_total", "counter", what)
-            for name, counts in self.engine.counts.items():
+            for name, counts in self.scheduler.counts.items():
                 yield f'kinfolk_{field}_total{{model="{_label(name)}"}} {getattr(counts, field):.10g}'
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.core.errors import KinfolkError, brief, suggest
+from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.options import Decoding
-from kinfolk.use.serve.batching import Row
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.schema import Schema, array, complaint, flag, integer, number, record
 from kinfolk.use.serve.served import Served
-from kinfolk.use.serve.text import Text
 
 MOST_TOP = 20
 MOST_CHOICES = 16
@@ -120,7 +120,7 @@ class Asked:
 
     served: Served
     prompts: tuple[tuple[int, ...], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[RunningSequence, ...]
     texts: tuple[Text, ...]
     echo: bool
     logprobs: int | None
@@ -208,7 +208,9 @@ def understand(asked: Mapping[str, Any], served: Served, limits: Limits) -> Aske
             scores = echo and top is not None and choice == 0
             top_n = -1 if top is None else int(top)
             rows.append(
-                Row(prompt=prompt, max_new=room, how=how, choice=choice, n_top=top_n, scores_prompt=scores, **wishes)
+                RunningSequence(
+                    prompt=prompt, max_new=room, how=how, choice=choice, n_top=top_n, scores_prompt=scores, **wishes
+                )
             )
             texts.append(Text(served.decode, [stop] if isinstance(stop, str) else stop, () if pairs else prompt))
     usage = bool(asked.get("stream_options", {}).get("include_usage"))

@@ -13,6 +13,8 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.rows import Row
+from kinfolk.decoding.engines.engine import Engine
+from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
@@ -21,47 +23,60 @@ from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import has_labels
+from kinfolk.runs.engines import opener_of
 from kinfolk.runs.run import ExportedRun, Run
 from kinfolk.use.predict.embedding import Embedder, open_embedder
 from kinfolk.use.predict.opening import Opened, open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.serve.workers import OnnxWorker, TorchWorker, Worker
-
-ENGINES = ("torch", "onnx")
 
 
 @dataclasses.dataclass(eq=False)
 class Served:
-    """An opened run, or an export of one, which has graphs and no weights of its own.
+    """A run, or an export, which has graphs and no weights of its own: then there is no learner.
 
-    engine: what runs exported graphs, where those are to write.
+    engine_kind: what runs the model; threads: of that engine, 0: one for each core.
     """
 
-    path: Path
-    name: str
-    recipe: Recipe
-    tokenizer: Tokenizer
-    kind: str
+    run: Run
+    engine_kind: str = "torch"
+    threads: int = 0
     learner: Learner | None = None
-    engine: Any = None
-    created: int = 0
 
     @classmethod
     def open(cls, path: str | Path, engine: str = "torch", threads: int = 0) -> "Served":
-        """Open a run folder, or an export for onnxruntime; it goes by the name of its folder."""
+        """Open a run of any layout; it goes by the name of its folder."""
         run = Run.open(path)
-        if isinstance(run, ExportedRun):
-            if engine != "onnx":
-                raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
-            graphs, created = run.engine("onnx", threads), int((run.path / run.mark).stat().st_mtime)
-            return cls(run.path, run.name, run.recipe, run.tokenizer, run.data_kind, None, graphs, created)
-        learner = run.learner()
-        learner.eval()
-        created = int((run.path / run.mark).stat().st_mtime)
-        served = cls(run.path, run.name, run.recipe, run.tokenizer, run.data_kind, learner, None, created)
-        if engine == "onnx" and served.writes:
-            served.engine = run.engine("onnx", threads)
-        return served
+        opener_of(engine)
+        if not isinstance(run, ExportedRun):
+            return cls(run, engine, threads, run.learner().eval())
+        if engine == "torch":
+            raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
+        return cls(run, engine, threads)
+
+    @property
+    def path(self) -> Path:
+        """Its folder."""
+        return self.run.path
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.run.name
+
+    @property
+    def recipe(self) -> Recipe:
+        """Model, objective and training."""
+        return self.run.recipe
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        return self.run.tokenizer
+
+    @cached_property
+    def created(self) -> int:
+        """When it was written, in seconds since 1970."""
+        return int((self.path / self.run.mark).stat().st_mtime)
 
     @property
     def spec(self) -> Model:
@@ -83,9 +98,9 @@ class Served:
     @property
     def writes(self) -> bool:
         """Whether it continues texts."""
-        if self.learner is None:
-            return bool(self.engine.decodes)
-        judging = isinstance(self.learner.model.head, JudgingHead) or has_labels(self.recipe.objective)
+        if isinstance(self.run, ExportedRun):
+            return self.run.about.decodes
+        judging = isinstance(self.model.head, JudgingHead) or has_labels(self.recipe.objective)
         return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
 
     @cached_property
@@ -106,24 +121,24 @@ class Served:
     @cached_property
     def embedder(self) -> Embedder:
         """What gives the vectors of texts."""
+        assert self.model is not None
         return open_embedder(self.path)
 
     def limit(self, context: int) -> int:
         """Return how many positions a text may have."""
-        own = self.engine.about.limit if self.learner is None else self.model.limit
+        own = self.run.limit if self.learner is None else self.model.limit
         return min(context, own or context)
 
     @property
     def generation(self) -> GenerationIds:
         """What it begins, ends and pads with."""
-        found: GenerationIds = (self.engine if self.learner is None else self.learner.model).generation
-        return found
+        return self.run.generation if self.learner is None else self.model.generation
 
     def source(self, ids: list[int]) -> list[int]:
         """Return a source with the special tokens around it; the prompt of a decoder has none."""
         if self.spec.topology != "encoder-decoder":
             return ids
-        ends = isinstance(self.recipe.objective, Corruption) or self.kind == "pairs"
+        ends = isinstance(self.recipe.objective, Corruption) or self.run.data_kind == "pairs"
         before, behind = self.tokenizer.source_frame or ([], [self.tokenizer.eos] if ends else [])
         return [*before, *ids, *behind]
 
@@ -171,11 +186,11 @@ class Served:
             rows.append(Row("input", i, dict(zip(names, given, strict=True))))
         return [{key: value for key, value in said.items() if key != "line"} for said in predict(opened, rows)]
 
-    def worker(self, context: int) -> Worker:
-        """Return who runs the model."""
-        if self.engine is not None:
-            return OnnxWorker(self.engine, self.spec.topology == "encoder-decoder", self.limit(context))
-        return TorchWorker(self.model, context)
+    def engine(self, context: int) -> Engine:
+        """Return what runs the model for sequences of up to `context` positions."""
+        torch_here = self.engine_kind == "torch"
+        engine: Engine = TorchEngine(self.model) if torch_here else self.run.engine(self.engine_kind, self.threads)
+        return engine.within(context)
 
     @property
     def device(self) -> torch.device:

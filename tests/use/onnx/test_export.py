@@ -11,13 +11,14 @@ import torch
 import kinfolk as kf
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, MissingExtraError, ShapeError, SpecError
+from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
+from kinfolk.decoding.engines.onnx.rows import joined
 from kinfolk.runs.onnx_export import About
 from kinfolk.use.onnx.check import LIMIT, apart
-from kinfolk.use.onnx.engine import Engine
 from kinfolk.use.onnx.export import to_int8, to_onnx
-from kinfolk.use.onnx.rows import joined
 from tests.family.test_relatives import tokens
-from tests.use.onnx.toys import engine, exported, toy
+from tests.use.onnx.toys import after, engine, exported, toy
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -34,7 +35,7 @@ CASES = [pytest.param(name, marks=[pytest.mark.long] * (name in ("t5", "transfor
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_text_comes_out_of_torch_and_onnxruntime(name):
     for how in HOW:
-        mine = kf.generate(engine(name), PROMPTS, max_new=10, **how)
+        mine = kf.generate(OnnxEngine(engine(name)), PROMPTS, max_new=10, **how)
         assert mine == kf.generate(toy(name), PROMPTS, max_new=10, **how), how
 
 
@@ -46,8 +47,7 @@ def test_scores_are_torchs_at_lengths_that_were_not_traced(name):
     assert 0 < max(about.differences.values()) <= LIMIT
     for rows, length in ((1, 23), (5, 2)):
         t = tokens(rows, length, seed=rows)
-        steps = engine(name).steps(t.tolist(), 2)
-        got = steps.first()
+        got = after(engine(name), t.tolist())
         m = toy(name)
         want = m(t, torch.ones(rows, 1, dtype=torch.long)) if about.topology == "encoder-decoder" else m(t)
         assert apart(got, m.head.logits(want.hidden[:, -1])) < LIMIT
@@ -65,7 +65,7 @@ def test_an_encoder_says_the_same_of_padded_pairs():
     other = run.answer(batch.replace(segments=torch.zeros_like(segments)))[0]
     assert apart(other[keep], hidden[keep]) > 0.01
     with pytest.raises(SpecError, match="does not generate"):
-        kf.generate(run, [3, 4], max_new=1)
+        kf.generate(OnnxEngine(run), [3, 4], max_new=1)
 
 
 def test_rows_join_a_state_and_are_chosen_from_it():
@@ -82,9 +82,9 @@ def test_rows_join_a_state_and_are_chosen_from_it():
 
 def test_what_is_wrong_is_said(tmp_path, monkeypatch):
     with pytest.raises(ShapeError, match="64"):
-        kf.generate(engine("gpt2"), [9] * 60, max_new=10)
+        kf.generate(OnnxEngine(engine("gpt2")), [9] * 60, max_new=10)
     with pytest.raises(CheckpointError, match=r"no onnx\.json"):
-        Engine(tmp_path)
+        ExportedModel(tmp_path)
     (tmp_path / "onnx.json").write_text('{"format": 99}')
     with pytest.raises(CheckpointError, match="another version"):
         About.read(tmp_path)

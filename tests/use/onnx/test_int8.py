@@ -9,11 +9,12 @@ import torch
 import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.core.errors import SpecError
-from kinfolk.use.onnx.engine import Engine
+from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.use.onnx.export import to_int8
 from kinfolk.use.onnx.int8 import LEVELS, columns, quantise
 from tests.cli.test_train import options
-from tests.use.onnx.toys import engine, exported
+from tests.use.onnx.toys import after, engine, exported
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -66,10 +67,10 @@ def test_int8_writes_nearly_the_same_and_is_a_quarter_of_the_size(tmp_path):
     about = to_int8(exported("gpt2"), tmp_path / "small")
     assert about.precision == "int8"
     assert 1e-4 < max(about.differences.values()) < 0.2
-    run = Engine(tmp_path / "small", threads=1)
-    mine, its = (one.steps([[9, 30, 21]], 2).first() for one in (run, engine("gpt2")))
+    run = ExportedModel(tmp_path / "small", threads=1)
+    mine, its = (after(one, [[9, 30, 21]]) for one in (run, engine("gpt2")))
     assert torch.nn.functional.cosine_similarity(mine, its).item() > 0.99
-    assert len(kf.generate(run, [9, 30], max_new=8, greedy=True)) == 10
+    assert len(kf.generate(OnnxEngine(run), [9, 30], max_new=8, greedy=True)) == 10
     with pytest.raises(SpecError, match="int8 already"):
         to_int8(tmp_path / "small", tmp_path / "smaller")
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 
 import kinfolk as kf
-from kinfolk.use.onnx.engine import Engine
+from kinfolk.decoding.engines.onnx.engine import OnnxEngine
+from kinfolk.decoding.engines.onnx.exported import ExportedModel
+from kinfolk.decoding.options import Decoding
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.onnx.export import to_onnx
 from tests.family.test_relatives import numbers
 
@@ -36,4 +40,11 @@ def exported(name):
 
 @functools.cache
 def engine(name):
-    return Engine(exported(name), threads=1)
+    return ExportedModel(exported(name), threads=1)
+
+
+def after(model, prompts, max_new=2):
+    """Return the scores of an exported model after prompts."""
+    batch, how = RunningBatch(OnnxEngine(model)), Decoding(ids=model.generation)
+    batch.start([RunningSequence(prompt=row, max_new=max_new, how=how) for row in prompts])
+    return batch.logits_BV

@@ -7,12 +7,13 @@ import pytest
 from kinfolk.core.errors import SpecError
 from kinfolk.data.files.rows import Row as Given
 from kinfolk.decoding.options import Decoding
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
-from kinfolk.use.serve.batching import Row, Running
 from kinfolk.use.serve.served import Served
+from tests.decoding.test_running import PROMPTS, written
 from tests.use.serve.conftest import make_run, serving
-from tests.use.serve.test_batching import PROMPTS, written
 
 
 def test_classes_are_those_that_kin_predict_says(judge, gpt2):
@@ -35,11 +36,12 @@ def test_classes_are_those_that_kin_predict_says(judge, gpt2):
 def graphs(tmp_path_factory):
     """A run, and its graphs in a folder of their own."""
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    from kinfolk.use.onnx.opening import open_engine
+    import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
+    from kinfolk.runs.run import Run
 
     # the check of an export wants differences of less than 1e-4, so weights must not be large
     run = make_run(tmp_path_factory.mktemp("runs") / "gpt2", "gpt2", scale=1.5, n_layers=1, max_len=128)
-    open_engine(run, threads=1)
+    Run.open(run).engine("onnx", threads=1)
     return run, shutil.copytree(run / "onnx", run.parent / "graphs")
 
 
@@ -47,8 +49,10 @@ def graphs(tmp_path_factory):
 def test_rows_of_graphs_join_and_leave_as_those_of_the_model(graphs):
     n_new, made = [7, 3, 5, 4], []
     for engine in ("torch", "onnx"):
-        rows = [Row(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(PROMPTS, n_new, strict=True)]
-        made.append(written(Running(Served.open(graphs[0], engine, threads=1).worker(64)), rows))
+        rows = [
+            RunningSequence(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(PROMPTS, n_new, strict=True)
+        ]
+        made.append(written(RunningBatch(Served.open(graphs[0], engine, threads=1).engine(64)), rows))
     assert made[0] == made[1]
 
 

@@ -170,12 +170,12 @@ def opened(small, body):
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_row_of_a_client_that_left_leaves_the_batch(small, auth, stream):
-    counts = small.app.engine.counts["gpt2"]
+    counts = small.app.scheduler.counts["gpt2"]
     early, gone = counts.left_early, small.app.metrics.gone
     raw = opened(small, ASK | {"max_tokens": 1000, "stream": stream})
-    assert until(lambda: small.app.engine.n_running == 1)
+    assert until(lambda: small.app.scheduler.n_running == 1)
     raw.close()
-    assert until(lambda: small.app.engine.n_running == 0)
+    assert until(lambda: small.app.scheduler.n_running == 0)
     assert counts.left_early == early + 1
     assert until(lambda: small.app.metrics.gone == gone + 1)
 
@@ -225,7 +225,7 @@ def alone(running, prompt, n):
 
 def test_many_at_once_get_what_each_would_get_alone(server):
     bodies = [ASK | {"prompt": "x" * (1 + i % 5) + str(i), "max_tokens": 10 + i} for i in range(16)]
-    counts = server.app.engine.counts["gpt2"]
+    counts = server.app.scheduler.counts["gpt2"]
     steps, rows = counts.steps, counts.rows_in_steps
     answers = ask_all(server, bodies, {}, 16)
     for body, answer in zip(bodies, answers, strict=True):
@@ -248,7 +248,7 @@ def test_four_times_too_many_are_answered_or_refused(small, auth):
             else:
                 assert error(answer)["type"] == "rate_limit_error"
                 assert int(answer.headers["retry-after"]) >= 1
-        assert until(lambda: small.app.engine._taken == 0)
+        assert until(lambda: small.app.scheduler._taken == 0)
         before = before or psutil.Process().memory_info().rss
         assert psutil.Process().memory_info().rss - before < 50e6, round_
 
@@ -256,7 +256,7 @@ def test_four_times_too_many_are_answered_or_refused(small, auth):
 def test_metrics_count_what_happened(small, auth):
     small.post("/v1/completions", ASK, headers=auth)
     # the row leaves its batch after its last piece was told
-    assert until(lambda: small.app.engine.n_running == 0)
+    assert until(lambda: small.app.scheduler.n_running == 0)
     found = small.get("/metrics", headers=auth)
     assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
     numbers = dict(line.rsplit(" ", 1) for line in found.text.splitlines() if not line.startswith("#"))
@@ -272,7 +272,7 @@ def test_a_server_that_stops_finishes_what_it_writes_and_takes_nothing_on(gpt2):
         with httpx.stream("POST", running.url + "/v1/completions", json=ASK | {"max_tokens": 200, "stream": True}) as s:
             lines = s.iter_lines()
             first = next(lines)
-            running.app.engine.close()
+            running.app.scheduler.close()
             assert running.post("/v1/completions", ASK).status_code == 503
             assert running.get("/health").status_code == 503
             running.server.should_exit = True

@@ -7,8 +7,8 @@ import pytest
 
 from kinfolk.use.serve import app as app_module
 from kinfolk.use.serve import exchange, protocol
-from kinfolk.use.serve.engine import Engine
 from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.scheduler import Scheduler
 from kinfolk.use.serve.served import Served
 from tests.use.serve.conftest import serving
 from tests.use.serve.test_hostile import until
@@ -36,9 +36,9 @@ def running(gpt2):
         (Served, "decode", "/v1/completions", ASK),
         (Served, "encode", "/v1/completions", ASK),
         (Served, "embed", "/v1/embeddings", {"model": "gpt2", "input": "x"}),
-        (Engine, "_step", "/v1/completions", ASK),
-        (Engine, "_read", "/v1/completions", ASK),
-        (Engine, "_start", "/v1/completions", ASK),
+        (Scheduler, "_step", "/v1/completions", ASK),
+        (Scheduler, "_read", "/v1/completions", ASK),
+        (Scheduler, "_start", "/v1/completions", ASK),
     ],
 )
 def test_a_panic_ends_its_request_and_nothing_else(running, monkeypatch, capsys, owner, name, path, body):
@@ -48,18 +48,18 @@ def test_a_panic_ends_its_request_and_nothing_else(running, monkeypatch, capsys,
         assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert running.get("/health").status_code == 200
     assert running.write()["choices"][0]["finish_reason"] == "length"
-    assert until(lambda: running.app.engine._taken == 0)
+    assert until(lambda: running.app.scheduler._taken == 0)
     capsys.readouterr()
 
 
 # a thread that ends so is what this is about
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_dead_engine_is_not_healthy_and_the_next_request_starts_another(running, monkeypatch):
-    engine, dead = running.app.engine, running.app.engine._thread
+    engine, dead = running.app.scheduler, running.app.scheduler._thread
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_admit", panics)
+        patch.setattr(Scheduler, "_admit", panics)
         # the end of a thread that nothing reports
-        patch.setattr(Engine, "_begin_again", lambda *_: sys.exit())
+        patch.setattr(Scheduler, "_begin_again", lambda *_: sys.exit())
         patch.setattr(app_module, "LATE", -29.5)
         assert running.post("/v1/completions", ASK).status_code == 504
         assert until(lambda: not dead.is_alive())

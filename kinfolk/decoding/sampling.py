@@ -1,4 +1,4 @@
-"""From logits to the next token of each row."""
+"""Sampling: from logits to the next token of each row (greedy, temperature, top-k, top-p)."""
 
 from collections.abc import Sequence
 
@@ -10,22 +10,22 @@ from kinfolk.core.rng import Rng
 from kinfolk.decoding.options import Decoding
 
 
-def choose(logits_BV: Tensor, seen_BL: Tensor, step: int, how: Decoding, rows: Sequence[int] | None = None) -> Tensor:
-    """Return one token per row. `seen_BL` holds the tokens so far, negative where there is none.
+def choose(logits_BV: Tensor, how: Decoding, seen_BL: Tensor | None, draws: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Return one token per row.
 
-    rows: the numbers by which rows draw, if not 0, 1, …
+    seen_BL: the tokens so far, negative where there is none; None where no penalty needs them.
+    draws: the seed, number and step of each row, of which its random number is a pure function.
     """
-    logits_BV = penalise(logits_BV, seen_BL, how.repetition_penalty)
+    if seen_BL is not None:
+        logits_BV = penalise(logits_BV, seen_BL, how.repetition_penalty)
     if how.greedy:
         return logits_BV.argmax(-1)
     probability_BV = wide(distribution(logits_BV, how))
-    # a draw of its own for each row and step: the company a row keeps does not change its text
-    rng = Rng(how.seed)
-    numbers = range(len(logits_BV)) if rows is None else rows
-    lot_B = torch.tensor([rng.example(row, f"token {step}").random() for row in numbers])
+    # a random number of its own for each row and step: other rows of the batch do not change its text
+    u_B = torch.tensor([Rng(seed).example(row, f"token {step}").random() for seed, row, step in draws])
     cumulative_BV = probability_BV.cumsum(-1)
-    lot_B1 = send(lot_B.to(cumulative_BV.dtype), logits_BV.device)[:, None]
-    return torch.searchsorted(cumulative_BV, lot_B1 * cumulative_BV[:, -1:], right=True)[:, 0]
+    u_B1 = send(u_B.to(cumulative_BV.dtype), logits_BV.device)[:, None]
+    return torch.searchsorted(cumulative_BV, u_B1 * cumulative_BV[:, -1:], right=True)[:, 0]
 
 
 def distribution(logits_BV: Tensor, how: Decoding) -> Tensor:

@@ -1,7 +1,7 @@
-"""Runs exported graphs: what a decoder keeps stays with onnxruntime from step to step.
+"""An exported model in onnxruntime: prefill and decoding steps over ONNX graphs, with the KV cache in bound buffers.
 
-Where the fused operator is used, keys and values stand in buffers that are bound once, as past and as present, so that
-a step is given a token and gives scores, and nothing else is touched.
+Where the fused attention operator is used, the KV cache is bound once, as past and as present, so that a step takes a
+token and gives logits, and nothing is copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, ShapeError, SpecError
+from kinfolk.decoding.engines.onnx.rows import Rows, joined
+from kinfolk.decoding.engines.onnx.session import Array, held, open_session, run
 from kinfolk.runs.onnx_export import DECODER, ENCODER, MODEL, About, Kept
-from kinfolk.use.onnx.rows import Rows, joined
-from kinfolk.use.onnx.session import Array, held, open_session, run
 
 
-class Engine:
-    """The graphs of one model, ready to run. `threads` 0: one for each core."""
+class ExportedModel:
+    """The ONNX graphs of one model in onnxruntime sessions. `threads` 0: one for each core."""
 
     def __init__(self, folder: str | Path, threads: int = 0) -> None:
         self.folder = Path(folder)
@@ -29,11 +29,7 @@ class Engine:
         sessions = {name: self._open(name, threads) for name in self.about.files}
         self.encoder = sessions.get(ENCODER)
         self.main = sessions.get(DECODER) or sessions[MODEL]
-        self.decodes = "start" in {one.name for one in self.main.get_inputs()}
-
-    def steps(self, rows: list[list[int]], max_new: int) -> "OnnxSteps":
-        """Return what decodes these prompts."""
-        return OnnxSteps(self, rows, max_new)
+        self.decodes = self.about.decodes
 
     def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the states [B, L, D] of a whole batch, and what the head says of them."""
@@ -64,11 +60,11 @@ class Engine:
         tensors = {kept.name: held(_filled(kept, sizes)) for kept in self.about.state}
         return Rows(self.about, tensors, np.zeros(n_rows, np.int64), np.zeros((n_rows, 0), np.int64))
 
-    def read(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
-        """Return the state of an encoder-decoder before the first token of its target."""
+    def encode(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
+        """Run the encoder on sources; return the state before the first token of their targets."""
         if self.about.padded:
-            return self._read(sources, room)
-        return self._grouped(sources, lambda some: self._read(some, room))
+            return self._encode(sources, room)
+        return self._grouped(sources, lambda some: self._encode(some, room))
 
     def advance(self, state: Rows, tokens_BL: Array, at_N: Array) -> Array:
         """Append tokens to every row and return the scores at some of them: [B, N, V]."""
@@ -114,7 +110,7 @@ class Engine:
             state.bound = Bound(self.main, self.about, state, shape)
         return state.bound.run(given)
 
-    def _read(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
+    def _encode(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
         assert self.encoder is not None
         n = max(map(len, sources))
         keep_BM = np.arange(n) < np.array([len(row) for row in sources])[:, None]
@@ -183,43 +179,6 @@ class Bound:
             place.update_inplace(given[name])
         self.session.run_with_iobinding(self.io)
         return np.array(self.logits.numpy())
-
-
-class OnnxSteps:
-    """The calls of `kinfolk.decoding.decode.Steps`, by an engine."""
-
-    def __init__(self, engine: Engine, rows: list[list[int]], max_new: int) -> None:
-        if not engine.decodes:
-            raise SpecError(f"{engine.folder}: an encoder does not generate: it has no causal stack")
-        self.engine, self.sources = engine, None
-        if engine.encoder is not None:
-            self.sources, rows = rows, [[engine.generation.start_id] for _ in rows]
-        self.rows = rows
-        n = max(map(len, rows))
-        # the last of the new tokens is not read again
-        engine.fits(n + max(0, max_new - 1))
-        self.room = n + max_new
-        self.state: Rows | None = None
-
-    def first(self) -> Tensor:
-        """Run the prompts and return the logits that follow each: [B, V]."""
-        if self.sources is None:
-            self.state, scores_BV = self.engine.prompt(self.rows, self.room)
-            return torch.from_numpy(scores_BV)
-        self.state = self.engine.read(self.sources, self.room)
-        return self.next(torch.full((len(self.rows),), self.engine.generation.start_id))
-
-    def next(self, tokens_B: Tensor) -> Tensor:
-        """Append a token to each example and return the logits that follow."""
-        assert self.state is not None
-        scores_B1V = self.engine.advance(self.state, tokens_B.numpy()[:, None], np.zeros(1, np.int64))
-        return torch.from_numpy(scores_B1V[:, 0])
-
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        assert self.state is not None
-        self.state.select(rows_B.numpy())
-        self.rows = [self.rows[i] for i in rows_B.tolist()]
 
 
 def _filled(kept: Kept, sizes: dict[str, int]) -> Array:

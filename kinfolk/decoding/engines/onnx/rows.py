@@ -1,12 +1,12 @@
-"""What a decoder's graph keeps of each row: tensors by name, and where its tokens stand."""
+"""The decoding state of an exported model: KV cache and recurrent tensors by name, and the position of each row."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from kinfolk.decoding.engines.onnx.session import Array, held
 from kinfolk.runs.onnx_export import About
-from kinfolk.use.onnx.session import Array, held
 
 NOWHERE = -1
 """Where a key stands that is none."""

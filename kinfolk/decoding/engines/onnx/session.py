@@ -1,5 +1,6 @@
-"""One graph in onnxruntime: sessions without threads of their own that spin, and tensors that are not copied."""
+"""onnxruntime sessions whose idle threads do not spin, and tensors that are not copied between calls."""
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.use.onnx.trace import need
+from kinfolk.core.errors import MissingExtraError
 
 Array = NDArray[Any]
+
+
+def need(*packages: str) -> None:
+    """Refuse to go on where an extra is missing."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("onnx", f"ONNX ({package})")
 
 
 def open_session(graph: Path | bytes, threads: int = 0) -> Any:

@@ -16,10 +16,13 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from kinfolk.core.errors import KinfolkError
-from kinfolk.use.serve.batching import Row, Running, Scored
+from kinfolk.decoding.detokenize import Text
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sequence import RunningSequence, Scored
 from kinfolk.use.serve.limits import Limits
-from kinfolk.use.serve.text import Text
 
 
 class BusyError(Exception):
@@ -68,7 +71,7 @@ class Request:
 
     model: str
     tell: Callable[[Event], None]
-    rows: Sequence[Row] = ()
+    rows: Sequence[RunningSequence] = ()
     texts: Sequence[Text] = ()
     call: Callable[[], Any] | None = None
     deadline: float = float("inf")
@@ -93,17 +96,17 @@ class Counts:
     left_early: int = 0
 
 
-class Engine:
+class Scheduler:
     """Runs the batches of several models in one thread."""
 
-    def __init__(self, running: Mapping[str, Running], limits: Limits) -> None:
+    def __init__(self, running: Mapping[str, RunningBatch], limits: Limits) -> None:
         self.running, self.limits = dict(running), limits
         self.counts = {name: Counts() for name in running}
         self._news = threading.Condition()
         self._waiting: collections.deque[tuple[Request, int]] = collections.deque()
         self._calls: collections.deque[Request] = collections.deque()
-        self._owners: dict[Row, tuple[Request, int]] = {}
-        self._coming: dict[str, tuple[list[Row], Iterator[None]]] = {}
+        self._owners: dict[RunningSequence, tuple[Request, int]] = {}
+        self._coming: dict[str, tuple[list[RunningSequence], Iterator[None]]] = {}
         # wherever a failure finds them, even between two queues; who waits for one holds it
         self._accepted: weakref.WeakSet[Request] = weakref.WeakSet()
         self._taken = 0
@@ -170,7 +173,7 @@ class Engine:
     def n_running(self) -> int:
         """Texts being written, or about to be."""
         coming = sum(len(rows) for rows, _ in list(self._coming.values()))
-        return coming + sum(len(batch.rows) for batch in self.running.values())
+        return coming + sum(len(batch.sequences) for batch in self.running.values())
 
     @property
     def closing(self) -> bool:
@@ -221,7 +224,7 @@ class Engine:
             for name in list(self._coming):
                 self._read(name)
             for name, batch in self.running.items():
-                if batch.rows:
+                if batch.sequences:
                     self._step(name, batch)
 
     def _answer(self) -> None:
@@ -261,7 +264,7 @@ class Engine:
 
     def _has_room(self, name: str, mine: list[tuple[Request, int]]) -> bool:
         """Tell whether these may come in together: never a long prompt beside another, nor any while one is read."""
-        if name in self._coming or len(self.running[name].rows) + len(mine) > self.limits.rows:
+        if name in self._coming or len(self.running[name].sequences) + len(mine) > self.limits.rows:
             return False
         return len(mine) == 1 or all(len(request.rows[i].prompt) <= self.limits.piece for request, i in mine)
 
@@ -282,7 +285,8 @@ class Engine:
                 self._let_go(row)
             return
         try:
-            next(reading)
+            with torch.inference_mode():
+                next(reading)
             return
         except StopIteration:
             del self._coming[name]
@@ -298,17 +302,19 @@ class Engine:
                 request.tell(Piece(i, "", finish="length"))
                 self._let_go(row)
 
-    def _step(self, name: str, batch: Running) -> None:
-        gone = [row for row in batch.rows if self._dropped(self._owners[row][0])]
+    def _step(self, name: str, batch: RunningBatch) -> None:
+        gone = [row for row in batch.sequences if self._dropped(self._owners[row][0])]
         if gone:
             self.counts[name].left_early += len(gone)
             for row in gone:
                 self._let_go(row)
-        began, rows = time.perf_counter(), list(batch.rows)
+        began, rows = time.perf_counter(), list(batch.sequences)
         try:
-            made = batch.step()
-            ended = [row for row, one in zip(rows, made, strict=True) if row in self._owners and self._tell(row, one)]
-            batch.go_on([row for row in rows if row in self._owners and row not in ended])
+            with torch.inference_mode():
+                scored = batch.step()
+                pairs = zip(rows, scored, strict=True)
+                ended = [row for row, one in pairs if row in self._owners and self._tell(row, one)]
+                batch.go_on([row for row in rows if row in self._owners and row not in ended])
         except BaseException as error:
             batch.clear()
             self._fail([row for row in rows if row in self._owners], error)
@@ -321,7 +327,7 @@ class Engine:
         counts.new_tokens += len(rows)
         counts.seconds += time.perf_counter() - began
 
-    def _tell(self, row: Row, made: Scored) -> bool:
+    def _tell(self, row: RunningSequence, made: Scored) -> bool:
         """Pass on what a token adds to a text; return whether the row is done."""
         request, i = self._owners[row]
         text = request.texts[i]
@@ -337,7 +343,7 @@ class Engine:
             request.tell(Failed("timeout", f"not finished in {self.limits.seconds:g} seconds"))
         return request.cancelled
 
-    def _fail(self, rows: Sequence[Row], error: BaseException) -> None:
+    def _fail(self, rows: Sequence[RunningSequence], error: BaseException) -> None:
         for row in rows:
             self._fail_one(self._owners[row][0], error)
             self._let_go(row)
@@ -347,7 +353,7 @@ class Engine:
             request.cancelled = True
             request.tell(_explained(error))
 
-    def _let_go(self, row: Row) -> None:
+    def _let_go(self, row: RunningSequence) -> None:
         del self._owners[row]
         self._release(1)
 

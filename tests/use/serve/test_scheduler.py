@@ -1,4 +1,4 @@
-"""The running batch and the engine over it: what a row writes does not depend on its company."""
+"""The scheduler: a bounded queue, one thread, and requests that come, wait, leave and fail."""
 
 import dataclasses
 import threading
@@ -7,88 +7,15 @@ import time
 import pytest
 
 import kinfolk as kf
-from kinfolk.core.errors import ShapeError
 from kinfolk.data import Tokenizer
+from kinfolk.decoding.detokenize import Text
+from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.options import Decoding
-from kinfolk.use.serve.batching import Row, Running
-from kinfolk.use.serve.engine import BusyError, ClosingError, Done, Engine, Failed, Request
+from kinfolk.decoding.running import RunningBatch
+from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.serve.limits import Limits
-from kinfolk.use.serve.text import Text
-from kinfolk.use.serve.workers import TorchWorker
-from tests.cover import sampled
-from tests.family.test_relatives import CAUSAL, model
+from kinfolk.use.serve.scheduler import BusyError, ClosingError, Done, Failed, Request, Scheduler
 from tests.use.serve.conftest import TOY
-
-PROMPTS = [[9, 30, 21], [12], [33, 8, 8, 17, 20, 9, 11], [14, 15]]
-
-
-def written(batch, rows, every=2):
-    """Let rows join one after the other, each leaving when it is done."""
-    waiting, n = list(rows), 0
-    while waiting or batch.rows:
-        if waiting and n % every == 0:
-            batch.start([waiting.pop(0)])
-        batch.step()
-        batch.go_on([row for row in batch.rows if row.finish is None])
-        n += 1
-    return [row.written for row in rows]
-
-
-@pytest.mark.parametrize("name", sampled(CAUSAL, "join late"))
-def test_rows_that_join_late_write_what_they_write_alone(name):
-    m = model(name)
-    prompts, n_new = PROMPTS[:3], [6, 2, 4]
-    rows = [Row(prompt=p, max_new=n, how=Decoding(greedy=True)) for p, n in zip(prompts, n_new, strict=True)]
-    found = written(Running(TorchWorker(m, 64)), rows)
-    for prompt, n, got in zip(prompts, n_new, found, strict=True):
-        alone = kf.generate(m, prompt, max_new=n, greedy=True)
-        assert got == alone[-n:]
-
-
-@pytest.mark.parametrize("name", sampled(CAUSAL, "long prompts"))
-def test_others_write_while_a_long_prompt_is_read_in_pieces(name):
-    m, how, long = model(name), Decoding(greedy=True), [9, 30, 21, 12, 33, 8, 8, 17, 20, 9, 11, 14, 15]
-    batch = Running(TorchWorker(m, 64))
-    early, late = Row(prompt=[12, 7], max_new=6, how=how), Row(prompt=long, max_new=3, how=how)
-    batch.start([early])
-    reading, pauses = batch.coming([late], piece=5), 0
-    for _ in reading:
-        pauses += 1
-        batch.step()
-        batch.go_on(batch.rows)
-        assert late not in batch.rows
-    # an encoder reads its source at once
-    assert (pauses, len(early.written)) == ((0, 0) if batch.worker.pairs else (2, 2))
-    written(batch, [])
-    for row in (early, late):
-        assert row.written == kf.generate(m, row.prompt, max_new=row.max_new, greedy=True)[-row.max_new :]
-
-
-def test_prompts_read_together_and_draws_of_their_own():
-    m = model("gpt2")
-    hows = [Decoding(seed=s, temperature=1.3, top_k=30) for s in range(4)]
-    rows = [Row(prompt=p, max_new=6, how=how, n_top=2) for p, how in zip(PROMPTS, hows, strict=True)]
-    batch = Running(TorchWorker(m, 64))
-    batch.start(rows)
-    while batch.rows:
-        made = batch.step()
-        assert all(one.logprob <= one.top[0][1] for one in made)
-        batch.go_on([row for row in batch.rows if row.finish is None])
-    for prompt, row, how in zip(PROMPTS, rows, hows, strict=True):
-        alone = kf.generate(m, prompt, max_new=6, seed=how.seed, temperature=1.3, top_k=30)
-        assert row.written == alone[len(prompt) :]
-
-
-def test_penalties_make_written_tokens_rarer():
-    m = model("gpt2")
-    plain, shy = (Row(prompt=[9, 9, 9], max_new=24, how=Decoding(greedy=True), frequency=f) for f in (0.0, 2.0))
-    a, b = written(Running(TorchWorker(m, 64)), [plain, shy])
-    assert len(set(b)) > len(set(a))
-
-
-def test_what_does_not_fit_is_refused():
-    with pytest.raises(ShapeError, match="70 positions"):
-        Running(TorchWorker(model("gpt2"), 64)).start([Row(prompt=[9] * 60, max_new=11, how=Decoding())])
 
 
 class Client:
@@ -96,7 +23,7 @@ class Client:
 
     def __init__(self, engine, prompt, max_new, text=None, **more):
         self.events, self.ended = [], threading.Event()
-        rows = [Row(prompt=prompt, max_new=max_new, how=Decoding(greedy=True))]
+        rows = [RunningSequence(prompt=prompt, max_new=max_new, how=Decoding(greedy=True))]
         self.request = Request("m", self.tell, rows, [text or Text(Tokenizer.byte().decode)], **more)
         engine.submit(self.request)
 
@@ -109,7 +36,7 @@ class Client:
 @pytest.fixture
 def engine():
     m = kf.build(kf.relative("gpt2", size="tiny", **TOY, vocab_size=263), seed=3)
-    made = Engine({"m": Running(TorchWorker(m, 1024))}, Limits(rows=2, queue=3, seconds=20))
+    made = Scheduler({"m": RunningBatch(TorchEngine(m).within(1024))}, Limits(rows=2, queue=3, seconds=20))
     made.start()
     yield made
     made.stop(0.2)
@@ -169,7 +96,9 @@ def test_a_long_prompt_holds_up_nobody_who_writes(engine):
 
 def test_a_long_prompt_comes_in_alone(engine):
     engine.limits = dataclasses.replace(engine.limits, piece=4)
-    short, long = ((Request("m", print, [Row(prompt=[9] * n, max_new=1, how=Decoding())]), 0) for n in (4, 5))
+    short, long = (
+        (Request("m", print, [RunningSequence(prompt=[9] * n, max_new=1, how=Decoding())]), 0) for n in (4, 5)
+    )
     assert engine._has_room("m", [long])
     assert engine._has_room("m", [short, short])
     assert not engine._has_room("m", [short, long])
@@ -236,31 +165,3 @@ def test_an_engine_that_breaks_ends_its_requests_and_begins_again(engine, monkey
     assert good.ended.wait(30)
     assert good.events[-1].finish == "length"
     assert "ZeroDivisionError" in capsys.readouterr().err
-
-
-def test_text_waits_for_whole_characters_and_for_stops():
-    tokenizer = Tokenizer.byte()
-    whole = "naïve 😀 END of it"
-    ids = tokenizer.encode(whole)
-    text, found = Text(tokenizer.decode, ["END", "xx"], ids[:2]), []
-    for i in ids[2:]:
-        found.append(text.add(i))
-        if text.stopped:
-            break
-    assert "".join(found) == "ïve 😀 "
-    assert "\ufffd" not in "".join(found)
-    assert text.length == len("ïve 😀 ")
-    # what might have become a stop comes at the end
-    text = Text(tokenizer.decode, ["END"])
-    assert "".join(text.add(i) for i in tokenizer.encode("the EN")) == "the "
-    assert text.close() == "EN"
-    broken = Text(tokenizer.decode)
-    assert broken.add(tokenizer.encode("ï")[0]) == ""
-    assert broken.close() == "\ufffd"
-
-
-def test_a_stop_may_begin_inside_what_looked_like_another():
-    tokenizer = Tokenizer.byte()
-    text = Text(tokenizer.decode, ["aab"])
-    found = "".join(text.add(i) for i in tokenizer.encode("xaaab"))
-    assert (found, text.stopped) == ("xa", True)

@@ -1,0 +1,1 @@
+"""onnxruntime: the sessions, states and engine of an exported model."""
