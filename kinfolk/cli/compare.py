@@ -96,6 +96,12 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
     files.add_argument("--vocab", type=int, metavar="N", help="size of a vocabulary that is learnt")
     files.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
     machine = parser.add_argument_group("the machine")
+    machine.add_argument(
+        "--on",
+        default="local",
+        metavar="PLACE",
+        help="local; workers (then start `kin work DIR` anywhere); or a command such as 'ssh HOST kin work {dir}'",
+    )
     machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
     machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
     machine.add_argument(
@@ -128,6 +134,7 @@ def run(args: argparse.Namespace) -> int:
         assignments=(*args.set, *precision_of(args)),
         tokenizer=args.tokenizer,
         vocab=args.vocab,
+        on=args.on,
         jobs=args.jobs,
         threads=args.threads,
         nice=args.nice,

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from kinfolk.contests import budget as budgets
+from kinfolk.contests.fleet import places
 from kinfolk.contests.match import check
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import tables
@@ -38,6 +39,7 @@ class Settings:
         constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.
     against: the baseline that all others are held against; "": the best.
     assignments: `path=value`, applied to every recipe.
+    on: "local" processes, "workers" that pull from the folder, or a command that starts one; see `contests.fleet`.
     jobs, threads: trials side by side and threads of each; None: chosen from the machine and the models.
     nice: politeness of the trials towards other processes. timeout: longest life of a trial, like "2h"; "" for none.
     out: folder of the comparison; None: under runs/, named after what is compared. cache: where prepared data is kept.
@@ -58,6 +60,7 @@ class Settings:
     assignments: tuple[str, ...] = ()
     tokenizer: str = "byte"
     vocab: int | None = None
+    on: str = "local"
     jobs: int | None = None
     threads: int | None = None
     nice: int = 5
@@ -89,6 +92,7 @@ class Settings:
             tables.table(self.table).pick(self.rows)
         self._check_tuning()
         budgets.parse(self.budget)
+        places.check(self.on, self.allowance.unit)
         for name in ("seeds", "jobs", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -145,4 +149,5 @@ class Settings:
 
 
 _LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
-_NOT_THE_QUESTION = ("out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against", "branches")
+_NOT_THE_QUESTION = ("on", "out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against")
+_NOT_THE_QUESTION += ("branches",)

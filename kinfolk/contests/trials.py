@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kinfolk.contests import devices, trial
+from kinfolk.contests.fleet.engines import run_on_workers
+from kinfolk.contests.fleet.places import LOCAL
 from kinfolk.contests.job import Job
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import KEPT, Outcome
@@ -67,7 +69,10 @@ class Trials:
         weight = sum(job.weight for job in jobs)
         with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
             screen.note(f"{what or self.layout}{f'; {kept} finished before' if kept else ''}")
-            run_all(jobs, self.layout.jobs, screen, self.held, devices.environments())
+            if self.settings.on == LOCAL:
+                run_all(jobs, self.layout.jobs, screen, self.held, devices.environments())
+            else:
+                run_on_workers(self.settings.on, self.settings.folder, jobs, screen)
 
     def _is_kept(self, order: Trial) -> bool:
         outcome = self.known(order)

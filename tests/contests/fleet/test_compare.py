@@ -1,0 +1,70 @@
+"""Comparisons through workers give the results of local ones, trial by trial."""
+
+import io
+import shlex
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.fleet.worker import Worker
+from kinfolk.contests.run import run
+from kinfolk.contests.settings import Settings
+from kinfolk.core.console import Console
+from kinfolk.core.errors import SpecError, TrainingError
+
+TOY = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=32", "training.batch_size=4", "training.length=32")
+
+
+def settings(out: Path, **more: object) -> Settings:
+    chosen: dict[str, object] = {"data": "copy", "budget": "2k-tokens", "seeds": 2, "tune": "off", "match": "none"}
+    chosen |= {"contestants": ("gpt", "gpt2"), "assignments": TOY, "out": out, "jobs": 1, "threads": 1}
+    return Settings(**(chosen | more))
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def scores(comparison: object) -> dict[str, list[object]]:
+    return {
+        name: [(o.seed, o.key, o.status, o.steps, o.curve[-1].valid) for o in outcomes]
+        for name, outcomes in comparison.outcomes.items()
+    }
+
+
+@pytest.mark.slow
+def test_workers_and_a_started_command_give_the_local_results(tmp_path: Path) -> None:
+    local = run(settings(tmp_path / "local"), console=quiet())
+    home = tmp_path / "shared"
+    Queue(home).create()
+    workers = [threading.Thread(target=Worker(Queue(home), lambda _: None).work, args=(280.0, 2)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    pulled = run(settings(home, on="workers"), console=quiet())
+    for worker in workers:
+        worker.join(60)
+    assert scores(pulled) == scores(local)
+    command = f"{shlex.quote(sys.executable)} -m kinfolk work {{dir}} --wait 280s"
+    started = run(settings(tmp_path / "started", on=command), console=quiet())
+    assert scores(started) == scores(local)
+
+
+def test_a_command_that_fails_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    failing = f"{shlex.quote(sys.executable)} -c 'raise SystemExit(7)' {{dir}}"
+    with pytest.raises(TrainingError, match="exit code 7; its trials wait"):
+        run(settings(tmp_path, on=failing), console=quiet())
+    assert Queue(tmp_path).count() == {"waiting": 4, "running": 0}
+    with pytest.raises(SpecError, match="cannot start"):
+        run(settings(tmp_path, on="no-such-command {dir}"), console=quiet())
+
+
+@pytest.mark.parametrize(
+    ("on", "budget", "message"),
+    [("cloud", "2k-tokens", "known: local, workers"), ("workers", "10s", "seconds are not equal work")],
+)
+def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, on: str, budget: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        settings(tmp_path, on=on, budget=budget)
