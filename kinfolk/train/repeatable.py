@@ -12,15 +12,15 @@ import torch.utils.deterministic
 def repeatable() -> Iterator[None]:
     """Ask for deterministic operators; where there is none, PyTorch warns and the run goes on."""
     settings: Any = torch.utils.deterministic
-    old = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    fill = settings.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    old, fill = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
+    # the same switch as `use_deterministic_algorithms`, which imports the compiler: seconds in every process
+    torch.set_deterministic_debug_mode("warn")
     # filling new tensors would only find errors, at a cost
     settings.fill_uninitialized_memory = False
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(old[0], warn_only=old[1])
+        torch.set_deterministic_debug_mode(old)
         settings.fill_uninitialized_memory = fill
 
 
