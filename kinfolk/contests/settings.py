@@ -149,5 +149,16 @@ class Settings:
 
 
 _LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
-_NOT_THE_QUESTION = ("on", "out", "cache", "nice", "jobs", "threads", "timeout", "seeds", "max_seeds", "against")
+_NOT_THE_QUESTION: tuple[str, ...] = (
+    "on",
+    "out",
+    "cache",
+    "nice",
+    "jobs",
+    "threads",
+    "timeout",
+    "seeds",
+    "max_seeds",
+    "against",
+)
 _NOT_THE_QUESTION += ("branches",)
