@@ -2,9 +2,10 @@
 
 Rates are a factor of 3 apart around the recipe's. Each is tried with a schedule of its own that ends: rankings flip
 while a rate decays, so nothing is cut inside a schedule (Wen et al. 2025, arXiv:2509.02046). A best rate at an edge
-extends the ladder. The best two are trained at the full budget with two further seeds, and the smaller one wins unless
-the larger is better by more than one standard error of the paired difference (the one-standard-error rule of Breiman
-et al. 1984, section 3.4.3). Seeds of the search never judge.
+extends the ladder. The best two and the recipe's own are trained at the full budget with two further seeds: half of a
+short schedule prefers higher rates than the whole, and a search must not end with a rate worse than the one it began
+with. The smallest of them wins whose paired difference to the best is within one standard error (the one-standard-error
+rule of Breiman et al. 1984, section 3.4.3). Seeds of the search never judge.
 
 A search is a pure function of what its trials came to: asked again after an interruption, it orders the same trials.
 """
@@ -108,11 +109,12 @@ class Search:
         return {e: math.inf if score is None else sign * score for e, score in scores.items()}
 
     def _finalists(self, outcomes: Mapping[Order, Outcome]) -> list[float]:
-        """Return the best two rates of the ladder, the smaller first; fewer where fewer have a score."""
+        """Return the best two rates of the ladder and the recipe's own, the smallest first; fewer where none scored."""
         exponents = self._exponents(outcomes)
         worth = self._worth(exponents, outcomes)
         best = sorted((e for e in exponents if worth[e] < math.inf), key=lambda e: (worth[e], e))[:2]
-        return [self.rate(e) for e in sorted(best)]
+        own = {0} if worth[0] < math.inf else set()
+        return [self.rate(e) for e in sorted({*best, *own})]
 
     def _final_orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
         finalists = self._finalists(outcomes)
@@ -124,26 +126,26 @@ class Search:
         finalists = self._finalists(outcomes)
         if len(finalists) < 2:
             return finalists[0] if finalists else self.own
-        smaller, larger = finalists
-        pairs = [
-            (
-                self._score(outcomes.get(Order(smaller, FULL, seed))),
-                self._score(outcomes.get(Order(larger, FULL, seed))),
-            )
-            for seed in SEEDS[1:]
-        ]
-        if any(b is None for _, b in pairs):
-            return smaller
-        if any(a is None for a, _ in pairs):
-            return larger
         sign = -1 if self.higher else 1
-        gaps = [sign * (a - b) for a, b in pairs if a is not None and b is not None]
-        mean = sum(gaps) / len(gaps)
-        # of two numbers the standard error of the mean is half of their distance
-        return larger if mean > abs(gaps[0] - gaps[1]) / 2 else smaller
+        losses: dict[float, list[float]] = {}
+        for lr in finalists:
+            scores = [self._score(outcomes.get(Order(lr, FULL, seed))) for seed in SEEDS[1:]]
+            if None not in scores:
+                losses[lr] = [sign * score for score in scores if score is not None]
+        if not losses:
+            return finalists[0]
+        best = min(losses, key=lambda lr: (sum(losses[lr]), lr))
+        return next(lr for lr in finalists if lr in losses and _within_noise(losses[lr], losses[best]))
 
     def _score(self, outcome: Outcome | None) -> float | None:
         """Return the score on the validation split; None for a trial that has none."""
         if outcome is None or not outcome.done:
             return None
         return outcome.curve[-1].valid.get(self.measure)
+
+
+def _within_noise(losses: Sequence[float], best: Sequence[float]) -> bool:
+    """Tell whether the mean paired difference of two seeds to the best is at most one standard error."""
+    first, second = (loss - least for loss, least in zip(losses, best, strict=True))
+    # of two numbers the standard error of the mean is half of their distance
+    return (first + second) / 2 <= abs(first - second) / 2

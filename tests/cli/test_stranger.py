@@ -80,6 +80,10 @@ COMMANDS = {
     "inspect": [".", "--text", "a", "--out", "../page.html"],
     "serve": [".", "--port", "0"],
     "bench": ["generate", "--run", "."],
+    "gate": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--out", "../gate"],
+    "work": ["."],
+    "new": ["relative", "mine", "--out", "../mine.py"],
+    "completion": ["bash"],
 }
 OPENING = {"resume", "eval", "predict", "embed", "generate", "finetune", "export", "compress", "inspect", "serve"}
 """Verbs that open the run and so must refuse it by the plugin's name, hash and option."""

@@ -104,3 +104,15 @@ def test_a_search_that_was_stopped_asks_for_the_same() -> None:
             assert set(missing) <= set(whole)
             outcomes |= {order: whole[order] for order in missing[:2]}
         assert search.result(outcomes) == search.result(whole)
+
+
+def test_the_recipes_own_rate_is_always_in_the_final() -> None:
+    """Half of a short schedule may prefer rates that the whole one does not: tuning never ends worse than untuned."""
+    search = Search(1e-3, "m")
+
+    def loss(order: Order) -> float:
+        return bowl(9e-3 if order.share == HALF else 1e-3)(order)
+
+    outcomes, rounds = played(search, loss)
+    assert {order.lr for order in rounds[-1]} >= {1e-3, 9e-3}
+    assert search.result(outcomes).chosen == 1e-3
