@@ -63,9 +63,9 @@ def operators() -> dict[str, tuple[Any, ...]]:
     experts = Weights(n(4, 6, 3), n(4, 6), n(4, 3, 6), n(4, 3))
     return {
         "activated_linear.activated_linear": (n(2, 3, 5), n(4, 5), n(4), "gelu"),
-        "attend.attend": (n(2, 2, 7, 4), n(2, 2, 7, 4), n(2, 2, 7, 4), Causal() & Window(left=3)),
-        "compress.compress_positions": (n(2, 2, 7, 3), n(2, 4, 9)),
-        "compress.compress_windows": (n(2, 2, 7, 3), n(2, 3, 2, 3), n(2, 3)),
+        "attention.attend.attend": (n(2, 2, 7, 4), n(2, 2, 7, 4), n(2, 2, 7, 4), Causal() & Window(left=3)),
+        "compressed_keys.compress_positions": (n(2, 2, 7, 3), n(2, 4, 9)),
+        "compressed_keys.compress_windows": (n(2, 2, 7, 3), n(2, 3, 2, 3), n(2, 3)),
         "cross_entropy.cross_entropy": (n(6, 3), n(7, 3), n(7), ids(7, 6), 0.9, 0.1 / 7),
         "cross_entropy.mixture_cross_entropy": (n(5, 2, 3), n(5, 2).log_softmax(-1), n(7, 3), ids(7, 5)),
         "experts.mix_experts": (n(5, 3), ids(4, 5, 1), n(5, 1), experts, "relu"),
@@ -73,25 +73,25 @@ def operators() -> dict[str, tuple[Any, ...]]:
         "gelu.gelu_tanh": (n(3, 5),),
         "lightconv.depthwise_conv": (n(2, 5, 6), n(6, 3), 2, 5),
         "lightconv.dynamic_conv": (n(2, 5, 6), n(2, 5, 2, 3), 2),
-        "logistic.mixture": (n(5, 6), ids(9, 5), 8),
+        "discretized_logistic.mixture": (n(5, 6), ids(9, 5), 8),
         "patches.cut": (n(2, 32), 4, 1, 2),
         "pooling.pool": (n(2, 5, 3), torch.tensor([[0, 0, 1, 1, 2]]).expand(2, 5), keep_BL, 3),
         "pooling.unpool": (n(2, 3, 4), torch.tensor([[0, 0, 1, 1, 2]]).expand(2, 5)),
-        "readout.readout": (n(2, 5, 3), keep_BL, "mean"),
+        "pooled_vector.readout": (n(2, 5, 3), keep_BL, "mean"),
         "rms_norm.rms_norm": (n(2, 3, 5), n(5), 4, 1e-3),
         "routing.chance_of_choice": (n(4, 5), n(4, 5), n(4, 5).exp(), 2),
-        "surrogate.entropy": (n(2, 3, 4),),
-        "surrogate.gaussian": (n(2, 3, 4), n(2, 3, 4), n(4)),
-        "talk.mix_heads": (n(2, 2), n(2, 2, 3, 4)),
+        "ppo.entropy": (n(2, 3, 4),),
+        "ppo.gaussian": (n(2, 3, 4), n(2, 3, 4), n(4)),
+        "talking_heads.mix_heads": (n(2, 2), n(2, 2, 3, 4)),
     }
 
 
 def check_operators(device: torch.device, precision: str) -> Iterator[Finding]:
     """Compare every operator on a device with its reference."""
     for name, arguments in operators().items():
-        module, function = name.split(".")
+        module, _, function = name.rpartition(".")
         fast = getattr(importlib.import_module(f"kinfolk.ops.{module}"), function)
-        slow = getattr(importlib.import_module(f"kinfolk.ops.naive.{module}"), function)
+        slow = getattr(importlib.import_module(f"kinfolk.ops.naive.{module.rpartition('.')[2]}"), function)
         yield _found(f"ops.{name}", precision, lambda: _compare(fast, slow, arguments, device, precision))  # noqa: B023
 
 

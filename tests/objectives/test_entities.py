@@ -37,11 +37,11 @@ def told(given, lexicon=LEXICON):
 
 def test_a_batch_says_what_it_names():
     given = told(batch([10, 20, 21, 11, 25], [9, 9], [25, 9, 9]))
-    assert given.mentions.tolist() == [[[1, 2], [4, 4]], [[-1, -1]] * 2, [[0, 0], [-1, -1]]]
-    assert given.entities.tolist() == [[[3, 1], [2, -1]], [[-1, -1]] * 2, [[2, -1], [-1, -1]]]
-    assert torch.equal(given.priors[0], torch.tensor([[0.7, 0.3], [1.0, 0.0]]))
+    assert given.annotation(Mentions).spans_BS2.tolist() == [[[1, 2], [4, 4]], [[-1, -1]] * 2, [[0, 0], [-1, -1]]]
+    assert given.annotation(Mentions).entities_BSC.tolist() == [[[3, 1], [2, -1]], [[-1, -1]] * 2, [[2, -1], [-1, -1]]]
+    assert torch.equal(given.annotation(Mentions).priors_BSC[0], torch.tensor([[0.7, 0.3], [1.0, 0.0]]))
     few = told(batch([20, 21]), Lexicon(LEXICON.names, most=1))
-    assert few.entities.tolist() == [[[3]]]
+    assert few.annotation(Mentions).entities_BSC.tolist() == [[[3]]]
     plain = batch([9, 9])
     assert told(plain) is plain
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.annotations import Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.knowledge import Names
@@ -39,7 +40,7 @@ def test_nothing_known_is_bert_to_the_bit():
     given = batch(ROW, ROW[:3])
     assert told(given, Facts(Names({}))) is given
     # nothing of what is known is named
-    assert told(batch([1, 2, 3])).visible is None
+    assert told(batch([1, 2, 3])).annotation(Visible) is None
     plain = kf.build(kf.relative("bert", size="tiny", **TOY), seed=1).double().eval()
     assert torch.equal(model().run(told(given, Facts(Names({})))).logits, plain.run(given).logits)
 
@@ -56,15 +57,15 @@ def test_the_batch_is_the_tree():
     assert given.tokens.tolist() == [[*ROW, 30, 31, 32, 33, 34, 35], [25, 9, 33, 34, 35, *[0] * 8]]
     assert given.positions[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 4, 5, 4, 6, 7, 8]
     assert given.keep.sum(1).tolist() == [13, 5]
-    sees = {i: given.visible[0, i].nonzero().flatten().tolist() for i in range(13)}
+    sees = {i: given.annotation(Visible).pairs_BLM[0, i].nonzero().flatten().tolist() for i in range(13)}
     sentence = list(range(7))
     assert sees[0] == sentence
     assert sees[2] == sees[3] == [*sentence, 7, 8, 9]
     assert sees[7] == sees[8] == [2, 3, 7, 8]
     assert sees[9] == [2, 3, 9]
     assert sees[5] == [*sentence, 10, 11, 12]
-    assert not given.visible[1, 5:].any()
-    assert not given.visible[1, :, 5:].any()
+    assert not given.annotation(Visible).pairs_BLM[1, 5:].any()
+    assert not given.annotation(Visible).pairs_BLM[1, :, 5:].any()
 
 
 def test_it_is_attention_among_those_who_see_each_other():
@@ -78,7 +79,7 @@ def test_it_is_attention_among_those_who_see_each_other():
         heads = []
         for h in range(3):
             scores = q[:, h] @ k[:, h].T / 8**0.5
-            scores[~given.visible[0]] = -torch.inf
+            scores[~given.annotation(Visible).pairs_BLM[0]] = -torch.inf
             heads.append(scores.softmax(-1) @ v[:, h])
         x = block.residuals[0].norm(x + look.out(torch.cat(heads, -1)))
         x = block.residuals[1].norm(x + think(x[None], None, None)[0][0])
@@ -117,7 +118,7 @@ def test_facts_that_do_not_fit_are_not_read(limit, n):
 
 def test_few_facts_are_read_where_few_are_asked_for():
     assert told(batch(ROW), Facts(FACTS.names, most=1)).tokens.shape[1] == 12
-    assert told(batch(ROW), Facts(FACTS.names, most=0)).visible is None
+    assert told(batch(ROW), Facts(FACTS.names, most=0)).annotation(Visible) is None
 
 
 def test_a_classifier_learns_what_only_the_facts_tell():

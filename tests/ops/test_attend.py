@@ -177,7 +177,7 @@ def test_without_gradients_a_bias_goes_to_the_fused_kernel(what, pattern, at_onc
     monkeypatch.setattr(fast, "BIAS_PAIRS", at_once)
     (q, k, v), scoring, view = inputs(11, 11), Scoring(bias=distance_bias, scale=0.5), views(11)[what]
     want = slow.attend(q, k, v, pattern, view, scoring)
-    monkeypatch.setattr(fast, "softmax_product", None)
+    monkeypatch.setattr(fast.scores, "softmax_product", None)
     with torch.no_grad():
         torch.testing.assert_close(fast.attend(q, k, v, pattern, view, scoring), want, rtol=1e-10, atol=1e-12)
         none = Scoring(bias=lambda q, k, *_: q.new_zeros(()))

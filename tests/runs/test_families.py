@@ -80,6 +80,8 @@ PICTURES = {"vit"}
 """Families without text; tests/runs/test_parity.py holds them."""
 DECODERS = {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3_text", "smollm3", "gpt_neox", "phi"}
 """Decoders after 2022; tests/runs/test_llama_formats.py holds their logits, gradients, text and export."""
+RECURRENT = {"mamba", "mamba2"}
+"""State-space models; tests/layers/test_recurrent_mixers.py holds them."""
 GENERATES = ["gpt2", "openai-gpt", "reformer", "t5", "switch_transformers", "bart", "marian"]
 BEAMS = [(1.0, False), (2.0, True), (0.0, "never"), (-1.0, False)]
 STOPPING = {False: "estimate", True: "full", "never": "never"}
@@ -245,7 +247,7 @@ def test_fine_tuning_begins_as_generation_does(case, tmp_path):
 
 def test_no_family_is_missing():
     load_formats()
-    assert {*CASES, *PICTURES, *DECODERS} == set(FORMATS)
+    assert {*CASES, *PICTURES, *DECODERS, *RECURRENT} == set(FORMATS)
 
 
 @pytest.mark.parametrize("case", CASES)
