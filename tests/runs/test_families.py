@@ -81,7 +81,7 @@ PICTURES = {"vit"}
 DECODERS = {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3_text", "smollm3", "gpt_neox", "phi"}
 """Decoders after 2022; tests/runs/test_llama_formats.py holds their logits, gradients, text and export."""
 RECURRENT = {"mamba", "mamba2"}
-"""State-space models; tests/layers/test_recurrent_mixers.py holds them."""
+"""State-space models; tests/runs/test_llama_formats.py holds them."""
 GENERATES = ["gpt2", "openai-gpt", "reformer", "t5", "switch_transformers", "bart", "marian"]
 BEAMS = [(1.0, False), (2.0, True), (0.0, "never"), (-1.0, False)]
 STOPPING = {False: "estimate", True: "full", "never": "never"}
