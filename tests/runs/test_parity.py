@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import kinfolk as kf
+from kinfolk.core.annotations import Visible
 from kinfolk.core.batch import Batch
 from kinfolk.core.knowledge import Names
 from kinfolk.layers.heads.detection_head import DetectionHead
@@ -331,7 +332,8 @@ def test_facts_beside_a_text_are_positions_and_a_mask_to_their_bert(tmp_path):
     facts = Facts(Names({(20, 21): ((30, 31), (32,)), (25,): ((33, 34, 35),)}))
     plain = Batch(index=torch.arange(2), tokens=torch.tensor([[10, 20, 21, 12, 25, 13], [25, 9, 11, 12, 13, 14]]))
     told = facts.inform(plain, Vocabulary(V), 24)
-    mask = torch.zeros(told.visible.shape).double().masked_fill(~told.visible, -1e9)[:, None]
+    pairs = told.annotation(Visible).pairs_BLM
+    mask = torch.zeros(pairs.shape).double().masked_fill(~pairs, -1e9)[:, None]
     with torch.no_grad():
         wanted = original(input_ids=told.tokens, position_ids=told.positions, attention_mask=mask).logits
     found = kf.from_hf(tmp_path).eval().run(told).logits
