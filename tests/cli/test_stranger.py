@@ -80,7 +80,7 @@ COMMANDS = {
     "inspect": [".", "--text", "a", "--out", "../page.html"],
     "serve": [".", "--port", "0"],
     "bench": ["generate", "--run", "."],
-    "gate": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--out", "../gate"],
+    "gate": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--dry-run"],
     "work": ["."],
     "new": ["relative", "mine", "--out", "../mine.py"],
     "completion": ["bash"],

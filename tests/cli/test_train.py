@@ -126,7 +126,7 @@ def test_the_same_folder_twice_is_refused(tmp_path: Path, capsys: pytest.Capture
         (["train", "gpt2", "--data", "copy", "--device", "abacus"], "device"),
         (["train", "gpt2", "--stpes", "3"], "did you mean '--steps'"),
         (["resume", "nowhere"], "nowhere: not a run folder"),
-        (["eval", "nowhere"], "nowhere: not a run folder"),
+        (["eval", "nowhere"], "nowhere: no such folder; expected a run"),
         (["eval", "nowhere", "--split", "vaild"], "did you mean 'valid'"),
     ],
 )

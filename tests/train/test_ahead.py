@@ -63,7 +63,7 @@ def test_what_goes_wrong_is_told_at_its_step():
 
 
 def test_who_acts_with_the_weights_as_they_are_is_asked_in_turn():
-    acting = types.SimpleNamespace(meet=lambda memories: None)
+    acting = types.SimpleNamespace(meet=lambda memories: None, tensors=dict, restore=lambda tensors: None)
     job = Read(acting)
     ahead = Ahead(job, Team(), last=9)
     assert int(ahead.at(1)[0].index) == 1
