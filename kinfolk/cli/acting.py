@@ -15,7 +15,7 @@ UNIT = "steps in the environment"
 
 def train(args: argparse.Namespace) -> int:
     """Let a relative learn to act, and say how it ended."""
-    from kinfolk.cli.train import announce, begin, options_of, plain_warnings, show
+    from kinfolk.cli.training import announce, begin, options_of, plain_warnings, show
 
     begin(args, args.what, args.env, args.out)
     from kinfolk.contests.acting import open_world
@@ -35,7 +35,7 @@ def train(args: argparse.Namespace) -> int:
 
 def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     """Return the recipe that the options name, fitted to the environment."""
-    from kinfolk.cli.train import precision_of
+    from kinfolk.cli.training import precision_of
     from kinfolk.contests.acting import as_policy
     from kinfolk.contests.acting.recipe import policy
     from kinfolk.core import paths
@@ -69,7 +69,7 @@ def acts(out: Path) -> bool:
 
 def resume(args: argparse.Namespace) -> int:
     """Go on with a run."""
-    from kinfolk.cli.train import options_of, plain_warnings, show
+    from kinfolk.cli.training import options_of, plain_warnings, show
     from kinfolk.contests.acting import resume as go_on
     from kinfolk.runs import folder
 

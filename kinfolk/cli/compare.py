@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.train import precision_of
+from kinfolk.cli.training import precision_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.settings import Settings

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.train import data_arguments
+from kinfolk.cli.training import data_arguments
 
 if TYPE_CHECKING:
     from kinfolk.use.compress.measure import Measured

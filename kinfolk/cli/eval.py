@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import acting, harness
-from kinfolk.cli.train import data_arguments
+from kinfolk.cli.training import data_arguments
 from kinfolk.core.errors import SpecError, suggest
 
 if TYPE_CHECKING:

@@ -123,7 +123,7 @@ def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
 
 
 def _open(args: argparse.Namespace) -> Any:
-    from kinfolk.cli.train import open_source
+    from kinfolk.cli.training import open_source
     from kinfolk.runs import folder
 
     return open_source({"name": args.data, "tokenizer": str(args.what / folder.TOKENIZER)})

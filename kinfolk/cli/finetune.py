@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.train import announce, begin, machine_arguments, options_of, plain_warnings, precision_of, show
+from kinfolk.cli.training import announce, begin, machine_arguments, options_of, plain_warnings, precision_of, show
 from kinfolk.core.errors import SpecError
 from kinfolk.train.finetune.names import table
 
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet and not args.json:
         print("\n".join(_guesses(args, task, made)), file=sys.stderr)
     if args.processes > 1 and not parallel.inside():
-        from kinfolk.cli.train import command_of
+        from kinfolk.cli.training import command_of
 
         return parallel.launch(command_of("finetune", args), args.processes, args.restarts)
     if args.metric in ("bleu", "rouge-l") and not args.written:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kinfolk.cli.compare import shared_arguments
-from kinfolk.cli.train import precision_of
+from kinfolk.cli.training import precision_of
 
 EPILOG = """\
 examples:

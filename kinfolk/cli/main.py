@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from kinfolk.cli.train import plain_warnings
+from kinfolk.cli.training import plain_warnings
 from kinfolk.core.errors import DataError, KinfolkError, SpecError, TrainingError, suggest
 from kinfolk.core.machine import sleep_at_barriers
 from kinfolk.core.printing import clean
@@ -186,7 +186,7 @@ def _run(argv: list[str]) -> int:
 
         for path in args.plugin:
             load_plugin(path)
-    from kinfolk.cli.train import plain_warnings
+    from kinfolk.cli.training import plain_warnings
 
     with plain_warnings():
         code: int = args.run(args)

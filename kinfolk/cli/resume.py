@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from kinfolk.cli import acting
-from kinfolk.cli.train import command_of, machine_arguments, options_of, plain_warnings, show, speaks
+from kinfolk.cli.training import command_of, machine_arguments, options_of, plain_warnings, show, speaks
 
 EPILOG = """\
 examples:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinfolk.cli.compare import shared_arguments
-from kinfolk.cli.train import precision_of
+from kinfolk.cli.training import precision_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.scaling.law import Range

@@ -4,14 +4,11 @@
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 
-if TYPE_CHECKING:
-    from kinfolk.runs.run import Run
-
-Opener = Callable[["Run", int], Any]
+Opener = Callable[[Any, int], Any]
 """From a run and a number of threads (0: the engine's own choice) to what runs its model."""
 
 _engines: dict[str, Opener] = {}

@@ -233,7 +233,7 @@ def test_contiguous_rows_need_enough_text(text: Data, pairs: Data) -> None:
         Batches(text.split("train"), batch_size=5, length=64, order="contigous")
     one, two = (Batches(pairs.split("train"), batch_size=4, order=o).at(3) for o in ("shuffled", "contiguous"))
     assert same(one, two)
-    assert two.continues is None
+    assert two.annotation(Continuation) is None
 
 
 # pairs
