@@ -68,7 +68,7 @@ def test_lengths_classes_and_symbols(name: str) -> None:
     sides = lengths if isinstance(lengths, tuple) else (lengths,)
     for at, side in enumerate(sides):
         assert side.tolist() == [len(example[at]) for example in examples]
-        assert side.max() <= getattr(split, "longest", side.max())
+        assert side.max() <= (split.longest or side.max())
         assert all(example[at].min() >= 7 and example[at].max() < data.tokenizer.vocab_size for example in examples)
     # two sequences are encoded each by itself
     assert getattr(split, "apart", False) == (len(sides) == 2)
