@@ -24,8 +24,6 @@ from kinfolk.data import Batches, Data
 from kinfolk.data.preparing.manifest import MANIFEST, open_prepared
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.prepare import prepare
-from kinfolk.decoding.decode import Steps
-from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.written import write
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.head import HeadModule
@@ -96,11 +94,6 @@ class Peer(Module):
         """Return nothing to decode from: every step runs everything again."""
         return State([])
 
-    def steps(self, rows: list[list[int]], max_new: int) -> Steps:
-        """Decode without a cache."""
-        self.eval()
-        return Steps(self, rows, max_new, Decoding(ids=self.generation, cached=False))  # type: ignore[arg-type]
-
     def _embed(self, tokens: Tensor) -> Tensor:
         x: Tensor = self.table(tokens) * self.spec.d_model**0.5 + self.positions[: tokens.shape[1]]  # type: ignore[index]
         return x
@@ -165,7 +158,7 @@ def main() -> None:
             continue
         seconds = learn(name, job, recipe, data, args.out / name)
         model = job.learner.model
-        made = write(model, batches, args.pairs).bleu()
+        made = write(model, batches, args.pairs, cached=not isinstance(model, Peer)).bleu()
         n_params = sum(p.numel() for p in model.parameters())
         found[name] = made | {"parameters": n_params, "seconds": seconds}
         print(f"{name}: {n_params:,} parameters, BLEU {made['BLEU']:.2f} ({made['signature']})", flush=True)
