@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import graphlib
 import importlib
 import inspect
@@ -103,6 +104,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(HOUSE))
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
