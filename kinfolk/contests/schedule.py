@@ -5,6 +5,7 @@ Knows nothing of Transformers: a job is a folder and a command that leaves `resu
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Ou
 from kinfolk.contests.process import Child, explain
 from kinfolk.contests.screen import Screen
 from kinfolk.core.errors import KinfolkError
+from kinfolk.core.lock import locked
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the children."""
@@ -115,21 +117,13 @@ def lock(folder: Path) -> Iterator[list[int]]:
     when the parent was killed: nothing starts a second time in a folder where something still writes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        # elsewhere than on POSIX there is no such lock, and two comparisons in one folder are the user's care
-        yield []
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise KinfolkError(
-                f"{folder}: another comparison runs in this folder, or its trials are still saving; "
-                f"wait for it, or choose another --out"
-            ) from None
-        yield [file.fileno()]
+    busy = KinfolkError(
+        f"{folder}: another comparison runs in this folder, or its trials are still saving; "
+        f"wait for it, or choose another --out"
+    )
+    with locked(folder, busy) as descriptor:
+        # elsewhere than on POSIX a child inherits no descriptor
+        yield [descriptor] if os.name == "posix" else []
 
 
 def _emptiest(environments: Sequence[Mapping[str, str]], running: Iterable[Running]) -> Mapping[str, str]:

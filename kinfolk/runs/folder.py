@@ -14,11 +14,11 @@ import json
 import shlex
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core import contained, manifest, plugins
+from kinfolk.core import contained, lock, manifest, plugins
 from kinfolk.core.errors import TrainingError
 from kinfolk.core.plain import to_plain
 from kinfolk.family import registry
@@ -138,19 +138,7 @@ def result(out: Path) -> dict[str, Any] | None:
     return None
 
 
-@contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
+def locked(out: Path) -> contextlib.AbstractContextManager[int]:
     """Hold the folder against a second process; a killed holder lets go by dying."""
-    try:
-        import fcntl
-    except ImportError:
-        # a system without these locks: the user must take care
-        yield
-        return
     contained.check(out)
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise TrainingError(f"{out}: another process is working on this run") from None
-        yield
+    return lock.locked(out, TrainingError(f"{out}: another process is working on this run"))
