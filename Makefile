@@ -20,7 +20,7 @@ EXTRAS := data,log,rl,translate,onnx,serve,harness,bench,dev
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # operators, learning, and what is chosen for a machine: what another set of instructions, or bf16, could change
-NUMERIC := tests/ops tests/family/test_vision.py tests/objectives/test_entities.py tests/train/test_precision.py
+NUMERIC := tests/ops tests/family/test_vision.py tests/family/test_precision.py tests/objectives/test_entities.py tests/train/test_precision.py
 CHOOSING := tests/train/test_precision.py tests/train/test_loop.py tests/train/test_run.py tests/train/test_step.py tests/contests/test_plan.py tests/contests/test_run.py tests/train/finetune/test_run.py tests/contests/acting/test_run.py
 
 # the rooms that everything else is built on

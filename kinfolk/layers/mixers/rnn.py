@@ -12,7 +12,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
-from kinfolk.core.device import host
+from kinfolk.core.device import full_precision, host
 from kinfolk.core.encoder_output import RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.packing import by_document, refuse_pairs
@@ -127,6 +127,13 @@ class RecurrentModule(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         refuse_pairs(ctx, self.spec.kind)
+        if x_BLD.device.type != "cpu":
+            return self._run(x_BLD, ctx, state)
+        # autocast would hand a bfloat16 LSTM to oneDNN, which has none on CPUs without AVX-512: there it raises
+        with full_precision(x_BLD):
+            return self._run(x_BLD.to(next(self.cell.parameters()).dtype), ctx, state)
+
+    def _run(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         if isinstance(state, Recurrence):
             return go_on(self.cell, x_BLD, ctx, state, self.cell.hidden_size), state
         if state is None:
@@ -219,7 +226,7 @@ def handed_over(ctx: Context, zeros: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     widths = [zero.shape[-1] for zero in zeros]
     if ends_1BS.shape[-1] != sum(widths):
         raise ShapeError(f"a state of {sum(widths)} numbers cannot begin with the {ends_1BS.shape[-1]} of an encoder")
-    return ends_1BS.split(widths, dim=-1)
+    return ends_1BS.to(zeros[0].dtype).split(widths, dim=-1)
 
 
 def real_first(keep_BL: Tensor, backwards: bool) -> Tensor:
