@@ -20,6 +20,7 @@ _PUBLIC = {
     "choices": ("kinfolk.family.grammar", "choices"),
     "about": ("kinfolk.family.registry", "about"),
     "build": ("kinfolk.family.building", "build"),
+    "layer": ("kinfolk.family.standalone", "layer"),
     "save": ("kinfolk.family.building", "save"),
     "load": ("kinfolk.runs.run", "load_model"),
     "Run": ("kinfolk.use.onnx.opening", "Run"),  # which registers the engines of `Run.engine`
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from kinfolk.family.grammar import axes, choices
     from kinfolk.family.making import make as relative
     from kinfolk.family.registry import about, relatives
+    from kinfolk.family.standalone import layer
     from kinfolk.ops.attention.attend import attend
     from kinfolk.ops.patterns import leaves as patterns
     from kinfolk.runs.fit import fit
@@ -71,6 +73,7 @@ __all__ = [
     "fit",
     "from_hf",
     "generate",
+    "layer",
     "load",
     "patterns",
     "predict",
