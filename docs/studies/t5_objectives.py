@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import kinfolk as kf
 from kinfolk.core.plain import dumps
-from kinfolk.data import Data, open_data
+from kinfolk.data import Data, Split, open_data
 from kinfolk.data.generated.stdlib import stdlib_files
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.family.recipe import Recipe
@@ -44,7 +44,7 @@ PUBLISHED = {
 }
 
 
-class Names:
+class Names(Split):
     """Bodies of functions as sources, their names as targets; a file is wholly in one part."""
 
     kind = "pairs"

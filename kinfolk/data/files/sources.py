@@ -79,12 +79,8 @@ def unusable(source: Source) -> tuple[str, str] | None:
     if source.format == "parquet" and source.size:
         return None
     try:
-        with open_bytes(source.path) as file:
-            head = file.read(_HEAD)
-    except BROKEN_GZIP as error:
-        return "broken gzip", str(error)
+        head = _head(source.path)
     except DataError as error:
-        # already at its first bytes, which `open_bytes` looks at
         return "broken gzip", str(error)
     if not head:
         return "empty file", ""
@@ -97,10 +93,17 @@ def unusable(source: Source) -> tuple[str, str] | None:
 
 def refuse_binary(path: str) -> None:
     """Refuse a file that is no text, with the formats that can be read."""
-    with open_bytes(path) as file:
-        head = file.read(_HEAD)
+    head = _head(path)
     if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: a binary file (NUL at byte {head.index(0)}); what can be read: {READABLE}")
+
+
+def _head(path: str) -> bytes:
+    with open_bytes(path) as file:
+        try:
+            return file.read(_HEAD)
+        except BROKEN_GZIP as error:
+            raise DataError(f"{path}: broken gzip: {error}") from None
 
 
 class Bytes(io.BufferedReader):

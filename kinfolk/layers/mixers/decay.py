@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.bounds import NonNegativeInt, PositiveFloat, PositiveInt, Rate
 from kinfolk.core.cost import Cost, linear
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Module
 
@@ -130,6 +131,9 @@ class StepDecay(Decay, kind="step"):
     least: PositiveFloat = 0.001
     most: PositiveFloat = 0.1
 
+    def __post_init__(self) -> None:
+        check_steps(self.least, self.most, self.largest)
+
     def build(self, dims: Dims, n_heads: int, d_key: int) -> Module:
         return _StepDecay(self, Linear(dims.d_model, n_heads, bias=False), n_heads, 1)
 
@@ -177,6 +181,14 @@ class _StepDecay(Module):
     def forward(self, x_BLD: Tensor) -> Tensor:
         step = _heads(F.softplus(self.steps(x_BLD) + self.bias), self.n_heads)
         return -self.log_rate_H.exp()[:, None, None] * step
+
+
+def check_steps(least: float, most: float, largest: float = 1.0) -> None:
+    """Refuse ranges that nothing can be drawn from."""
+    if least > most:
+        raise SpecError(f"least: steps are drawn from [least, most], got [{least:g}, {most:g}]")
+    if largest < 1:
+        raise SpecError(f"largest: rates are drawn from [1, largest], got {largest:g}")
 
 
 def draw_steps(bias: Tensor, least: float, most: float) -> None:

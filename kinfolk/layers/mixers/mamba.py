@@ -16,7 +16,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.convolution import Recent
-from kinfolk.layers.mixers.decay import draw_steps
+from kinfolk.layers.mixers.decay import check_steps, draw_steps
 from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
@@ -43,6 +43,9 @@ class Mamba(Mixer, kind="mamba"):
     rank: NonNegativeInt = 0
     least: PositiveFloat = 0.001
     most: PositiveFloat = 0.1
+
+    def __post_init__(self) -> None:
+        check_steps(self.least, self.most)
 
     def build(self, dims: Dims) -> PartModule:
         return _Mamba(self, dims)
@@ -134,6 +137,9 @@ class Mamba2(Mixer, kind="mamba2"):
     largest: PositiveFloat = 16.0
     least: PositiveFloat = 0.001
     most: PositiveFloat = 0.1
+
+    def __post_init__(self) -> None:
+        check_steps(self.least, self.most, self.largest)
 
     def build(self, dims: Dims) -> PartModule:
         return _Mamba2(self, dims)

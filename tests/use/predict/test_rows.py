@@ -29,6 +29,20 @@ def test_text_is_a_row_a_line(tmp_path):
     assert values(str(tmp_path / "b.txt.gz")) == [(1, {"text": "one"}), (2, {"text": "two"})]
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.tsv", "a.jsonl", "a.conll", "a.conllu", "a.json"])
+def test_a_gzip_file_cut_anywhere_is_named(tmp_path, name):
+    """Rows that came before are handed out; the rest is one refusal that names the file."""
+    text = json.dumps({"data": []}) if name == "a.json" else "".join(f"text {i}\tO\n" for i in range(9))
+    whole = gzip.compress(text.encode())
+    for n in range(1, len(whole)):
+        path = write(tmp_path / f"{name}.gz", whole[:n])
+        try:
+            refusals = [str(row) for row in read_rows(path) if isinstance(row, DataError)]
+        except DataError as error:
+            refusals = [str(error)]
+        assert any("broken gzip" in line and f"{name}.gz" in line for line in refusals), n
+
+
 def test_tables_have_names_or_numbers(tmp_path):
     text = 'id,text\n1,"a, ""b""\nc"\n\n2,d\n3\n4,e\n'
     found = values(write(tmp_path / "a.csv", text))
