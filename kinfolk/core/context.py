@@ -6,7 +6,8 @@ A module records a tensor with `ctx.tap("weights", w)`, which costs nothing with
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator, MutableMapping
+import functools
+from collections.abc import Callable, Iterator, MutableMapping
 
 import torch
 from torch import Tensor
@@ -113,8 +114,15 @@ class Context(Annotated):
             self.taps.record(name, value)
 
     def hears(self, name: str) -> bool:
-        """Tell whether reporting `name` is of any use, for what costs something to make."""
+        """Tell whether reporting `name` is of any use, for what costs something to make.
+
+        It may decide what is computed for a listener, never how the output is computed.
+        """
         return self.taps is not None and self.taps.hears(name)
+
+    def listener(self, name: str) -> Callable[[Tensor], None] | None:
+        """Return the function that reports `name`; None without a listener."""
+        return functools.partial(self.tap, name) if self.hears(name) else None
 
     def asked(self, name: str) -> bool:
         """Tell whether somebody wants this very name, for what is of no use to those who listen to everything."""

@@ -1,17 +1,24 @@
-"""The contract that mixers and feed-forwards share, so that a block is simply a tuple of parts."""
+"""Contract of the sublayers of a Transformer block (mixers and feed-forwards): a block is a tuple of parts."""
 
+import dataclasses
 from typing import Any, ClassVar
 
+from torch import Tensor
+
+from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
+from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
+from kinfolk.ops.attention.scores import View
 
 
 class Part(Spec):
     """Axis: what happens between two residual additions. The module is `(x_BLD, ctx, state) -> (x_BLD, state)`.
 
     `state` is what the part must remember to go on decoding where it stopped: None while training, what
-    `new_state` of the module returned while decoding.
+    `new_state` of the module returned while decoding. Attention also takes `KeyValues` as its state: keys and values
+    that `keys_values` gave for another sequence than that of its queries.
     """
 
     def build(self, dims: Dims) -> Module:
@@ -23,10 +30,23 @@ class Part(Spec):
         raise NotImplementedError
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class KeyValues:
+    """Keys and values of a sequence, and what queries see of them."""
+
+    k_BGMK: Tensor
+    v_BGMK: Tensor
+    view: View
+
+
 class PartModule(Module):
     """A part without memory: it decodes as it trains."""
 
     limit: int | None = None  # positions it can take, where they are bounded
+
+    def keys_values(self, x_BLD: Tensor, ctx: Context, state: Any) -> KeyValues:
+        """Return keys and values of x, those of earlier tokens included where a state has them."""
+        raise SpecError(f"{type(self).__name__} has no keys and values for queries of another sequence")
 
     def new_state(self, batch_size: int, max_len: int) -> Any:
         """Return an empty state for decoding up to `max_len` positions."""

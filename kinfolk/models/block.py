@@ -1,4 +1,4 @@
-"""A block: parts in order, each joined to the stream by the same residual rule."""
+"""Transformer block: attention, cross-attention and feed-forward, each inside a residual connection."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
-from kinfolk.layers.part import Part
-from kinfolk.layers.residuals.residual import Residual
+from kinfolk.layers.part import KeyValues, Part, PartModule
+from kinfolk.layers.residuals.residual import Residual, ResidualModule
 
 
 class Block(Spec):
-    """One layer. An encoder's has two parts (look, think), a decoder's three (look back, look across, think)."""
+    """One layer: self-attention and a feed-forward in an encoder, with cross-attention between them in a decoder."""
 
     parts: tuple[Part, ...]
     residual: Residual
@@ -46,6 +46,13 @@ class BlockModule(Module):
             if states is not None:
                 states[i] = state
         return x_BLD
+
+    def keys_values(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> KeyValues:
+        """Return keys and values of the first part, for queries of another sequence or of some positions."""
+        part, residual = self.parts[0], self.residuals[0]
+        assert isinstance(part, PartModule)
+        assert isinstance(residual, ResidualModule)
+        return part.keys_values(residual.given(x_BLD), ctx, None if states is None else states[0])
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         """Return an empty state for each part."""

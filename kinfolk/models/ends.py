@@ -1,16 +1,14 @@
-"""A bridge by states: a recurrent decoder goes on where a recurrent encoder ended."""
+"""Bridge of encoder-decoder RNNs: the decoder starts from the encoder's final states (Sutskever et al. 2014)."""
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kinfolk.core.context import Context, Taps
+from kinfolk.core.context import Context
 from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.rnn import Recurrent
+from kinfolk.layers.mixers.rnn import FinalState, Recurrent
 from kinfolk.layers.module import Module
 from kinfolk.models.bridge import Bridge
 from kinfolk.models.stack import Depth, Stack
@@ -35,29 +33,8 @@ class _Ends(Module):
         self.n_layers = n_layers
 
     def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
-        heard = _EndsTaps(ctx.taps, "ends")
-        last_BMD = encoder(x_BMD, ctx.replace(taps=heard), None)
-        ends_NBS = torch.stack([heard.found[f"{n}.0.ends"] for n in range(self.n_layers)])
+        finals = [FinalState() for _ in range(self.n_layers)]
+        last_BMD = encoder(x_BMD, ctx, [[final] for final in finals])
+        ends_NBS = torch.stack([final.end_BS for final in finals if final.end_BS is not None])
         keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
         return RecurrentOutput(last_BMD, keep_BM, ends_NBS=ends_NBS)
-
-
-class _EndsTaps(Taps):
-    """A listener to the last recurrent state of every layer, which passes everything on to another listener."""
-
-    def __init__(self, others: Taps | None, name: str) -> None:
-        super().__init__(frozenset({name}))
-        self.others = others
-
-    def record(self, name: str, value: Tensor) -> None:
-        super().record(name, value)
-        if self.others is not None:
-            self.others.record(name, value)
-
-    def hears(self, name: str) -> bool:
-        return super().hears(name) or (self.others is not None and self.others.hears(name))
-
-    @contextlib.contextmanager
-    def scope(self, name: str) -> Iterator[None]:
-        with super().scope(name), contextlib.nullcontext() if self.others is None else self.others.scope(name):
-            yield

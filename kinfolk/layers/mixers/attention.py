@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
@@ -20,7 +21,7 @@ from kinfolk.layers.mixers.qk_norm import norm_cost, norms_of
 from kinfolk.layers.mixers.talking_heads import Silent, Talk
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import NoNorm, Norm
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import KeyValues, Mixer, PartModule
 from kinfolk.layers.positions.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
 from kinfolk.layers.states.kv_cache import MemorySlots, Ring, Slots
 from kinfolk.ops.attention.attend import attend, scored_pairs
@@ -116,24 +117,47 @@ class _SelfAttention(PartModule):
         self.span = spec.span.build(dims, spec.n_heads)
         self.talk = spec.talk.build(spec.n_heads, spec.pattern)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> tuple[Tensor, Slots | None]:
+    def forward(
+        self, x_BLD: Tensor, ctx: Context, state: Slots | KeyValues | None
+    ) -> tuple[Tensor, Slots | KeyValues | None]:
+        look = self.span.look(self.spec.pattern, x_BLD, ctx)
+        pattern = look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
+        if isinstance(state, KeyValues):
+            q_BHLK, k_BGMK, v_BGMK, view = self._queries(x_BLD, ctx), state.k_BGMK, state.v_BGMK, state.view
+        else:
+            q_BHLK, k_BGLK, v_BGLK = self._packed(x_BLD, ctx)
+            k_BGMK, v_BGMK, view = _seen(k_BGLK, v_BGLK, ctx, state, pattern)
+        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
+        scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
+        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, self.talk.among_heads(scoring))
+        return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+
+    def keys_values(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> KeyValues:
+        k_BLGK, v_BLGK = self._mapped(x_BLD, slice(self.heads[0], None)).split_with_sizes(self.heads[1:], dim=2)
+        k_BLGK = k_BLGK if self.norms is None else self.norms.keys(k_BLGK)
+        k_BGLK, v_BGLK = k_BLGK.transpose(1, 2), v_BLGK.transpose(1, 2)
+        _, k_BGLK = self.position.turn(k_BGLK, k_BGLK, ctx)
+        return KeyValues(*_seen(k_BGLK, v_BGLK, ctx, state, self.spec.pattern))
+
+    def _packed(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of x, by one matrix product."""
         packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
         parts = packed_BLHK.split_with_sizes(self.heads, dim=2)
         if self.norms is not None:
             parts = (*self.norms(parts[0], parts[1]), parts[2])
         q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in parts)
-        q_BHLK, k_BGLK = self.position.turn(q_BHLK, k_BGLK, ctx)
-        look = self.span.look(self.spec.pattern, x_BLD, ctx)
-        pattern = look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
-        if state is None:
-            k_BGMK, v_BGMK, view = k_BGLK, v_BGLK, _view(ctx, pattern)
-        else:
-            k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
-            view = view if ctx.visible_until is None else dataclasses.replace(view, until_BL=ctx.visible_until)
-        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
-        scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
-        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, self.talk.among_heads(scoring))
-        return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+        return *self.position.turn(q_BHLK, k_BGLK, ctx), v_BGLK
+
+    def _queries(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+        q_BLHK = self._mapped(x_BLD, slice(self.heads[0]))
+        q_BHLK = (q_BLHK if self.norms is None else self.norms.queries(q_BLHK)).transpose(1, 2)
+        return self.position.turn(q_BHLK, q_BHLK, ctx)[0]
+
+    def _mapped(self, x_BLD: Tensor, heads: slice) -> Tensor:
+        """Apply the maps of some heads out of those that `qkv` packs: [B, L, H, K]."""
+        rows = slice(*(None if n is None else n * self.d_head for n in (heads.start, heads.stop)))
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return F.linear(x_BLD, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d_head))
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
         """Return empty slots, as a ring if the pattern never looks further back than fits."""
@@ -191,6 +215,16 @@ def _split(x_BLD: Tensor, d_head: int) -> Tensor:
     return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
 
 
+def _seen(
+    k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context, state: Slots | None, pattern: Pattern
+) -> tuple[Tensor, Tensor, View]:
+    """Return keys and values that queries may see, those in the KV cache included, and which of them."""
+    if state is None:
+        return k_BGLK, v_BGLK, _view(ctx, pattern)
+    k_BGMK, v_BGMK, view = state.extend(k_BGLK, v_BGLK, ctx)
+    return k_BGMK, v_BGMK, view if ctx.visible_until is None else dataclasses.replace(view, until_BL=ctx.visible_until)
+
+
 def _view(ctx: Context, pattern: Pattern) -> View:
     """Say what hides keys while training. What a causal pattern hides anyway needs no mask."""
     padding, pos = ctx.padding, None if pattern.stationary else ctx.pos_BL
@@ -210,12 +244,7 @@ def _view(ctx: Context, pattern: Pattern) -> View:
 def _scoring(
     module: "_SelfAttention | _CrossAttention", ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None
 ) -> Scoring:
-    tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
+    tap = functools.partial(ctx.tap, "weights") if ctx.hears("weights") else None
+    tap_scores = functools.partial(ctx.tap, "scores") if ctx.asked("scores") else None
     dropout = module.spec.dropout if module.training else 0.0
-    before = functools.partial(_report, ctx) if ctx.asked("scores") else None
-    return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, before=before, tap=tap)
-
-
-def _report(ctx: Context, scores_BHLM: Tensor) -> Tensor:
-    ctx.tap("scores", scores_BHLM)
-    return scores_BHLM
+    return Scoring(scale=scale, dropout=dropout, bias=hooks.bias, value=hooks.value, tap=tap, tap_scores=tap_scores)

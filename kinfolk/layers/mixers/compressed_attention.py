@@ -119,8 +119,8 @@ class _Linformer(PartModule):
         keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
         slots = self._slots_of_heads if self.spec.sharing == "none" else self._slots
         k_BHRK, v_BHRK = slots(x_BLD, keep_BL)
-        tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
-        scoring = Scoring(dropout=self.spec.dropout if self.training else 0.0, tap=tap)
+        dropout = self.spec.dropout if self.training else 0.0
+        scoring = Scoring(dropout=dropout, tap=ctx.listener("weights"))
         y_BHLK = attend(_heads(self.q(x_BLD), self.d_head), k_BHRK, v_BHRK, Full(), View(), scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2))
 
@@ -266,8 +266,8 @@ class _MemoryCompressed(PartModule):
     def _look_on(self, q_BHLK: Tensor, slots_BGMK: Tensor, ctx: Context) -> Tensor:
         """Look from anywhere at slots that stand where their windows end."""
         k_BHMK, v_BHMK = slots_BGMK.chunk(2, dim=1)
-        tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
-        scoring = Scoring(dropout=self.spec.dropout if self.training else 0.0, tap=tap)
+        dropout = self.spec.dropout if self.training else 0.0
+        scoring = Scoring(dropout=dropout, tap=ctx.listener("weights"))
         if ctx.pos_BL is None and q_BHLK.shape[2] == 1:
             return attend(q_BHLK, k_BHMK, v_BHMK, Full(), View(), scoring)
         ends_1M = (torch.arange(slots_BGMK.shape[2], device=q_BHLK.device) * self.spec.stride - 1).clamp(min=0)[None]

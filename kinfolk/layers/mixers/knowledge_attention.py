@@ -17,7 +17,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Dropout, Linear, Module, borrow
 from kinfolk.layers.norms.norm import LayerNorm, Norm
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.residuals.residual import Residual, dropout_cost
+from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_cost
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
@@ -215,14 +215,14 @@ class WhereKnown(Residual, kind="where-known"):
 
     norm: Norm = LayerNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _WhereKnown(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.norm.cost(dims.d_model) + dropout_cost(dims)
 
 
-class _WhereKnown(Module):
+class _WhereKnown(ResidualModule):
     def __init__(self, spec: WhereKnown, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from kinfolk.core.cost import Cost
 from kinfolk.layers.module import Module
@@ -35,12 +35,23 @@ class _QKNorm(Module):
         self.k = spec.qk_norm.build(d_head * (n_kv if self.all else 1))
 
     def forward(self, q_BLHK: Tensor, k_BLGK: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.all:
-            # norms are over three axes: every position of every example is one row of heads
-            q_bHK, k_bGK = self.q(q_BLHK.flatten(0, 1)), self.k(k_BLGK.flatten(0, 1))
-            return q_bHK.unflatten(0, q_BLHK.shape[:2]), k_bGK.unflatten(0, k_BLGK.shape[:2])
-        q_BLD, k_BLd = self.q(q_BLHK.flatten(2)), self.k(k_BLGK.flatten(2))
-        return q_BLD.unflatten(2, q_BLHK.shape[2:]), k_BLd.unflatten(2, k_BLGK.shape[2:])
+        return self.queries(q_BLHK), self.keys(k_BLGK)
+
+    def queries(self, q_BLHK: Tensor) -> Tensor:
+        """Return normalised queries."""
+        return self._normed(self.q, q_BLHK)
+
+    def keys(self, k_BLGK: Tensor) -> Tensor:
+        """Return normalised keys."""
+        return self._normed(self.k, k_BLGK)
+
+    def _normed(self, norm: nn.Module, x_BLHK: Tensor) -> Tensor:
+        if self.all:
+            joined: Tensor = norm(x_BLHK.flatten(2))
+            return joined.unflatten(2, x_BLHK.shape[2:])
+        # norms are over three axes: every position of every example is one row of heads
+        each: Tensor = norm(x_BLHK.flatten(0, 1))
+        return each.unflatten(0, x_BLHK.shape[:2])
 
 
 def norms_of(spec: Normalised, n_kv: int, d_head: int) -> _QKNorm | None:

@@ -1,18 +1,14 @@
-"""Attention by some of the tokens to all of them: keys and values are made once, queries come for a few."""
+"""Attention with a subset of queries: all tokens have keys and values, some of them queries (Dehghani et al. 2019)."""
 
+import contextlib
 import dataclasses
-from typing import Any
+from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from kinfolk.core.context import Context, Padding
-from kinfolk.layers.mixers.adaptive_span import faded
-from kinfolk.layers.mixers.attention import _scoring, _SelfAttention, _view
-from kinfolk.layers.module import Module
-from kinfolk.ops.attention.attend import attend
-from kinfolk.ops.attention.scores import View
+from kinfolk.core.context import Context, Padding, Taps
+from kinfolk.layers.part import KeyValues
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,6 +36,13 @@ class Some:
         at_BAD = self.at_BA[..., None].expand_as(y_BAD)
         return x_BLD.scatter(1, at_BAD, torch.where(self.meant_BA[..., None], y_BAD, x_BLD.gather(1, at_BAD)))
 
+    def keys_values(self, all_of: KeyValues) -> KeyValues:
+        """Return keys and values of all tokens, seen from where the queries of these are."""
+        view, at_BA = all_of.view, self.at_BA
+        pos_BA = view.start + at_BA if view.q_pos_BL is None else _rows(view.q_pos_BL, at_BA)
+        group_BA = None if view.q_group_BL is None else _rows(view.q_group_BL, at_BA)
+        return dataclasses.replace(all_of, view=dataclasses.replace(view, q_pos_BL=pos_BA, q_group_BL=group_BA))
+
     def context(self, ctx: Context, length: int) -> Context:
         """Return the context of these tokens, of a row of `length`."""
         pos_BL = ctx.positions(length, self.at_BA.device).expand(len(self.at_BA), length)
@@ -49,62 +52,39 @@ class Some:
             pos_BL=pos_BL.gather(1, self.at_BA),
             padding=Padding(self.meant_BA, right=True),
             group_BL=None if ctx.group_BL is None else ctx.group_BL.gather(1, self.at_BA),
+            taps=None if ctx.taps is None else _WholeRows(ctx.taps, self, length),
         )
 
 
-class Standing:
-    """The keys and values of all tokens, and where the queries of all would stand."""
+class _WholeRows(Taps):
+    """Passes reports about some tokens on as reports about all, with zeros for the others."""
 
-    def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor, view: View) -> None:
-        self.k_BGMK, self.v_BGMK, self.view = k_BGMK, v_BGMK, view
+    def __init__(self, taps: Taps, some: Some, length: int) -> None:
+        super().__init__(taps.names)
+        self.taps, self.some, self.length = taps, some, length
 
-    def seen_by(self, some: Some) -> View:
-        """Return where the queries of some stand."""
-        view, at_BA = self.view, some.at_BA
-        pos_BA = view.start + at_BA if view.q_pos_BL is None else _rows(view.q_pos_BL, at_BA)
-        group_BA = None if view.q_group_BL is None else _rows(view.q_group_BL, at_BA)
-        return dataclasses.replace(view, q_pos_BL=pos_BA, q_group_BL=group_BA)
+    def hears(self, name: str) -> bool:
+        return self.taps.hears(name)
 
+    @contextlib.contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        with self.taps.scope(name):
+            yield
 
-class Stand(Module):
-    """In the place of an attention inside its residual: makes keys and values, and looks at nothing."""
-
-    def __init__(self, part: _SelfAttention) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Standing]:
-        part, d_q = self.part, self.part.heads[0] * self.part.d_head
-        k_BGLK, v_BGLK = _mapped(part, x_BLD, slice(d_q, None)).split_with_sizes(part.heads[1:], dim=1)
-        _, k_BGLK = part.position.turn(k_BGLK, k_BGLK, ctx)
-        if state is None:
-            pattern = part.span.look(part.spec.pattern, x_BLD, ctx).pattern
-            return x_BLD, Standing(k_BGLK, v_BGLK, _view(ctx, pattern))
-        return x_BLD, Standing(*state.extend(k_BGLK, v_BGLK, ctx))
+    def record(self, name: str, value: Tensor) -> None:
+        axis, n = 2 if name in _BY_HEAD else 1, self.some.at_BA.shape[1]
+        if not self.hears(name) or value.ndim <= axis or value.shape[axis] != n:
+            return self.taps.record(name, value)
+        at, meant = (
+            x.view(len(x), *(1,) * (axis - 1), n, *(1,) * (value.ndim - axis - 1)).expand_as(value)
+            for x in (self.some.at_BA, self.some.meant_BA)
+        )
+        whole = value.new_zeros(*value.shape[:axis], self.length, *value.shape[axis + 1 :])
+        return self.taps.record(name, whole.scatter(axis, at, value.masked_fill(~meant, 0)))
 
 
-class Ask(Module):
-    """In the place of an attention inside its residual: some look at what stands."""
-
-    def __init__(self, part: _SelfAttention, some: Some) -> None:
-        super().__init__()
-        self.part, self.some = part, some
-
-    def forward(self, x_BAD: Tensor, ctx: Context, state: Standing) -> tuple[Tensor, Standing]:
-        part, spec = self.part, self.part.spec
-        q_BHAK = _mapped(part, x_BAD, slice(part.heads[0] * part.d_head))
-        q_BHAK, _ = part.position.turn(q_BHAK, q_BHAK, ctx)
-        look, view = part.span.look(spec.pattern, x_BAD, ctx), state.seen_by(self.some)
-        hooks = part.position.hooks(ctx, ctx.start + x_BAD.shape[1], part.causal)
-        scoring = _scoring(part, ctx, faded(hooks, look, view), spec.scale or None)
-        y_BHAK = attend(q_BHAK, state.k_BGMK, state.v_BGMK, look.pattern, view, part.talk.among_heads(scoring))
-        return part.out(y_BHAK.transpose(1, 2).flatten(2)), state
-
-
-def _mapped(part: _SelfAttention, x_BLD: Tensor, rows: slice) -> Tensor:
-    """Apply some of the maps that an attention packs into one: [B, H, L, K]."""
-    bias = None if part.qkv.bias is None else part.qkv.bias[rows]
-    return F.linear(x_BLD, part.qkv.weight[rows], bias).unflatten(-1, (-1, part.d_head)).transpose(1, 2)
+_BY_HEAD = frozenset({"weights", "scores", "span"})
+"""Reports whose tokens are their third axis, behind heads; of all others, their second."""
 
 
 def _rows(x_BL: Tensor, at_BA: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 The state is all they remember, so a step of decoding costs the same at any position.
 """
 
+import dataclasses
+import functools
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -18,7 +20,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.residuals.residual import Residual
+from kinfolk.layers.residuals.residual import Residual, ResidualModule
 from kinfolk.layers.states.carried_state import Recurrence, go_on
 from kinfolk.layers.states.rows import Axes, Rows
 
@@ -28,14 +30,14 @@ Direction = Literal["past", "both", "future"]
 class Chained(Residual, kind="chained"):
     """dropout(part(x)): no way around the part, as recurrent layers are stacked (Zaremba et al. 2014, section 3.1)."""
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _Chained(dims)
 
     def cost(self, dims: Dims) -> Cost:
         return Cost(flops=dims.d_model if dims.dropout else 0, kept=dims.d_model if dims.dropout else 0)
 
 
-class _Chained(Module):
+class _Chained(ResidualModule):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         self.dropout = Dropout(dims.dropout)
@@ -109,6 +111,13 @@ class Carried(Rows):
         self.values = new
 
 
+@dataclasses.dataclass(eq=False)
+class FinalState:
+    """The last recurrent state of a layer, output and cell side by side: what a decoder starts from. Empty at first."""
+
+    end_BS: Tensor | None = None
+
+
 class RecurrentModule(PartModule):
     """Runs PyTorch's recurrent module over real tokens."""
 
@@ -136,8 +145,8 @@ class RecurrentModule(PartModule):
     def _run(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         if isinstance(state, Recurrence):
             return go_on(self.cell, x_BLD, ctx, state, self.cell.hidden_size), state
-        if state is None:
-            return by_document(self._read, x_BLD, ctx), None
+        if state is None or isinstance(state, FinalState):
+            return by_document(functools.partial(self._read, final=state), x_BLD, ctx), state
         keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
         state.begin(ctx)
         return self._go_on(x_BLD, keep_BL, state), state
@@ -160,10 +169,10 @@ class RecurrentModule(PartModule):
         zeros = weight.new_zeros(1 + self.both, batch_size, weight.shape[1])
         return (zeros, zeros) if isinstance(self.cell, nn.LSTM) else (zeros,)
 
-    def _read(self, x_BLD: Tensor, ctx: Context) -> Tensor:
+    def _read(self, x_BLD: Tensor, ctx: Context, final: FinalState | None) -> Tensor:
         begin, padding, backwards = self._begin(ctx, x_BLD), ctx.padding, self.spec.direction == "future"
         # what is read behind the last token spoils the last state only
-        harmless = padding is not None and padding.right and self.spec.direction == "past" and not ctx.hears("ends")
+        harmless = padding is not None and padding.right and self.spec.direction == "past" and final is None
         if padding is None or harmless:
             y_BLD, end = self.cell(x_BLD.flip(1) if backwards else x_BLD, begin)
             y_BLD = y_BLD.flip(1) if backwards else y_BLD
@@ -171,8 +180,8 @@ class RecurrentModule(PartModule):
             order_BL = real_first(padding.keep_BL, backwards)
             y_BLD, end = self._packed(_take(x_BLD, order_BL), padding.keep_BL, begin)
             y_BLD = torch.zeros_like(y_BLD).scatter(1, order_BL[..., None].expand_as(y_BLD), y_BLD)
-        if ctx.hears("ends"):
-            ctx.tap("ends", torch.cat([value.transpose(0, 1).flatten(1) for value in _values(end)], -1))
+        if final is not None:
+            final.end_BS = torch.cat([value.transpose(0, 1).flatten(1) for value in _values(end)], -1)
         return y_BLD
 
     def _begin(self, ctx: Context, x_BLD: Tensor) -> Any:

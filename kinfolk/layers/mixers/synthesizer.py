@@ -128,9 +128,8 @@ class _Synthesizer(PartModule):
             k_BHMK, v_BHMK, view = k_BHLK, v_BHLK, self._view(ctx)
         else:
             k_BHMK, v_BHMK, view = state.extend(k_BHLK, v_BHLK, ctx)
-        tap = (lambda weights: ctx.tap("weights", weights)) if ctx.hears("weights") else None
         dropout = self.spec.dropout if self.training else 0.0
-        scoring = Scoring(scale=1.0, dropout=dropout, bias=self._bias(ctx, stop), tap=tap)
+        scoring = Scoring(scale=1.0, dropout=dropout, bias=self._bias(ctx, stop), tap=ctx.listener("weights"))
         y_BHLK = attend(q_BHLK, k_BHMK, v_BHMK, self.spec.pattern, view, scoring)[..., : self.d_head]
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 

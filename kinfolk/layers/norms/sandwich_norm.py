@@ -8,7 +8,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.norms.norm import LayerNorm, Norm
-from kinfolk.layers.residuals.residual import PreNormModule, Residual, dropout_cost
+from kinfolk.layers.residuals.residual import PreNormModule, Residual, ResidualModule, dropout_cost
 
 
 class SandwichNorm(Residual, kind="sandwich-norm"):
@@ -22,7 +22,7 @@ class SandwichNorm(Residual, kind="sandwich-norm"):
     before: Norm = LayerNorm()
     after: Norm = LayerNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _SandwichNorm(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
@@ -36,5 +36,9 @@ class _SandwichNorm(PreNormModule):
         self.dropout = Dropout(dims.dropout)
 
     def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(self.before(x), ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return self.dropout(self.after(y)), state
+
+    def given(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.before(x)
+        return normed

@@ -1,7 +1,7 @@
 """Axis Residual: how a part joins the stream.
 
-A residual owns what stands around one part (norms, gates, dropout) and calls it: `forward(x, part, ctx, state)`.
-One that is `additive` also has `branch(x, part, ctx, state)`, what it adds to x.
+A residual owns what surrounds one part (norms, gates, dropout) and calls it: `forward(x, part, ctx, state)` on
+`given(x)`. One that is `additive` also has `branch(x, part, ctx, state)`, what it adds to x.
 """
 
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ class Residual(Spec):
 
     additive: ClassVar[bool] = False
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> "ResidualModule":
         """Return the module that joins one part to the stream."""
         raise NotImplementedError
 
@@ -29,19 +29,27 @@ class Residual(Spec):
         raise NotImplementedError
 
 
+class ResidualModule(Module):
+    """Joins one part to the stream."""
+
+    def given(self, x: Tensor) -> Tensor:
+        """Return the input of the part."""
+        return x
+
+
 class PostNorm(Residual, kind="post-norm"):
     """norm(x + dropout(part(x))) (Vaswani et al. 2017, section 3.1)."""
 
     norm: Norm = LayerNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _PostNorm(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.norm.cost(dims.d_model) + dropout_cost(dims)
 
 
-class _PostNorm(Module):
+class _PostNorm(ResidualModule):
     def __init__(self, spec: PostNorm, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
@@ -57,14 +65,14 @@ class PreNorm(Residual, kind="pre-norm"):
     additive: ClassVar[bool] = True
     norm: Norm = LayerNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return PreNormModule(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.norm.cost(dims.d_model) + dropout_cost(dims)
 
 
-class PreNormModule(Module):
+class PreNormModule(ResidualModule):
     """Adds a branch to the stream; the branch normalises its input."""
 
     def __init__(self, spec: PreNorm, dims: Dims) -> None:
@@ -76,8 +84,12 @@ class PreNormModule(Module):
         return x + y, state
 
     def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(self.norm(x), ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return self.dropout(y), state
+
+    def given(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
 
 
 def dropout_cost(dims: Dims) -> Cost:

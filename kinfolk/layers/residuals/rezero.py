@@ -10,7 +10,7 @@ from kinfolk.core.cost import Cost
 from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm, Norm
 from kinfolk.layers.residuals.gate import Gate, GRUGate
-from kinfolk.layers.residuals.residual import Residual, dropout_cost
+from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_cost
 
 
 class ReZero(Residual, kind="re-zero"):
@@ -23,7 +23,7 @@ class ReZero(Residual, kind="re-zero"):
     additive: ClassVar[bool] = True
     norm: Norm = NoNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _ReZero(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
@@ -31,19 +31,23 @@ class ReZero(Residual, kind="re-zero"):
         return self.norm.cost(dims.d_model) + added + dropout_cost(dims)
 
 
-class _ReZero(Module):
+class _ReZero(ResidualModule):
     def __init__(self, spec: ReZero, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
         self.alpha = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(self.norm(x), ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return torch.addcmul(x, self.alpha, self.dropout(y)), state
 
     def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(self.norm(x), ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return self.alpha * self.dropout(y), state
+
+    def given(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed
 
 
 class Fixup(Residual, kind="fixup"):
@@ -54,26 +58,29 @@ class Fixup(Residual, kind="fixup"):
 
     additive: ClassVar[bool] = True
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _Fixup(dims)
 
     def cost(self, dims: Dims) -> Cost:
         return Cost(params=2, flops=2.0 * dims.d_model, kept=dims.d_model) + dropout_cost(dims)
 
 
-class _Fixup(Module):
+class _Fixup(ResidualModule):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
         self.shift, self.scale = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.ones(1))
         self.dropout = Dropout(dims.dropout)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(x + self.shift, ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return torch.addcmul(x, self.scale, self.dropout(y)), state
 
     def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(x + self.shift, ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return self.scale * self.dropout(y), state
+
+    def given(self, x: Tensor) -> Tensor:
+        return x + self.shift
 
 
 class Gated(Residual, kind="gated"):
@@ -82,7 +89,7 @@ class Gated(Residual, kind="gated"):
     gate: Gate = GRUGate()
     norm: Norm = LayerNorm()
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _Gated(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
@@ -90,12 +97,16 @@ class Gated(Residual, kind="gated"):
         return self.norm.cost(dims.d_model) + joined + dropout_cost(dims)
 
 
-class _Gated(Module):
+class _Gated(ResidualModule):
     def __init__(self, spec: Gated, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
         self.gate = spec.gate.build(dims.d_model)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
-        y, state = part(self.norm(x), ctx, state)
+        y, state = part(self.given(x), ctx, state)
         return self.gate(x, torch.relu(self.dropout(y))), state
+
+    def given(self, x: Tensor) -> Tensor:
+        normed: Tensor = self.norm(x)
+        return normed

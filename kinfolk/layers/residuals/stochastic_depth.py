@@ -10,7 +10,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Module
-from kinfolk.layers.residuals.residual import Residual
+from kinfolk.layers.residuals.residual import Residual, ResidualModule
 
 
 class StochasticDepth(Residual, kind="stochastic-depth"):
@@ -28,14 +28,14 @@ class StochasticDepth(Residual, kind="stochastic-depth"):
         if not self.of.additive:
             raise SpecError(f"of: {self.of.kind!r} does not add a branch to the stream, so there is none to drop")
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _StochasticDepth(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.of.cost(dims) + Cost(flops=dims.d_model)
 
 
-class _StochasticDepth(Module):
+class _StochasticDepth(ResidualModule):
     def __init__(self, spec: StochasticDepth, dims: Dims) -> None:
         super().__init__()
         self.of: Any = spec.of.build(dims)
@@ -44,6 +44,10 @@ class _StochasticDepth(Module):
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         y, state = self.branch(x, part, ctx, state)
         return x + y, state
+
+    def given(self, x: Tensor) -> Tensor:
+        inner: Tensor = self.of.given(x)
+        return inner
 
     def branch(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         """Return what is added: nothing for some examples."""

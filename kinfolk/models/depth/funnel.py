@@ -18,8 +18,8 @@ from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.packing import refuse_pairs
-from kinfolk.layers.mixers.query_subset import Stand
 from kinfolk.layers.module import Dims, Module
+from kinfolk.layers.part import KeyValues
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import XL
 from kinfolk.models.bridge import Bridge
@@ -144,7 +144,7 @@ class _Funnel(DepthModule):
             slots.append(cut.slot_BL)
         return first_BLD, x_BLD, slots, inner
 
-    def _run(self, i: int, level: Any, x_BLD: Tensor, ctx: Context, wide: "_Wide | None") -> Tensor:
+    def _run(self, i: int, level: Any, x_BLD: Tensor, ctx: Context, wide: KeyValues | None) -> Tensor:
         level.recompute = self.recompute
         states: list[Any] | None = None
         if wide is not None:
@@ -154,10 +154,9 @@ class _Funnel(DepthModule):
             out: Tensor = level(x_BLD, ctx, states)
         return out
 
-    def _wide(self, level: Any, x_BLD: Tensor, ctx: Context, cut: "_Cut") -> "_Wide":
+    def _wide(self, level: Any, x_BLD: Tensor, ctx: Context, cut: "_Cut") -> KeyValues:
         """Return keys and values of the longer sequence for the first layer of a level."""
         block = level.blocks[level.order[0]]
-        _, standing = block.residuals[0](x_BLD, Stand(block.parts[0]), ctx, None)
         view = View(
             keep_BM=None if ctx.padding is None else ctx.padding.keep_BL,
             q_group_BL=cut.inner.group_BL,
@@ -170,7 +169,7 @@ class _Funnel(DepthModule):
             )
             q_pos_BM = torch.where(at_BM < self.spec.apart, at_BM, self.spec.first(at_BM))
             view = dataclasses.replace(view, q_pos_BL=q_pos_BM[: 1 if ctx.pos_BL is None else None], k_pos_BM=k_pos_BM)
-        return _Wide(standing.k_BGMK, standing.v_BGMK, view)
+        return dataclasses.replace(block.keys_values(x_BLD, ctx, None), view=view)
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         raise SpecError("a funnel pools what comes later, so it cannot decode step by step")
@@ -214,19 +213,6 @@ class _Asking(Context):
 
     def layer(self, n: int) -> Context:
         return self.asking if n == 0 and self.asking is not None else super().layer(n)
-
-
-@dataclasses.dataclass
-class _Wide:
-    """Keys and values of a longer sequence, in the place of those that queries would bring."""
-
-    k_BGMK: Tensor
-    v_BGMK: Tensor
-    view: View
-
-    def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
-        """Return them, whatever comes."""
-        return self.k_BGMK, self.v_BGMK, self.view
 
 
 @dataclasses.dataclass

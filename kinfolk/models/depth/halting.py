@@ -16,7 +16,7 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.halting import HaltingUnit, Pondering
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
-from kinfolk.layers.mixers.query_subset import Ask, Some, Stand
+from kinfolk.layers.mixers.query_subset import Some
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward
 from kinfolk.models.block import Block
@@ -124,9 +124,8 @@ class _Universal(StackModule):
         run = functools.partial(checkpoint, use_reentrant=False) if again else _call
         block: Any = self.blocks[self.order[n]]
         u_BLD = self.position.add(s_BLD, ctx, n + 1)
-        # listeners want whole maps, and annotations are about all positions
-        whole = ctx.taps is not None or bool(ctx.annotations)
-        if self.skips[n] and not whole and at.most <= self.crowded * s_BLD.shape[1]:
+        # annotations are about all positions
+        if self.skips[n] and not ctx.annotations and at.most <= self.crowded * s_BLD.shape[1]:
             stepped: Tensor = run(_run_some, block, u_BLD, s_BLD, at, ctx, states)
             return stepped
         new_BLD: Tensor = run(block, u_BLD, ctx, states)
@@ -153,17 +152,12 @@ def _run_some(
     block: Any, u_BLD: Tensor, s_BLD: Tensor, at: _Progress, ctx: Context, states: list[Any] | None
 ) -> Tensor:
     """Run a block for active positions only; all have keys and values."""
-    states = [None] * len(block.parts) if states is None else states
-    parts, residuals = list(block.parts), list(block.residuals)
-    _, standing = residuals[0](u_BLD, Stand(parts[0]), ctx, states[0])
+    everything = block.keys_values(u_BLD, ctx, states)
     if at.none:
         return s_BLD
-    some = Some.of(at.active_BL, at.most)
+    some, others = Some.of(at.active_BL, at.most), [None] * (len(block.parts) - 1) if states is None else states[1:]
     inner = some.context(ctx, u_BLD.shape[1])
-    x_BAD, _ = residuals[0](some.take(u_BLD), Ask(parts[0], some), inner, standing)
-    for part, residual, state in zip(parts[1:], residuals[1:], states[1:], strict=True):
-        x_BAD, _ = residual(x_BAD, part, inner, state)
-    return some.put(x_BAD, s_BLD)
+    return some.put(block(some.take(u_BLD), inner, [some.keys_values(everything), *others]), s_BLD)
 
 
 def _skips(block: Block) -> bool:

@@ -25,7 +25,7 @@ from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.positions.position import NoPosition
-from kinfolk.layers.residuals.residual import Residual
+from kinfolk.layers.residuals.residual import Residual, ResidualModule
 from kinfolk.models.stack import DepthModule, Stack, StackModule
 
 Pair = tuple[Tensor, Tensor]
@@ -46,14 +46,14 @@ class Coupled(Residual, kind="coupled"):
                 "use 'pre-norm', 're-zero' or 'fixup'"
             )
 
-    def build(self, dims: Dims) -> Module:
+    def build(self, dims: Dims) -> ResidualModule:
         return _Coupled(self, dims)
 
     def cost(self, dims: Dims) -> Cost:
         return self.of.cost(dims)
 
 
-class _Coupled(Module):
+class _Coupled(ResidualModule):
     def __init__(self, spec: Coupled, dims: Dims) -> None:
         super().__init__()
         self.of: Any = spec.of.build(dims)

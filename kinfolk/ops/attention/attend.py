@@ -60,6 +60,9 @@ def attend(
     pass, the backward pass or the planning. Reference: `kinfolk.ops.naive.attend`.
     """
     runs = pattern.by_head(q_BHLK.shape[1])
+    if scoring.tap is not None or scoring.tap_scores is not None:
+        _report(q_BHLK, share_heads(k_BGMK, q_BHLK.shape[1]), runs, view, scoring)
+        scoring = scoring.quiet
     if len(runs) == 1:
         return _attend(q_BHLK, k_BGMK, v_BGMK, runs[0][0], view, scoring)
     k_BHMK, v_BHMK = (share_heads(x, q_BHLK.shape[1]) for x in (k_BGMK, v_BGMK))
@@ -130,16 +133,29 @@ def scored_pairs(pattern: Pattern, n: int, n_heads: int) -> float:
     return total / n_heads
 
 
-def _attend_by_head(
-    q: Tensor, k: Tensor, v: Tensor, runs: tuple[tuple[Pattern, slice], ...], view: View, scoring: Scoring
-) -> Tensor:
-    """Run each pattern over its heads; the taps come together as one set of weights over all heads."""
-    seen: list[Tensor] = []
-    tap = None if scoring.tap is None else seen.append
+Runs = tuple[tuple[Pattern, slice], ...]
+
+
+def _attend_by_head(q: Tensor, k: Tensor, v: Tensor, runs: Runs, view: View, scoring: Scoring) -> Tensor:
+    """Run each pattern over its heads."""
     out = []
     for pattern, heads in runs:
-        mine = dataclasses.replace(scoring, tap=tap, heads=heads)
+        mine = dataclasses.replace(scoring, heads=heads)
         out.append(_attend(q[:, heads], k[:, heads], v[:, heads], pattern, view, mine))
-    if scoring.tap is not None:
-        scoring.tap(torch.cat(seen, dim=1))
     return torch.cat(out, dim=1)
+
+
+def _report(q: Tensor, k: Tensor, runs: Runs, view: View, scoring: Scoring) -> None:
+    """Compute scores and weights for listeners. The output is computed apart, by the path it takes without them."""
+    if scoring.tap_scores is not None:
+        scoring.tap_scores(scores.products(q, k, scoring))
+    if scoring.tap is None:
+        return
+    weights, at = [], [arange(0, x.shape[2], q.device) for x in (q, k)]
+    with torch.no_grad():
+        for pattern, heads in runs:
+            mine = dataclasses.replace(scoring, heads=heads)
+            ok, pos = allowed(pattern, view, *at), positions(view, *at)
+            each, _, empty = scores.softmax_weights(q[:, heads], k[:, heads], ok, pos, mine)
+            weights.append(each.masked_fill(empty, 0.0))
+    scoring.tap(weights[0] if len(weights) == 1 else torch.cat(weights, dim=1))

@@ -53,7 +53,8 @@ class Scoring:
 
     `bias(q, k, q_pos, k_pos, heads)` is added to the scaled scores, `value(weights, v, q_pos, k_pos, heads)` to the
     output; both work on tiles: any axes may stand between the head axis and the last two. `before` the softmax the
-    products of all heads, and `after` it their weights, may be made into others. `tap` receives the weights.
+    products of all heads, and `after` it their weights, may be made into others. `tap` receives the weights, and
+    `tap_scores` the scaled products with their gradients; both are computed beside the output and do not change it.
     """
 
     scale: float | None = None  # None: 1 / sqrt(K)
@@ -63,17 +64,23 @@ class Scoring:
     before: Change | None = None
     after: Change | None = None
     tap: Callable[[Tensor], None] | None = None
+    tap_scores: Callable[[Tensor], None] | None = None
     heads: slice = dataclasses.field(default_factory=lambda: slice(None))  # which of the layer's heads these are
 
     @property
     def plain(self) -> bool:
         """True if a fused kernel can do it."""
         hooked = self.bias is not None or self.value is not None or self.before is not None or self.after is not None
-        return not hooked and self.tap is None and self.dropout == 0.0
+        return not hooked and self.dropout == 0.0
 
     def needs_whole_rows(self, pattern: Pattern) -> bool:
         """Tell whether all weights of a query must be there at once, which several sheets do not give."""
-        return self.tap is not None or (self.after is not None and len(pattern.sheets()) > 1)
+        return self.after is not None and len(pattern.sheets()) > 1
+
+    @property
+    def quiet(self) -> "Scoring":
+        """The same without listeners."""
+        return dataclasses.replace(self, tap=None, tap_scores=None)
 
 
 PLAIN_VIEW, PLAIN_SCORING = View(), Scoring()
@@ -125,12 +132,25 @@ def softmax_product(
     scoring: Scoring,
     normaliser: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend explicitly: for hooks, dropout and taps, which a fused kernel does not have. Any axes may follow H.
+    """Attend explicitly: for hooks and dropout, which a fused kernel does not have. Any axes may follow H.
 
-    On request also returns the logarithm of the normaliser, -inf for a query that sees nothing.
+    On request also returns the logarithm of the normaliser (log-sum-exp), -inf for a query that sees nothing.
     """
-    scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
-    scores_BHLM = (q_BHLK * scale) @ k_BHMK.mT
+    weights_BHLM, scores_BHLM, empty_BHL1 = softmax_weights(q_BHLK, k_BHMK, ok_BLM, pos, scoring)
+    if scoring.dropout:
+        weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
+    out_BHLK = weights_BHLM @ v_BHMK
+    if scoring.value is not None:
+        out_BHLK = out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
+    norm_BHL = scores_BHLM.logsumexp(-1).masked_fill(empty_BHL1[..., 0], -torch.inf) if normaliser else None
+    return out_BHLK.masked_fill(empty_BHL1, 0.0), norm_BHL
+
+
+def softmax_weights(
+    q_BHLK: Tensor, k_BHMK: Tensor, ok_BLM: Tensor | None, pos: tuple[Tensor, Tensor], scoring: Scoring
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return attention weights before dropout, the masked scores, and which queries see nothing."""
+    scores_BHLM = products(q_BHLK, k_BHMK, scoring)
     if scoring.before is not None:
         scores_BHLM = scoring.before(scores_BHLM)
     if scoring.bias is not None:
@@ -141,17 +161,13 @@ def softmax_product(
     empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
     scores_BHLM = scores_BHLM.masked_fill_(empty_BHL1, 0.0)
     weights_BHLM = scores_BHLM.softmax(-1)
-    if scoring.after is not None:
-        weights_BHLM = scoring.after(weights_BHLM)
-    if scoring.tap is not None:
-        scoring.tap(weights_BHLM.masked_fill(empty_BHL1, 0.0))
-    if scoring.dropout:
-        weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
-    out_BHLK = weights_BHLM @ v_BHMK
-    if scoring.value is not None:
-        out_BHLK = out_BHLK + scoring.value(weights_BHLM, v_BHMK, *pos, scoring.heads)
-    norm_BHL = scores_BHLM.logsumexp(-1).masked_fill(empty_BHL1[..., 0], -torch.inf) if normaliser else None
-    return out_BHLK.masked_fill(empty_BHL1, 0.0), norm_BHL
+    return weights_BHLM if scoring.after is None else scoring.after(weights_BHLM), scores_BHLM, empty_BHL1
+
+
+def products(q_BHLK: Tensor, k_BHMK: Tensor, scoring: Scoring) -> Tensor:
+    """Return the scaled dot products. Queries are scaled first: in float16 the products alone could overflow."""
+    scale = q_BHLK.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    return (q_BHLK * scale) @ k_BHMK.mT
 
 
 def keeps_too_much(q_BHLK: Tensor, n_pairs: int, scoring: Scoring, most: int) -> bool:
