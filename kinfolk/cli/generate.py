@@ -119,9 +119,10 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
 def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return the recipe, what runs the model, and the kind of data it learnt from."""
     import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
+    from kinfolk.decoding.engines.weight_layout import column_major
 
     if args.engine == "torch":
-        return run.recipe, run.model(args.average), run.data_kind
+        return run.recipe, column_major(run.model(args.average)), run.data_kind
     if args.average:
         raise SpecError("--average: graphs have the weights they were made of; average, then export")
     return run.recipe, run.engine(args.engine), run.data_kind

@@ -12,6 +12,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.device import host, known_on_host, remember, send
 from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.engine import Engine, Reading, chunks
+from kinfolk.decoding.engines.weight_layout import column_major
 from kinfolk.decoding.padding import batch_of
 from kinfolk.models.joining import join, least_room, leave
 from kinfolk.models.model import Transformer
@@ -39,8 +40,8 @@ class TorchEngine(Engine, kind="torch"):
 
     @classmethod
     def open(cls, run: Run, threads: int = 0) -> Self:
-        """Load the weights of a run."""
-        return cls(run.model())
+        """Load the weights of a run, laid out for decoding."""
+        return cls(column_major(run.model()))
 
     def within(self, context: int) -> Self:
         """Make states of one kind and of rounded capacities from now on."""

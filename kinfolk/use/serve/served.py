@@ -15,6 +15,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.data.files.rows import Row
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.torch_engine import TorchEngine
+from kinfolk.decoding.engines.weight_layout import column_major
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
@@ -189,7 +190,9 @@ class Served:
     def engine(self, context: int) -> Engine:
         """Return what runs the model for sequences of up to `context` positions."""
         torch_here = self.engine_kind == "torch"
-        engine: Engine = TorchEngine(self.model) if torch_here else self.run.engine(self.engine_kind, self.threads)
+        engine: Engine = (
+            TorchEngine(column_major(self.model)) if torch_here else self.run.engine(self.engine_kind, self.threads)
+        )
         return engine.within(context)
 
     @property
