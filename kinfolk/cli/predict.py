@@ -107,7 +107,7 @@ def _rows(args: argparse.Namespace, opened: "Opened") -> Any:
 
 def rows_of(args: argparse.Namespace, column: str) -> Any:
     """Return the rows of the input; a column with a number means that a table has no names."""
-    from kinfolk.data.files.rows import read_rows
+    from kinfolk.data.files.readers import read_rows
 
     return read_rows(args.input, args.form, header=not column.isdecimal())
 

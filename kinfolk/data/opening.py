@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.names import split_name
-from kinfolk.data.files.sources import find_sources
+from kinfolk.data.files.readers import find_sources
 from kinfolk.data.files.treebank import is_treebank, open_treebank
 from kinfolk.data.generated import LABELLED
 from kinfolk.data.generated.pairs import TASKS, is_task, open_task

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.data.files.rows import Row, read_rows
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import read_rows
 from kinfolk.decoding.written import judge
 from kinfolk.objectives.tasks.answering import How
 from kinfolk.runs.run import Run

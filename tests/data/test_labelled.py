@@ -12,9 +12,10 @@ import torch
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, Preparation, Tokenizer, open_data, prepare
+from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.files.lines import RowError
 from kinfolk.data.splits.asking import inherited
-from kinfolk.data.splits.labels import LabelledSplit, label_text
+from kinfolk.data.splits.labels import LabelledSplit
 from kinfolk.data.splits.split import Indices, Split
 from tests.data.made import contents
 
@@ -172,11 +173,23 @@ def test_a_column_of_anything_but_classes(tmp_path: Path) -> None:
 
 
 def test_labels_as_text() -> None:
-    assert [label_text(x, "class") for x in (3, 3.0, 2.5, True, " a b ")] == ["3", "3", "2.5", "true", "a b"]
-    assert [label_text(x, "number") for x in ("1e3", 2, "-0.5")] == ["1000.0", "2.0", "-0.5"]
-    assert [label_text(x, "classes") for x in (["b", "a", "b"], "b| a", "", None, [])] == ["a|b", "a|b", "", "", ""]
+    assert [label_kind("class").text(x, "bar") for x in (3, 3.0, 2.5, True, " a b ")] == [
+        "3",
+        "3",
+        "2.5",
+        "true",
+        "a b",
+    ]
+    assert [label_kind("number").text(x, "bar") for x in ("1e3", 2, "-0.5")] == ["1000.0", "2.0", "-0.5"]
+    assert [label_kind("classes").text(x, "bar") for x in (["b", "a", "b"], "b| a", "", None, [])] == [
+        "a|b",
+        "a|b",
+        "",
+        "",
+        "",
+    ]
     with pytest.raises(RowError):
-        label_text("\udc80", "class")
+        label_kind("class").text("\udc80", "bar")
 
 
 def test_a_batch_is_sequences_with_their_ends_and_labels() -> None:

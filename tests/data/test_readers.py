@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.data.files.documents import pieces
-from kinfolk.data.files.reader import Bad, Document, Span
-from kinfolk.data.files.readers import read
-from kinfolk.data.files.sources import find_sources, unusable
+from kinfolk.data.files.reader import Bad, Document, Span, reader_of
+from kinfolk.data.files.readers import find_sources, read
 from kinfolk.data.preparing.plan import make_plan
 from kinfolk.data.preparing.preparation import Preparation
 
@@ -321,14 +320,14 @@ def test_folders_are_read_in_a_fixed_order_without_hidden_files(file: Write, tmp
 )
 def test_files_that_cannot_be_used_at_all(file: Write, name: str, content: bytes, reason: str | None) -> None:
     (source,) = find_sources([file(name, content)], pairs=False)
-    found = unusable(source)
+    found = reader_of(source.format).unusable(source)
     assert (found and found[0]) == reason
 
 
 def test_what_only_calls_itself_gzip(tmp_path: Path) -> None:
     (tmp_path / "a.txt.gz").write_bytes(b"plain")
     (source,) = find_sources([tmp_path / "a.txt.gz"], pairs=False)
-    found = unusable(source)
+    found = reader_of(source.format).unusable(source)
     assert found is not None
     assert found[0] == "broken gzip"
 

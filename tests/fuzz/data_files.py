@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kinfolk.data import open_data
 from kinfolk.data.batches.batches import Batches
-from kinfolk.data.files.rows import read_rows
+from kinfolk.data.files.readers import read_rows
 
 WORDS = [
     "a",

@@ -1,14 +1,17 @@
 """Words with a tag each: CoNLL files, in columns with a blank line after a sentence, and JSON lines of two lists."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.files.json_lines import parsed
 from kinfolk.data.files.lines import numbered
+from kinfolk.data.files.reader import Bad, Record
+from kinfolk.data.files.sources import Bytes
+from kinfolk.data.files.text_files import TextReader
 
 ENDINGS = (".conll", ".bio", ".iob", ".iob2", ".bioes", ".conll03")
 DOCUMENT = "-DOCSTART-"
@@ -39,6 +42,33 @@ class TaggedRow(Tagged):
         return self.line
 
 
+class ConllReader(TextReader, kind="conll", suffixes=(*ENDINGS, ".conllu")):
+    """Sentences in columns, with a blank line after each. As rows, `tokens` is the list of its words.
+
+    The words are the first column, or the second of a treebank (.conllu). As documents it is running text.
+    """
+
+    def records(self, file: Bytes) -> Iterator[Record | Bad]:
+        """Yield the words of sentences."""
+        column, words, first = int(".conllu" in self.source.path.lower()), list[str](), 0
+        for line in self.text_lines(file):
+            if isinstance(line, Bad):
+                yield line
+            elif not line.strip("\ufeff").strip():
+                if words:
+                    yield first, {"tokens": words}
+                words = []
+            elif not (line.startswith(DOCUMENT) or REMARK.match(line)):
+                row = line.split("\t") if "\t" in line else line.split()
+                # of a treebank, 3-4 spans two words that are written as one, and 5.1 is not written at all
+                if column and not row[0].isdecimal():
+                    continue
+                first = first if words else self.number(self.line)
+                words.append(row[min(column, len(row) - 1)])
+        if words:
+            yield first, {"tokens": words}
+
+
 def is_conll(path: Path) -> bool:
     """Tell by its name whether a file has words in columns."""
     return path.name.lower().removesuffix(".gz").endswith(ENDINGS)
@@ -66,19 +96,6 @@ def read_tag_rows(path: str | Path, words: str = "tokens", tags: str = "tags") -
     if not found:
         raise DataError(f"{path}: holds no sentence")
     return found
-
-
-def parsed(path: str | Path, number: int, line: str) -> dict[str, Any]:
-    """Return a line of JSON as the object it is."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{number}: not valid JSON: {error.msg} at column {error.colno}") from None
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{path}:{number}: not valid JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DataError(f"{path}:{number}: not a JSON object: found {type(row).__name__}")
-    return row
 
 
 def _column(path: str | Path, name: str, usual: int) -> int:

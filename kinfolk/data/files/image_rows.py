@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.image_files import SUFFIXES, decode, files_below
-from kinfolk.data.files.rows import Row, read_rows
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import read_rows
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 
 FILE = "file"

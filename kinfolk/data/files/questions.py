@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.conll import parsed
+from kinfolk.data.files.json_lines import parsed
 from kinfolk.data.files.lines import numbered
-from kinfolk.data.files.sources import BROKEN_GZIP, open_bytes
+from kinfolk.data.files.reader import Bad, Record
+from kinfolk.data.files.sources import BROKEN_GZIP, Bytes, open_bytes
+from kinfolk.data.files.text_files import TextReader
 
 Answer = tuple[int, str]
 """Where an answer begins, in characters, and its text."""
@@ -27,6 +29,17 @@ class Question:
     context: str
     answers: tuple[Answer, ...]
     where: str = ""
+
+
+class QuestionReader(TextReader, kind="json", suffixes=(".json",)):
+    """SQuAD's JSON. As rows, each question with its `question`, `context` and `id`; as documents it is running text."""
+
+    streams = False
+
+    def records(self, file: Bytes) -> Iterator[Record | Bad]:
+        """Yield the questions; JSON has no rows, so it is read whole."""
+        for number, q in enumerate(read_questions(self.source.path, answered=False), 1):
+            yield number, {"id": q.id, "question": q.question, "context": q.context}
 
 
 def is_questions(path: Path) -> bool:

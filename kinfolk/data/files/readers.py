@@ -1,121 +1,116 @@
-"""Readers of plain text, of JSON lines, and of two files that go line by line; tables are in `tables`."""
+"""Read input files of any format: find them, know their format by its reader, and read documents or rows of them.
 
-import io
-import itertools
-import json
-from collections.abc import Iterator
+The readers themselves are in `text_files`, `json_lines`, `tables`, `parquet`, `conll` and `questions`.
+"""
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from kinfolk.core.errors import DataError
 
-from kinfolk.core.errors import suggest
-from kinfolk.data.files.documents import pieces, text_start
-from kinfolk.data.files.lines import RowError, decode
-from kinfolk.data.files.parquet import ParquetReader
-from kinfolk.data.files.reader import Bad, Document, Reader, Span, document
-from kinfolk.data.files.sources import Bytes, Source
-from kinfolk.data.files.tables import CsvReader, TsvReader
+# readers register themselves by being defined
+from kinfolk.data.files import conll, json_lines, parquet, questions, tables, text_files  # noqa: F401
+from kinfolk.data.files.reader import STDIN, Reader, Row, Span, format_of, readable, reader_of, readers
+from kinfolk.data.files.sources import Source, head_of, stat
 from kinfolk.data.preparing.preparation import Preparation
-
-_GONE = b"<gone>"
 
 
 def read(source: Source, span: Span, choices: Preparation, piece: int) -> Reader:
     """Return the documents of a part of a file, by its format."""
-    return READERS[source.format](source, span, choices, piece)
+    return reader_of(source.format)(source, span, choices, piece)
 
 
-class TextReader(Reader):
-    """Plain text, cut into documents at blank lines where there are any. A bad line is taken out of its document."""
+def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[Row | DataError]:
+    """Yield the rows of a file, and what is wrong with those that cannot be read.
 
-    def rows(self, *files: Bytes) -> Iterator[Document | Bad]:
-        """Yield pieces of text."""
-        (file,) = files
-        start, left = text_start(file, self.span.start), None
-        self.place = start
-        if self.span.stop is not None:
-            left = text_start(file, self.span.stop) - start
-            file.seek(start)
-        for raw in pieces(file, left, self.piece):
-            try:
-                yield Document((decode(raw),), (len(raw),))
-            except RowError:
-                yield from self._line_by_line(raw)
-            self.line += int(np.count_nonzero(np.frombuffer(raw, np.uint8) == ord("\n")))
-
-    def _line_by_line(self, raw: bytes) -> Iterator[Document | Bad]:
-        good = []
-        for i, line in enumerate(io.BytesIO(raw)):
-            try:
-                good.append(decode(line))
-            except RowError as why:
-                yield Bad(self.number(self.line + i), why.reason, why.detail)
-        if kept := "".join(good):
-            yield Document((kept,), (len(kept.encode()),))
+    path: "-" is standard input. form: the name of a format; by default the ending of the name says it, and standard
+    input is text, or JSON lines if it begins with a brace. A line of text is a row with a `text`, a sentence of a CoNLL
+    file one with its `tokens`, a question of a SQuAD file one with `question`, `context` and `id`. header: whether the
+    first row of a table has names; without, columns are named by their number, from 1.
+    """
+    try:
+        reader = reader_of(form or form_of(path) or _streamed())
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if path == STDIN:
+        if not reader.streams:
+            raise DataError(f"standard input: {reader.kind} cannot be read as a stream; give a file")
+    elif reader.kind == "text":
+        _refuse_binary(path)
+    yield from reader(Source(path, reader.kind, 0, 0), Span(0, line=0), header=header).rows()
 
 
-class JsonReader(Reader):
-    """One JSON object a line; the texts are the values of the chosen keys."""
-
-    def rows(self, *files: Bytes) -> Iterator[Document | Bad]:
-        """Yield the rows; blank lines are none."""
-        for i, raw in enumerate(self.lines(files[0], self.span.start, self.span.stop)):
-            self.line = i
-            try:
-                text = self.decoded(raw)
-                if text.strip():
-                    yield self.document(self._values(text))
-            except RowError as why:
-                yield self.bad(why)
-
-    def _values(self, text: str) -> tuple[Any, ...]:
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise RowError("not valid JSON", f"{error.msg} at column {error.colno}") from None
-        except (RecursionError, ValueError) as error:
-            raise RowError("not valid JSON", str(error)) from None
-        if not isinstance(row, dict):
-            raise RowError("not a JSON object", f"found {type(row).__name__}")
-        for key in self.columns:
-            if key not in row:
-                raise RowError("key missing", f"no {key!r}{suggest(key, row)}")
-            if key in self.texts and not isinstance(row[key], str):
-                raise RowError("not text", f"{key!r} is {type(row[key]).__name__}")
-        return tuple(row[key] for key in self.columns)
+def form_of(path: str) -> str:
+    """Tell the format of a file by its name; "" of standard input."""
+    return "" if path == STDIN else format_of(path)
 
 
-class LinesReader(Reader):
-    """Two text files that go line by line: source and target."""
-
-    def rows(self, *files: Bytes) -> Iterator[Document | Bad]:
-        """Yield the lines of both files together."""
-        sources = self.lines(files[0], self.span.start, self.span.stop)
-        targets = self.lines(files[1], self.span.twin_start, None)
-        # only the last part can see that one file is longer
-        last = self.span.stop is None
-        both = itertools.zip_longest(sources, targets, fillvalue=_GONE) if last else zip(sources, targets, strict=False)
-        for i, (source, target) in enumerate(both):
-            self.line = i
-            try:
-                if source is _GONE or target is _GONE:
-                    raise RowError(
-                        "files of unequal length", self._uneven(1 + sum(1 for _ in both), longer=target is _GONE)
-                    )
-                yield document((self.decoded(source), self.decoded(target)))
-            except RowError as why:
-                yield self.bad(why)
-
-    def _uneven(self, rest: int, *, longer: bool) -> str:
-        twin = self.source.twin.path if self.source.twin else ""
-        return f"{rest} lines more than in {twin}" if longer else f"{rest} lines less than in {twin}"
+def is_table(path: str | Path) -> bool:
+    """Tell whether a file has rows with columns."""
+    return readers()[format_of(path)].table
 
 
-READERS: dict[str, type[Reader]] = {
-    "text": TextReader,
-    "jsonl": JsonReader,
-    "csv": CsvReader,
-    "tsv": TsvReader,
-    "parquet": ParquetReader,
-    "lines": LinesReader,
-}
+def find_sources(inputs: Sequence[str | Path], *, pairs: bool) -> list[Source]:
+    """Return the files named, and those in the folders named, in a fixed order; hidden files are left alone."""
+    if not inputs:
+        raise DataError("nothing to prepare: name at least one file or folder")
+    sources = [_source(path) for given in inputs for path in _files(Path(given))]
+    return _in_twos(sources) if pairs else sources
+
+
+def _files(given: Path) -> Iterator[Path]:
+    if not given.is_dir():
+        yield given
+        return
+    found = False
+    for folder, folders, names in os.walk(given):
+        # in place: os.walk goes only where this list says
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                found = True
+                yield Path(folder, name)
+    if not found:
+        raise DataError(f"{given}: the folder holds no files")
+
+
+def _source(path: Path) -> Source:
+    status = stat(path)
+    kind = format_of(path)
+    if not readers()[kind].streams and readers()[kind].table and path.name.endswith(".gz"):
+        raise DataError(f"{path}: {kind} is compressed inside; unpack the .gz first")
+    return Source(str(path), kind, status.st_size, status.st_mtime_ns)
+
+
+def _in_twos(sources: Sequence[Source]) -> list[Source]:
+    """Join plain text files two by two: source, target, source, target; a table is pairs by itself."""
+    joined: list[Source] = []
+    waiting: Source | None = None
+    for source in sources:
+        if readers()[source.format].table:
+            joined.append(source)
+        elif waiting is None:
+            waiting = source
+        else:
+            joined.append(dataclasses.replace(waiting, format="lines", twin=source))
+            waiting = None
+    if waiting is not None:
+        raise DataError(f"{waiting.path}: pairs need plain text files in twos, source then target; this one is alone")
+    return joined
+
+
+def _streamed() -> str:
+    """Return the format of standard input by its first byte."""
+    stream: Any = sys.stdin.buffer
+    return "jsonl" if stream.peek(1)[:1] == b"{" else "text"
+
+
+def _refuse_binary(path: str) -> None:
+    """Refuse a file that is no text, with the formats that can be read."""
+    head = head_of(path)
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: a binary file (NUL at byte {head.index(0)}); what can be read: {readable()}")

@@ -5,33 +5,58 @@ from collections.abc import Iterator, Sequence
 
 from kinfolk.core.errors import suggest
 from kinfolk.data.files.lines import RowError
-from kinfolk.data.files.reader import Bad, Document, Reader
-from kinfolk.data.files.sources import Bytes, open_bytes
+from kinfolk.data.files.reader import Bad, Document, Reader, Record, Span, byte_spans
+from kinfolk.data.files.sources import Bytes, Source, open_bytes
 from kinfolk.data.preparing.preparation import Preparation
 
 
-class TsvReader(Reader):
+class TsvReader(Reader, kind="tsv", suffixes=(".tsv",)):
     """Rows of fields between tabs, one row a line, no quoting; and, below, the base of .csv."""
 
-    def rows(self, *files: Bytes) -> Iterator[Document | Bad]:
+    @classmethod
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+        """Cut between lines."""
+        return byte_spans(source, number, size)
+
+    def documents(self, *files: Bytes) -> Iterator[Document | Bad]:
         """Yield the chosen columns of every row."""
         try:
-            width, columns, has_header = self._header()
+            first = self._first()
+            columns, has_header = choose_columns(first, self.choices)
         except RowError as why:
             if self.span.start == 0:
                 yield Bad(1, why.reason, f"{why.detail}; nothing of the file can be read")
             return
-        for i, row in enumerate(self.fields(files[0], self.span.start, self.span.stop)):
-            if i == 0 and has_header and self.span.start == 0:
-                continue
+        for row in self._rows(files[0], len(first), has_header=has_header):
             try:
-                if isinstance(row, RowError):
-                    raise row
-                if len(row) != width:
-                    raise RowError("wrong number of fields", f"{len(row)}, but {width} in the first row")
-                yield self.document([row[column] for column in columns])
+                yield row if isinstance(row, Bad) else self.document([row[column] for column in columns])
             except RowError as why:
                 yield self.bad(why)
+
+    def records(self, file: Bytes) -> Iterator[Record | Bad]:
+        """Yield every row with the names of the first one, or with numbers from 1."""
+        names: list[str] = []
+        for fields in self.fields(file, self.span.start, self.span.stop):
+            row = fields if isinstance(fields, RowError) else _unreadable(fields) or fields
+            if isinstance(row, RowError):
+                yield self.bad(row)
+            elif not names:
+                names = row if self.header else [str(i) for i in range(1, len(row) + 1)]
+                if not self.header:
+                    yield self.record(dict(zip(names, row, strict=True)))
+            elif len(row) != len(names):
+                yield self.bad(_uneven(row, len(names)))
+            else:
+                yield self.record(dict(zip(names, row, strict=True)))
+
+    def _rows(self, file: Bytes, width: int, *, has_header: bool) -> Iterator[list[str] | Bad]:
+        for i, row in enumerate(self.fields(file, self.span.start, self.span.stop)):
+            if i == 0 and has_header and self.span.start == 0:
+                continue
+            if isinstance(row, RowError):
+                yield self.bad(row)
+            else:
+                yield row if len(row) == width else self.bad(_uneven(row, width))
 
     def fields(self, file: Bytes, start: int, stop: int | None) -> Iterator[list[str] | RowError]:
         """Yield rows of fields, or what is wrong with one; `self.line` is the line each begins on."""
@@ -42,18 +67,23 @@ class TsvReader(Reader):
             except RowError as why:
                 yield why
 
-    def _header(self) -> tuple[int, list[int], bool]:
+    def _first(self) -> list[str]:
         with open_bytes(self.source.path) as file:
             first = next(self.fields(file, 0, None), None)
         if first is None:
             raise RowError("no row", "there are blank lines only")
         if isinstance(first, RowError):
             raise first
-        return len(first), *choose_columns(first, self.choices)
+        return first
 
 
-class CsvReader(TsvReader):
+class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
     """Comma-separated values; a quoted field may hold commas, quotes and lines."""
+
+    @classmethod
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+        """Leave a file whole: a line end may be inside a quoted field."""
+        yield Span(number, line=0, size=source.total)
 
     def fields(self, file: Bytes, start: int, stop: int | None) -> Iterator[list[str] | RowError]:
         """Yield rows of fields, or what is wrong with one; `self.line` is the line each begins on."""
@@ -85,6 +115,22 @@ class CsvReader(TsvReader):
             # a blank line is no row
             if row:
                 yield row
+
+
+def _uneven(row: Sequence[str], width: int) -> RowError:
+    return RowError("wrong number of fields", f"{len(row)}, but {width} in the first row")
+
+
+def _unreadable(row: Sequence[str]) -> RowError | None:
+    """Return what is wrong with the characters of a row, all of whose fields may be used."""
+    text = "".join(row)
+    if "\0" in text:
+        return RowError("NUL byte")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return RowError("not valid UTF-8", f"byte 0x{ord(text[error.start]) & 0xFF:02x}")
+    return None
 
 
 def choose_columns(first: Sequence[str], choices: Preparation) -> tuple[list[int], bool]:

@@ -20,12 +20,13 @@ from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.batches.mixing import fraction, mix
+from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.files.reader import Bad, Document
 from kinfolk.data.files.readers import read
 from kinfolk.data.preparing.manifest import TOKENIZER
 from kinfolk.data.preparing.plan import Plan
 from kinfolk.data.preparing.shards import ShardWriter
-from kinfolk.data.splits.labels import BETWEEN, refuse_many, written
+from kinfolk.data.splits.labels import refuse_many, written
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 WORK = "work"
@@ -158,10 +159,7 @@ class _SplitWriter:
         self._waiting, self._waiting_labels, self._waiting_size = [], [], 0
 
     def _count(self, label: str) -> None:
-        if self.choices.labels == "number":
-            return
-        names = label.split(BETWEEN) if self.choices.labels == "classes" else [label]
-        self.labels.update(filter(None, names))
+        self.labels.update(label_kind(self.choices.labels).names(label))
         refuse_many(self.labels, self.choices)
 
     def _sequences(self, ids: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:

@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.lines import RowError
-from kinfolk.data.files.parquet import open_parquet
-from kinfolk.data.files.reader import Span
-from kinfolk.data.files.sources import Source, find_sources, unusable
+from kinfolk.data.files.reader import Span, reader_of
+from kinfolk.data.files.readers import find_sources
+from kinfolk.data.files.sources import Source
 from kinfolk.data.preparing.preparation import Preparation
 
 # so that even a small input has jobs for every core, and a large one not too many shards
@@ -26,8 +23,6 @@ _LARGEST_JOB = 256 << 20
 _PIECES = 128
 _SMALLEST_PIECE = 512
 _LARGEST_PIECE = 1 << 16
-_LINES = 1 << 16
-_BLOCK = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +73,11 @@ def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
     bad: list[tuple[str, str, str]] = []
     spans: list[Span] = []
     for i, source in enumerate(sources):
-        whys = [(one.path, *why) for one in (source, source.twin) if one and (why := unusable(one))]
+        reader = reader_of(source.format)
+        whys = [(one.path, *why) for one in (source, source.twin) if one and (why := reader.unusable(one))]
         bad += whys
         if not whys:
-            spans += _spans(i, source, job_size)
+            spans += reader.spans(source, i, job_size)
     return Plan(
         sources=tuple(sources),
         choices=choices,
@@ -92,58 +88,9 @@ def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
 
 
 def _refuse_plain_text(sources: Sequence[Source]) -> None:
-    plain = next((source.path for source in sources if source.format == "text"), None)
+    plain = next((source.path for source in sources if not reader_of(source.format).table), None)
     if plain is not None:
         raise DataError(f"{plain}: plain text has no columns, so no labels; use .csv, .tsv, .jsonl or .parquet")
-
-
-def _spans(i: int, source: Source, size: int) -> Iterator[Span]:
-    """Cut a source where its format allows it."""
-    if source.format == "parquet":
-        yield from _row_groups(i, source, size)
-    elif source.format == "csv" or source.gzipped:
-        # a line end may be inside a quoted field; a compressed file has no middle
-        yield Span(i, line=0, size=source.total)
-    elif source.format == "lines":
-        yield from _line_by_line(i, source)
-    else:
-        for start in range(0, source.size, size):
-            stop = min(start + size, source.size)
-            yield Span(i, start, stop if stop < source.size else None, size=stop - start)
-
-
-def _row_groups(i: int, source: Source, size: int) -> Iterator[Span]:
-    try:
-        groups = max(1, open_parquet(source.path).num_row_groups)
-    except RowError:
-        # its reader will say so
-        groups = 1
-    step = max(1, groups * size // source.size)
-    for start in range(0, groups, step):
-        stop = min(start + step, groups)
-        yield Span(i, start, stop if stop < groups else None, size=source.size * (stop - start) // groups)
-
-
-def _line_by_line(i: int, source: Source) -> Iterator[Span]:
-    """Cut two files at the same lines, which takes one look at both."""
-    assert source.twin is not None
-    here, line = (0, 0), 0
-    for there in zip(_every(source.path), _every(source.twin.path), strict=False):
-        yield Span(i, here[0], there[0], here[1], line, size=sum(there) - sum(here))
-        here, line = there, line + _LINES
-    yield Span(i, here[0], None, here[1], line, size=source.total - sum(here))
-
-
-def _every(path: str) -> Iterator[int]:
-    """Yield the place after every 65,536th line of a file."""
-    count = place = 0
-    with Path(path).open("rb") as file:
-        while block := file.read(_BLOCK):
-            ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
-            for end in ends[_LINES - 1 - count % _LINES :: _LINES]:
-                yield place + int(end) + 1
-            count += len(ends)
-            place += len(block)
 
 
 def _jobs(spans: Sequence[Span], size: int) -> Iterator[tuple[Span, ...]]:

@@ -4,12 +4,10 @@ import dataclasses
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.files.label_kinds import SEPARATORS, label_kind
 
 TOKENIZERS = ("byte", "char", "word", "bpe", "unigram")
 ON_BAD = ("stop", "skip")
-LABELS = ("class", "classes", "number")
-BETWEEN = {"bar": "|", "comma": ",", "semicolon": ";", "space": " "}
-"""What may stand between the names of classes that hold together, where a column is text."""
 _OF_LABELS = ("label_column", "second_column", "labels", "between")
 
 
@@ -25,7 +23,8 @@ class Preparation:
     pairs: rows are (source, target); plain text files come in twos, line by line.
     text_column, source_column, target_column: name of a column or key, or the number of a column counted from 1.
     label_column: rows have a label in this column, and perhaps a second text in `second_column`; "" if not.
-    labels: what a label is: one "class", the "classes" that hold (a list, or names in a text), or a "number".
+    labels: what a label is: one "class", the "classes" that hold (a list, or names in a text), a "number", or
+        another kind of `kinfolk.data.files.label_kinds`.
     between: what stands between names in a text: a "bar" (|), "comma", "semicolon" or "space".
     max_line: bytes of the longest row; text files have no such limit, their documents are cut anyway.
     sample: bytes of text that a tokenizer learns from.
@@ -50,10 +49,9 @@ class Preparation:
     def __post_init__(self) -> None:
         if self.on_bad not in ON_BAD:
             raise DataError(f"on_bad: unknown choice {self.on_bad!r}{suggest(self.on_bad, ON_BAD)}")
-        if self.labels not in LABELS:
-            raise DataError(f"labels: unknown choice {self.labels!r}{suggest(self.labels, LABELS)}")
-        if self.between not in BETWEEN:
-            raise DataError(f"between: unknown choice {self.between!r}{suggest(self.between, BETWEEN)}")
+        label_kind(self.labels)
+        if self.between not in SEPARATORS:
+            raise DataError(f"between: unknown choice {self.between!r}{suggest(self.between, SEPARATORS)}")
         if self.label_column and self.pairs:
             raise DataError(
                 "label_column: pairs of a source and a target have no labels; a second_column may be labelled"

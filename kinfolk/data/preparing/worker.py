@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from kinfolk.core import plugins
 from kinfolk.core.errors import KinfolkError
 from kinfolk.data.preparing.job import Workshop, run_job
 
@@ -31,6 +32,7 @@ def main(folder: str) -> None:
     shop: Workshop | None = None
     for line in sys.stdin:
         try:
+            plugins.load_inherited()
             shop = shop or Workshop.open(Path(folder))
             run_job(shop, int(line), lambda n: say(read=n))
             say(done=int(line))

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.conll import is_conll, parsed
+from kinfolk.data.files.conll import is_conll
+from kinfolk.data.files.json_lines import parsed
 from kinfolk.data.files.lines import numbered
 from kinfolk.data.files.questions import is_questions
 from kinfolk.data.files.treebank import is_treebank

@@ -2,16 +2,15 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.files.reader import Document, Span
-from kinfolk.data.files.readers import read
-from kinfolk.data.files.sources import find_sources
+from kinfolk.data.files.readers import find_sources, read
 from kinfolk.data.preparing.manifest import MANIFEST, TOKENIZER, open_prepared, read_manifest
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.labels import BETWEEN
 from kinfolk.data.splits.split import Data, Split
 
 Make = Callable[[Path, Preparation], Path]
@@ -57,10 +56,6 @@ def line_with(path: Path, label: str, choices: Preparation) -> str:
     for source in find_sources([path], pairs=False):
         reader = read(source, Span(0, line=0, size=source.total), choices, 0)
         for item in reader:
-            if isinstance(item, Document) and label in _names(item.label, choices.labels):
+            if isinstance(item, Document) and label in label_kind(choices.labels).names(item.label):
                 return f"{source.path}:{reader.number(reader.line)}"
     return str(path)
-
-
-def _names(label: str, kind: str) -> Sequence[str]:
-    return label.split(BETWEEN) if kind == "classes" else (label,)

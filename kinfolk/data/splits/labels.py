@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,59 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.lines import RowError
-from kinfolk.data.preparing.preparation import BETWEEN as GAPS
+from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.shards import Shard
 from kinfolk.data.splits.split import Data, Indices, Shards, Split
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
-BETWEEN = "|"
-"""Stands between the names of classes that hold together, where they are kept as text."""
-
-LONGEST = 256
 MOST = 10_000
-
-
-def label_text(value: Any, kind: str, between: str = "bar") -> str:
-    """Return a label as text, or raise `RowError` with what is wrong with it; `kind` as in `Preparation.labels`."""
-    if kind == "classes":
-        given = (
-            value if isinstance(value, list | tuple) else () if value in (None, "") else str(value).split(GAPS[between])
-        )
-        # spaces around a comma are no part of a name, and several of them are one gap
-        names = sorted({_one(name) for name in given if between == "bar" or str(name).strip()})
-        if any(BETWEEN in name for name in names):
-            raise RowError("label not allowed", f"{BETWEEN!r} stands between classes, it cannot be in a name")
-        return BETWEEN.join(names)
-    text = _one(value)
-    if kind == "class":
-        return text
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise RowError("not a number", f"the label is {text!r}")
-    return repr(number)
-
-
-def _one(value: Any) -> str:
-    if isinstance(value, bool):
-        value = str(value).lower()
-    elif isinstance(value, float) and value.is_integer():
-        # where a value is missing, tables make whole numbers floats
-        value = int(value)
-    if value is None or not isinstance(value, str | int | float) or not str(value).strip():
-        raise RowError("no label", "" if value is None or value == "" else f"found {type(value).__name__}")
-    text = str(value).strip()
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        raise RowError("not valid UTF-8", "in the label") from None
-    if size > LONGEST:
-        raise RowError("label too long", f"{size} bytes, and {LONGEST} are allowed; is it the right column?")
-    return text
 
 
 def written(label: str) -> NDArray[Any]:
@@ -103,14 +56,7 @@ class Labels:
 
     def read(self, ids: NDArray[Any]) -> Any:
         """Return what a label means: a class, a number, or which classes hold."""
-        text = ids.astype(np.uint8).tobytes().decode()
-        if self.kind == "class":
-            return self._numbers[text]
-        if self.kind == "number":
-            return float(text)
-        holds = np.zeros(len(self.classes), np.float32)
-        holds[[self._numbers[name] for name in text.split(BETWEEN) if name]] = 1
-        return holds
+        return label_kind(self.kind).value(ids.astype(np.uint8).tobytes().decode(), self._numbers)
 
 
 class LabelledSplit(Split):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kinfolk.data.files.questions import Question, is_questions
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.data.splits.answering import AnswerSplit
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.split import Split

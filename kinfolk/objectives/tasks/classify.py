@@ -12,7 +12,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.spec import choices
 from kinfolk.data.files.image_rows import ids, pixels_of
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.images import is_images
 from kinfolk.data.splits.rows import TextRows

@@ -36,10 +36,12 @@ def named(kind: str, **columns: Any) -> Task:
 
 
 def of_labels(labels: str, n_texts: int = 1, *, image: bool = False) -> Task:
-    """Return the task of data by what its labels are."""
-    if labels not in BY_LABELS:
-        raise SpecError(f"labels: unknown {labels!r}{suggest(labels, BY_LABELS)}")
-    return BY_LABELS[labels]().on(n_texts, image=image)
+    """Return the task of data by what its labels are; of a plugin's kind of label, the newest task that learns it."""
+    others = {task.labels: task for task in tasks().values() if task.labels}
+    known = others | BY_LABELS
+    if labels not in known:
+        raise SpecError(f"labels: unknown {labels!r}{suggest(labels, known)}")
+    return known[labels]().on(n_texts, image=image)
 
 
 def of_objective(objective: Objective, n_texts: int = 1, *, image: bool = False) -> Task | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.data.files.conll import is_conll
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.data.files.treebank import is_treebank
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.rows import WordRows

@@ -15,7 +15,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.data.splits.split import Split
 from kinfolk.layers.heads.head import Head
 from kinfolk.models.model import Model

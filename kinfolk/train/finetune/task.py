@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, SpecError, suggest
-from kinfolk.data.files.rows import Row, is_table, read_rows
-from kinfolk.data.preparing.preparation import BETWEEN as SEPARATORS
-from kinfolk.data.splits.labels import BETWEEN
+from kinfolk.data.files.label_kinds import BETWEEN, SEPARATORS
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import is_table, read_rows
 from kinfolk.objectives.tasks.classify import MultiLabel, RowTask
 from kinfolk.objectives.tasks.registry import tasks
 from kinfolk.objectives.tasks.task import TableColumns, Task

@@ -16,7 +16,7 @@ from kinfolk.core import durable
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, TrainingError, suggest
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 from kinfolk.layers.heads.vector_head import VectorHead

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.objectives.tasks.answering import Counts, How
 from kinfolk.use.predict.opening import Opened
 

@@ -12,7 +12,7 @@ import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
 from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.engines.weight_layout import column_major

@@ -8,7 +8,7 @@ import torch
 
 from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.ops.pooled_vector import readout
 from kinfolk.use.predict.embedding import embed, open_embedder, vector_writer
 from tests.use.predict import made

@@ -7,7 +7,7 @@ import tokenizers
 import torch
 
 from kinfolk.cli.main import main
-from kinfolk.data.files.rows import Row
+from kinfolk.data.files.reader import Row
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
 

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from kinfolk.data.files.rows import Row, read_rows
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import read_rows
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
 from tests.use.predict import made

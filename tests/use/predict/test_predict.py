@@ -12,7 +12,8 @@ from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
-from kinfolk.data.files.rows import Row, read_rows
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import read_rows
 from kinfolk.objectives.tasks.answering import Counts, How
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.rows import Row, form_of, read_rows
+from kinfolk.data.files.reader import Row
+from kinfolk.data.files.readers import form_of, read_rows
 from kinfolk.objectives.tasks.tag import split_words
 
 
@@ -86,7 +87,7 @@ def test_forms_are_known_or_refused(tmp_path):
         "csv",
         "jsonl",
         "conll",
-        "txt",
+        "text",
         "",
     ]
     with pytest.raises(DataError, match="unknown form 'xml'"):

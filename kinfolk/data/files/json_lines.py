@@ -1,0 +1,52 @@
+"""Reader of JSON lines (.jsonl, .ndjson): one object a line, its keys are the columns."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kinfolk.core.errors import DataError
+from kinfolk.data.files.lines import RowError
+from kinfolk.data.files.reader import Bad, Reader, Record, Span, byte_spans
+from kinfolk.data.files.sources import Bytes, Source
+
+
+class JsonReader(Reader, kind="jsonl", suffixes=(".jsonl", ".ndjson")):
+    """One JSON object a line; blank lines are no rows."""
+
+    @classmethod
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+        """Cut between lines."""
+        return byte_spans(source, number, size)
+
+    def records(self, file: Bytes) -> Iterator[Record | Bad]:
+        """Yield the objects."""
+        for line in self.text_lines(file):
+            try:
+                if isinstance(line, Bad):
+                    yield line
+                elif line.strip():
+                    yield self.record(object_of(line))
+            except RowError as why:
+                yield self.bad(why)
+
+
+def object_of(line: str) -> dict[str, Any]:
+    """Return a line of JSON as the object it is, or raise `RowError`."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RowError("not valid JSON", f"{error.msg} at column {error.colno}") from None
+    except (RecursionError, ValueError) as error:
+        raise RowError("not valid JSON", str(error)) from None
+    if not isinstance(row, dict):
+        raise RowError("not a JSON object", f"found {type(row).__name__}")
+    return row
+
+
+def parsed(path: str | Path, number: int, line: str) -> dict[str, Any]:
+    """Return a line of JSON as the object it is, or refuse it with its file and line."""
+    try:
+        return object_of(line)
+    except RowError as why:
+        raise DataError(f"{path}:{number}: {why.reason}: {why.detail}") from None
