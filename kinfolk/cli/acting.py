@@ -43,6 +43,7 @@ def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     from kinfolk.family.building import read_recipe
     from kinfolk.family.making import divided, numbers_of
     from kinfolk.objectives.policy import Policy
+    from kinfolk.runs.run import Run
 
     assignments = list(args.set)
     if what in registry.relatives() or not (what.endswith(".toml") or Path(what).exists()):
@@ -52,7 +53,7 @@ def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
         recipe = policy(what, world, args.size, **own)
     else:
         path = Path(what)
-        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
+        recipe = Run.open(path).recipe if path.is_dir() else read_recipe(path)
         recipe = recipe if isinstance(recipe.objective, Policy) else as_policy(recipe, world)
     if getattr(args, "steps", None) is not None:
         assignments.append(f"training.steps={args.steps}")

@@ -45,12 +45,15 @@ def read(what: str, size: str) -> Any:
     from kinfolk.family.recipe import Recipe
     from kinfolk.family.registry import relatives
     from kinfolk.models.model import Model
+    from kinfolk.runs.run import HuggingFaceRun, Run, SavedModel
 
     path = Path(what)
     if what in relatives():
         return make(what, size=size)
     if path.is_dir():
-        path = path / "spec.toml"
+        run = Run.open(path)
+        # a saved model and a downloaded one have no recipe of their own
+        return run.recipe.model if isinstance(run, SavedModel | HuggingFaceRun) else run.recipe
     if path.suffix != ".toml" and not path.exists():
         # refused by the registry, which knows the nearest name
         return make(what, size=size)

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if acting.acts(args.what):
         return acting.evaluate(args)
     opened = Run.open(args.what)
-    recipe, learner = opened.recipe, opened.learner(args.average)
+    recipe, learner = opened.recipe, opened.scorer(args.average)
     _remember(args, learner)
     data = _open(args, opened)
     if args.sliding is not None:

@@ -103,27 +103,10 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
 
 
 def _scores(args: argparse.Namespace, out: Path) -> dict[str, dict[str, float]]:
-    """Score validation data in torch, which fp32 graphs agree with, and by the graphs that were written."""
-    from kinfolk.data import Batches
-    from kinfolk.decoding.engines.onnx.exported import ExportedModel
-    from kinfolk.train.evaluate import evaluate
-    from kinfolk.train.run import load_learner, reading_of, reopen
-    from kinfolk.use.onnx.scoring import scores
+    """Score validation data by torch, which fp32 graphs agree with, and by the graphs that were written."""
+    from kinfolk.runs.run import Run
+    from kinfolk.use.onnx.opening import compared
 
-    recipe, learner = load_learner(args.what)
-    data = reopen(args.what) if args.data == "own" else _open(args)
-    batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(recipe.training))
-    engine = ExportedModel(out)
-    in_torch = evaluate(learner, batches, args.batches)
-    by_graph = scores(engine, learner, batches, args.batches)
-    return {
-        name: {"torch fp32": in_torch[name].mean, f"onnxruntime {engine.about.precision}": score.mean}
-        for name, score in by_graph.items()
-    }
-
-
-def _open(args: argparse.Namespace) -> Any:
-    from kinfolk.cli.training import open_source
-    from kinfolk.runs import folder
-
-    return open_source({"name": args.data, "tokenizer": str(args.what / folder.TOKENIZER)})
+    run = Run.open(args.what)
+    data = run.data(None if args.data == "own" else {"name": args.data})
+    return compared(run, Run.open(out), data, args.batches)

@@ -37,7 +37,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
-    parser.add_argument("--engine", default="torch", help="torch, onnx, or a plugin's own (default: torch)")
+    parser.add_argument(
+        "--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)"
+    )
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
     how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     recipe, model, kind = _opened(opened, args)
     topology, names = recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
     if isinstance(recipe.objective, Pictures):
-        if args.engine != "torch":
+        if args.engine not in (None, "torch"):
             raise SpecError("--engine: pictures are drawn by torch only")
         return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
     prompts = _prompts(args)
@@ -118,14 +120,14 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
 
 def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return the recipe, what runs the model, and the kind of data it learnt from."""
-    import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
     from kinfolk.decoding.engines.weight_layout import column_major
 
-    if args.engine == "torch":
+    name = args.engine or run.own_engine
+    if name == "torch":
         return run.recipe, column_major(run.model(args.average)), run.data_kind
     if args.average:
         raise SpecError("--average: graphs have the weights they were made of; average, then export")
-    return run.recipe, run.engine(args.engine), run.data_kind
+    return run.recipe, run.engine(name), run.data_kind
 
 
 def _ends(kind: str, objective: Any) -> bool:

@@ -63,7 +63,9 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
 
 def engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs the model."""
-    parser.add_argument("--engine", default="torch", choices=("torch", "onnx"), help="what runs it (default: torch)")
+    parser.add_argument(
+        "--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)"
+    )
     parser.add_argument("--graphs", type=Path, metavar="DIR", help="of onnx: what kin export --to onnx wrote")
     parser.add_argument("--device", help="cpu, cuda, mps or xpu (default: the accelerator, if there is one)")
     parser.add_argument("--threads", type=int, metavar="N", help="of this process (default: PyTorch's)")
@@ -128,13 +130,12 @@ def device_of(args: argparse.Namespace) -> str:
 
 
 def answer_of(args: argparse.Namespace) -> Any:
-    """Return the engine that was asked for; None is PyTorch."""
-    if args.engine == "torch":
+    """Return the engine that was asked for; None is the run's own."""
+    if args.engine in (None, "torch") and args.graphs is None:
         return None
-    import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
     from kinfolk.runs.run import Run
 
-    return Run.open(args.graphs or args.what).engine(args.engine, args.threads or 0).answer
+    return Run.open(args.graphs or args.what).engine(args.engine or "", args.threads or 0).answer
 
 
 def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":

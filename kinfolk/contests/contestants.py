@@ -30,6 +30,7 @@ from kinfolk.family.sizes import SIZES
 from kinfolk.family.supervise import Labelling
 from kinfolk.family.tables import NotAtThisSizeError, Table, TableRow, table
 from kinfolk.runs.fit import Needs
+from kinfolk.runs.run import Run
 
 FIRST = ("vanilla", "vanilla-pre", "gpt", "gpt2", "bert")
 TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
@@ -195,7 +196,7 @@ def _named(name: str | Path, size: str) -> Iterator[Contestant]:
         yield Contestant(text, base, size, changes)
     elif text in TABLES:
         yield from (Contestant(each, each, size) for each in TABLES[text])
-    elif path.suffix == ".toml" or (path / "spec.toml").exists():
+    elif path.suffix == ".toml" or path.is_dir():
         yield from _from_file(path, size)
     else:
         known = [*relatives, *TABLES]
@@ -204,7 +205,7 @@ def _named(name: str | Path, size: str) -> Iterator[Contestant]:
 
 def _from_file(path: Path, size: str) -> Iterator[Contestant]:
     if path.is_dir():
-        yield Contestant(path.name, written=read_recipe(path / "spec.toml"))
+        yield Contestant(path.name, written=Run.open(path).recipe)
         return
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))

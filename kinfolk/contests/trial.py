@@ -244,10 +244,11 @@ def _start(trial: Trial, recipe: "Recipe", data: "Data", file: Path) -> Path:
 def _special(data: "Data", out: Path) -> dict[str, list[float]]:
     """Measure what is special to the relative, on the first batch of the validation data."""
     from kinfolk.data import Batches
-    from kinfolk.train.run import load_learner, reading_of
+    from kinfolk.runs.run import Run
+    from kinfolk.train.run import reading_of
     from kinfolk.train.special import special
 
-    recipe, learner = load_learner(out)
+    recipe, learner = Run.open(out).recipe, Run.open(out).learner()
     batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(recipe.training))
     return special(learner, batches.at(0))
 

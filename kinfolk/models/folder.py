@@ -1,7 +1,6 @@
 """A model as a folder: `spec.toml`, `model.safetensors`, and `tokenizer.json` if it has one. Nothing is pickled."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,9 +10,8 @@ from safetensors.torch import save_file
 from kinfolk.core import durable, manifest
 from kinfolk.core.errors import CheckpointError, suggest
 from kinfolk.core.generation_ids import GenerationIds
-from kinfolk.core.plain import dumps, load
-from kinfolk.models.model import Model, Transformer
-from kinfolk.models.room import check_size
+from kinfolk.core.plain import dumps
+from kinfolk.models.model import Transformer
 
 GENERATION = "generation"
 """In the metadata of the weights: the special tokens of a model that does not have those of tokenizers trained here."""
@@ -62,19 +60,3 @@ def load_weights(model: Transformer, file: str | Path) -> None:
                 model.generation = GenerationIds.from_plain(found, f"{file}: {GENERATION}")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None
-
-
-def load_model(folder: str | Path, read_spec: Callable[[Path], Model] | None = None) -> Transformer:
-    """Read a model that `save_model` wrote; `read_spec` reads its description if that is not a bare model's."""
-    folder = Path(folder)
-    for name in (SPEC, WEIGHTS):
-        if not (folder / name).is_file():
-            raise CheckpointError(f"{folder}: no {name} here, so this is not a saved model")
-    if (folder / manifest.NAME).exists():
-        manifest.check(folder, (SPEC,))
-    spec = load(Model, folder / SPEC) if read_spec is None else read_spec(folder / SPEC)
-    check_size(spec, folder / WEIGHTS)
-    with torch.random.fork_rng(devices=[]):
-        model = Transformer(spec)
-    load_weights(model, folder / WEIGHTS)
-    return model

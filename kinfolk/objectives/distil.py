@@ -8,7 +8,7 @@ are no probabilities, numbers or classes that hold together, are compared by the
 
 import dataclasses
 import functools
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import from_plain, read_toml
 from kinfolk.core.rng import Rng
-from kinfolk.models.folder import load_model
 from kinfolk.models.model import Model, Output, State, Transformer
 from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary, side_loss
 from kinfolk.objectives.supervised import Classify
@@ -156,11 +154,13 @@ class Distil(Objective, kind="distil"):
 @functools.lru_cache(maxsize=2)
 def teacher_of(folder: str, device: torch.device, dtype: torch.dtype) -> Transformer:
     """Return a teacher, read once in a process: no parameter of it is learnt or saved with the student."""
-    model = load_model(folder, _model_spec).to(device=device, dtype=dtype).eval()
-    return model.requires_grad_(False)
+    (opener,) = _openers
+    return opener(folder).to(device=device, dtype=dtype).eval().requires_grad_(False)
 
 
-def _model_spec(file: Path) -> Model:
-    """Read the model of a saved model's spec, or of a recipe."""
-    data = read_toml(file)
-    return from_plain(Model, data.get("model", data), str(file))
+_openers: list[Callable[[str], Transformer]] = []
+
+
+def open_teachers_by(opener: Callable[[str], Transformer]) -> None:
+    """Say how a teacher is read from its folder: trained models are opened in `runs`, above objectives."""
+    _openers[:] = [opener]

@@ -16,6 +16,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.family.supervise import Labelling, judging
 from kinfolk.objectives.tasks.registry import named, of_labels
 from kinfolk.objectives.tasks.task import Task
+from kinfolk.runs.run import Run
 
 LONGEST = 4096
 """Sequences are cut here unless `training.length` says otherwise: one long one must not fill the memory."""
@@ -63,7 +64,7 @@ def fit(
             known = numbers_of(registry.entry(name).function)
             own, assignments = divided(assignments, known, name)
             return needs.adapt(make(name, size=size, **(needs.numbers(known) | own)), assignments)
-        recipe = read_recipe(path / "spec.toml" if path.is_dir() else path)
+        recipe = Run.open(path).recipe if path.is_dir() else read_recipe(path)
     return needs.adapt(recipe.fitted(needs.vocab_size), assignments)
 
 

@@ -46,7 +46,8 @@ class About:
     each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
     no more. generation: special tokens of the model. limit: most positions of a row; None: as many as fit. length: of
     every row, where all agree; 0: any. kind: of the data that the run learnt from. source: digest of the weights.
-    differences: largest ones to torch that the check found, by shape; of int8, to fp32.
+    classes, reading: of labels, as in run.toml. differences: largest ones to torch that the check found, by shape;
+    of int8, to fp32.
     """
 
     topology: str
@@ -62,6 +63,8 @@ class About:
     state: tuple[Kept, ...] = ()
     kind: str = ""
     source: str = ""
+    classes: tuple[str, ...] = ()
+    reading: dict[str, Any] = dataclasses.field(default_factory=dict)
     differences: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
@@ -94,7 +97,8 @@ class About:
         try:
             state = tuple(Kept(**one | {"axes": tuple(one["axes"])}) for one in found.pop("state"))
             generation = GenerationIds.from_plain(found.pop("generation", {}), f"{file}: generation")
-            return cls(**found | {"state": state, "generation": generation})
+            classes = tuple(map(str, found.pop("classes", ())))
+            return cls(**found | {"state": state, "generation": generation, "classes": classes})
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{file}: is not what `kin export --to onnx` writes: {error}") from None
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from kinfolk.core import contained, manifest
 from kinfolk.core.errors import CheckpointError, DataError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
-from kinfolk.core.plain import load, read_toml
+from kinfolk.core.plain import from_plain, load, read_toml
 from kinfolk.data import Data, Tokenizer, open_data
 from kinfolk.data.opening import cache_folder
 from kinfolk.data.splits.labels import with_classes
@@ -33,6 +33,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Model, Transformer
 from kinfolk.models.room import check_size
+from kinfolk.objectives.distil import open_teachers_by
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import of_objective
 from kinfolk.objectives.tasks.task import Task
@@ -42,7 +43,7 @@ from kinfolk.runs.checkpoint import Checkpoints, weights_file
 from kinfolk.runs.engines import opener_of
 from kinfolk.runs.huggingface.folder import CONFIG, Imported, open_folder
 from kinfolk.runs.huggingface.recipe import recipe_of, recipe_of_import
-from kinfolk.runs.metadata import Metadata
+from kinfolk.runs.metadata import Metadata, ReadingNotes
 from kinfolk.runs.vocabulary import counted, knowing_vocabulary
 
 
@@ -50,9 +51,11 @@ class Run(abc.ABC):
     """A trained model on disk. A subclass is one layout of a folder and registers itself by being defined.
 
     mark: the file by which a folder of this layout is recognised; layouts are tried in the order of definition.
+    own_engine: what runs it where no other engine is named.
     """
 
     mark: ClassVar[str]
+    own_engine: ClassVar[str] = "torch"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -166,22 +169,30 @@ class Run(abc.ABC):
 
     def learner(self, average: int = 0) -> Learner:
         """Return the model with its objective."""
+        learner = self._learner(self.model(average))
+        if learner.partner is not None:
+            self._load_partner(learner)
+        return learner
+
+    def scorer(self, average: int = 0) -> Learner:
+        """Return a learner that evaluates; it need not have weights that can be trained."""
+        return self.learner(average)
+
+    def _learner(self, model: Transformer) -> Learner:
+        """Put the run's objective around a model."""
         recipe = self.recipe
         vocabulary = knowing_vocabulary(recipe, self.tokenizer)
         if recipe.objective.counts:
             vocabulary = counted(vocabulary, self.data())
-        learner = Learner(self.model(average), recipe.objective, vocabulary, self.metadata.seed)
-        if learner.partner is not None:
-            self._load_partner(learner)
-        return learner
+        return Learner(model, recipe.objective, vocabulary, self.metadata.seed)
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the weights by name."""
         return self.model().state_dict()
 
-    def engine(self, name: str = "torch", threads: int = 0) -> Any:
-        """Return what runs the model; `threads` 0: as many as the engine likes."""
-        return opener_of(name)(self, threads)
+    def engine(self, name: str = "", threads: int = 0) -> Any:
+        """Return what runs the model, by default its own engine; `threads` 0: as many as the engine likes."""
+        return opener_of(name or self.own_engine)(self, threads)
 
     def data(self, source: Mapping[str, Any] | None = None) -> Data:
         """Open the data of the run again, or other data with its tokenizer: other ids would mean other tokens.
@@ -280,10 +291,20 @@ class ExportedRun(Run):
     """An ONNX export: graphs instead of weights; see `kinfolk.runs.onnx_export`."""
 
     mark = onnx_export.ABOUT
+    own_engine = "onnx"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.about = onnx_export.About.read(path)
+
+    @functools.cached_property
+    def metadata(self) -> Metadata:
+        """What the export records of the run: names of classes, and how examples are read."""
+        try:
+            notes = from_plain(ReadingNotes, self.about.reading, f"{self.path / self.mark}: reading")
+        except SpecError as error:
+            raise CheckpointError(str(error)) from None
+        return Metadata(classes=self.about.classes or None, reading=notes)
 
     @functools.cached_property
     def recipe(self) -> Recipe:
@@ -307,7 +328,19 @@ class ExportedRun(Run):
 
     def model(self, average: int = 0) -> Transformer:
         """Refuse: graphs have no weights that PyTorch could run."""
-        raise SpecError(f"{self.path} is an export for onnxruntime: add --engine onnx")
+        raise SpecError(
+            f"{self.path} is an export for onnxruntime and has no weights: predict, embed, eval and generate run it "
+            "as it is, serve with --engine onnx; everything else needs the run that was exported"
+        )
+
+    def scorer(self, average: int = 0) -> Learner:
+        """Return the objective around a model that runs the graphs."""
+        if average:
+            raise SpecError(f"--average: {self.path}: graphs have the weights they were made of; average, then export")
+        with torch.device("meta"):
+            learner = self._learner(Transformer(self.recipe.model))
+        learner.model = self.engine().as_model(self.recipe.model)
+        return learner
 
 
 class SavedModel(Run):
@@ -393,6 +426,9 @@ class HuggingFaceRun(Run):
         model = first.model if self._unused is not None else open_folder(self.path).model
         self._unused = None
         return model
+
+
+open_teachers_by(lambda folder: Run.open(folder).model())
 
 
 def load_model(path: str | Path | Run) -> Transformer:

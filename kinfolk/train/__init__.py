@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kinfolk.runs.options import RunOptions
     from kinfolk.train.evaluate import Score, bits_per_byte
     from kinfolk.train.job import Job, Result
-    from kinfolk.train.run import load_learner, resume, train
+    from kinfolk.train.run import resume, train
 
 _HOME = {
     "Job": "kinfolk.train.job",
@@ -21,7 +21,6 @@ _HOME = {
     "RunOptions": "kinfolk.runs.options",
     "Score": "kinfolk.train.evaluate",
     "bits_per_byte": "kinfolk.train.evaluate",
-    "load_learner": "kinfolk.train.run",
     "resume": "kinfolk.train.run",
     "train": "kinfolk.train.run",
 }
@@ -32,7 +31,6 @@ __all__ = [
     "RunOptions",
     "Score",
     "bits_per_byte",
-    "load_learner",
     "resume",
     "train",
 ]

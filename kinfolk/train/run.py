@@ -156,15 +156,6 @@ def reopen(out: str | Path) -> Data:
     return Run.open(out).data()
 
 
-def load_learner(out: str | Path, average: int = 0) -> tuple[Recipe, Learner]:
-    """Return the recipe and the learner of a run, with the best weights it has so far.
-
-    average: instead, the mean of the weights of the newest checkpoints, as many as it says.
-    """
-    run = Run.open(out)
-    return run.recipe, run.learner(average)
-
-
 def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> Metadata:
     """Return the part of run.toml that says what is run."""
     where = located({"name": data.name} if source is None else source)

@@ -81,7 +81,7 @@ def evaluate(
     run = Run.open(path)
     if not isinstance(data, Data):
         data = run.data(None if data is None else {"name": str(data)})
-    result = score(run, run.learner(average), data, split, batches)
+    result = score(run, run.scorer(average), data, split, batches)
     require_finite({name: one.mean for name, one in result.scores.items()}, str(run.path))
     return result
 

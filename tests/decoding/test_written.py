@@ -18,7 +18,7 @@ from kinfolk.decoding.rouge import longest_common, rouge_l, words
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.decoding.written import Written, targets_of, write
 from kinfolk.runs.average import averaged
-from kinfolk.train.run import load_learner
+from kinfolk.runs.run import Run
 
 TASK = "copy:length=5,symbols=4,examples=64,valid=20"
 
@@ -131,7 +131,7 @@ def test_the_mean_of_checkpoints(run):
     for name, x in found.items():
         torch.testing.assert_close(x, sum(w[name].double() for w in weights).float() / 3)
     assert any(not torch.equal(x, weights[-1][name]) for name, x in found.items())
-    model = load_learner(run, average=2)[1].model
+    model = Run.open(run).learner(average=2).model
     name = "embedding.table.weight"
     newest = (weights[1][name].double() + weights[2][name].double()) / 2
     assert torch.equal(model.state_dict()[name], newest.float())
@@ -155,6 +155,6 @@ def test_a_prompt_of_pairs_ends_as_their_sources_do(run, capsys):
     """The source of a pair has its end; a prompt without it would be another source."""
     assert main(["generate", str(run), "--prompt", "ab", "--greedy", "--json", "--max-new", "6"]) == 0
     ids = json.loads(capsys.readouterr().out)["ids"]
-    model, tokenizer = load_learner(run)[1].model, Tokenizer.load(Path(run) / "tokenizer.json")
+    model, tokenizer = Run.open(run).learner().model, Tokenizer.load(Path(run) / "tokenizer.json")
     source = [*tokenizer.encode("ab"), tokenizer.eos]
     assert ids == kf.generate(model, source, max_new=6, greedy=True, stop=(tokenizer.eos,))

@@ -155,8 +155,9 @@ def toy_recipe(steps):
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been_and_leaves_the_discriminator(tmp_path, monkeypatch):
     from kinfolk.data import open_data
     from kinfolk.runs.options import RunOptions
+    from kinfolk.runs.run import Run
     from kinfolk.train import loop
-    from kinfolk.train.run import load_learner, resume, train
+    from kinfolk.train.run import resume, train
 
     data, options = open_data("stdlib:megabytes=1"), RunOptions(quiet=True, tensorboard=False)
     train(toy_recipe(6), data, tmp_path / "whole", options=options)
@@ -175,7 +176,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been_and_leaves_the_dis
         train(toy_recipe(6), data, tmp_path / "again", options=options)
     monkeypatch.setattr(loop.Session, "update", update)
     resume(tmp_path / "again", data=data)
-    (recipe, whole), (_, again) = (load_learner(tmp_path / name) for name in ("whole", "again"))
+    whole, again = (Run.open(tmp_path / name) for name in ("whole", "again"))
+    recipe, whole, again = whole.recipe, whole.learner(), again.learner()
     fresh = Learner(kf.build(recipe, 0), recipe.objective, V, 0).state_dict()
     assert any(name.startswith("partner.") for name in whole.state_dict())
     for name, x in whole.state_dict().items():

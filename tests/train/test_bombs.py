@@ -25,7 +25,8 @@ from kinfolk.data import Tokenizer, open_data
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import DataSource, Metadata
 from kinfolk.runs.options import RunOptions
-from kinfolk.train.run import load_learner, make_job
+from kinfolk.runs.run import Run
+from kinfolk.train.run import make_job
 
 size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (size + {SPARE}, size + {SPARE}))
@@ -91,7 +92,7 @@ for relative in ("gpt2", "vanilla", "performer", "linformer"):
         (run / "spec.toml").write_text(tomli_w.dumps(bad))
         manifest.create(run)
         name = ".".join(map(str, at))
-        refused(relative + " " + name, lambda: load_learner(run))
+        refused(relative + " " + name, lambda: Run.open(run).learner())
         refused(relative + " " + name + " loaded", lambda: kf.load(run))
         print(json.dumps([relative + " " + name + " survived", ""]))
 """

@@ -10,7 +10,8 @@ from kinfolk.data import Tokenizer
 from kinfolk.family.knowing import informed
 from kinfolk.objectives.knowledge import attentions
 from kinfolk.runs.knowledge import fitted, known_by
-from kinfolk.train.run import load_learner, resume
+from kinfolk.runs.run import Run
+from kinfolk.train.run import resume
 
 SMALL = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=16", "training.batch_size=8")
 
@@ -30,7 +31,7 @@ def test_a_run_keeps_what_it_was_told(command, tmp_path, capsys):
     assert main(command) == 0
     capsys.readouterr()
     (tmp_path / "facts.tsv").unlink()
-    recipe, learner = load_learner(tmp_path / "run")
+    recipe, learner = Run.open(tmp_path / "run").recipe, Run.open(tmp_path / "run").learner()
     assert recipe.knowledge.file == str(tmp_path / "run" / "knowledge.tsv")
     assert len(learner.vocabulary.known.names.known) == 2
     assert main(["eval", str(tmp_path / "run"), "--json"]) == 0

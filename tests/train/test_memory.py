@@ -15,13 +15,14 @@ from kinfolk.core.errors import CheckpointError
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.objectives.learner import Learner
 from kinfolk.runs.checkpoint import Checkpoints
+from kinfolk.runs.run import Run
 from kinfolk.runs.vocabulary import vocabulary_of
 from kinfolk.train import RunOptions, resume, train
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
-from kinfolk.train.run import load_learner, make_job
+from kinfolk.train.run import make_job
 from tests.train.toy import rows, same_run
 
 QUIET = RunOptions(quiet=True, tensorboard=False, device="cpu", threads=1)
@@ -133,7 +134,7 @@ def test_evaluation_remembers_and_ends_with_every_token(data: Data) -> None:
 
 def test_the_run_is_scored_as_it_was_trained(data: Data, tmp_path: Path) -> None:
     result = train(recipe(data), data, tmp_path / "run", options=QUIET)
-    read, learner = load_learner(tmp_path / "run")
+    read, learner = Run.open(tmp_path / "run").recipe, Run.open(tmp_path / "run").learner()
     assert read.training.order == "contiguous"
     batches = Batches(data.split("valid"), batch_size=4, length=8, shuffle=False, order="contiguous")
     assert evaluate(learner, batches, 2)["next-token"].mean == result.best

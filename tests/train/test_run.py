@@ -15,7 +15,8 @@ from kinfolk.core.errors import CheckpointError, DataError, KinfolkError, SpecEr
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.models.cost import cost
 from kinfolk.runs import folder
-from kinfolk.train import RunOptions, load_learner, resume, train
+from kinfolk.runs.run import Run
+from kinfolk.train import RunOptions, resume, train
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.loop import Session
 from kinfolk.train.parallel import Team
@@ -122,7 +123,7 @@ def test_the_run_can_be_loaded_and_scored(data: Data, tmp_path: Path) -> None:
     best = weights(tmp_path / "run") if result.best_step == 6 else None
     if best is not None:
         assert all(torch.equal(x, best[f"model/{name}"]) for name, x in model.state_dict().items())
-    read, learner = load_learner(tmp_path / "run")
+    read, learner = Run.open(tmp_path / "run").recipe, Run.open(tmp_path / "run").learner()
     assert read == recipe(data)
     batches = Batches(split=data.split("valid"), batch_size=4, length=16, shuffle=False)
     assert evaluate(learner, batches, 2)["target-token"].mean == result.best
@@ -190,6 +191,6 @@ def test_a_run_without_weights_says_so(data: Data, tmp_path: Path, monkeypatch: 
     with pytest.raises(CutError):
         train(recipe(data), data, tmp_path / "run", options=QUIET)
     with pytest.raises(CheckpointError, match="no checkpoint yet"):
-        load_learner(tmp_path / "run")
+        Run.open(tmp_path / "run").learner()
     with pytest.raises(CheckpointError, match="not a run folder"):
         resume(tmp_path)

@@ -81,29 +81,87 @@ def test_every_layout_generates_the_same_text(
     assert written(capsys, folders[f"lm{layout}"]) == written(capsys, folders["lm"])
 
 
+@pytest.fixture(scope="module")
+def exports(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same two models as ONNX exports: one of the run, one of the Hugging Face folder."""
+    place = tmp_path_factory.mktemp("exports")
+    for name, origin in (("judge", "judge"), ("lm", "lm-hf")):
+        assert main(["export", str(folders[origin]), "--to", "onnx", "--out", str(place / name)]) == 0
+    return {f"{name}-onnx": place / name for name in ("judge", "lm")}
+
+
 @pytest.mark.slow
 def test_an_export_for_onnxruntime_is_a_run_like_the_others(
-    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: dict[str, Path], exports: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["export", str(folders["lm-hf"]), "--to", "onnx", "--out", str(tmp_path / "onnx")]) == 0
-    capsys.readouterr()
-    run, first = kf.Run.open(tmp_path / "onnx"), kf.Run.open(folders["lm"])
+    run, first = kf.Run.open(exports["lm-onnx"]), kf.Run.open(folders["lm"])
     assert (run.recipe.model, run.limit, run.generation) == (first.recipe.model, first.limit, first.generation)
-    assert written(capsys, tmp_path / "onnx", "onnx") == written(capsys, folders["lm"])
-    with pytest.raises(kf.KinfolkError, match="is an export for onnxruntime: add --engine onnx"):
+    assert written(capsys, exports["lm-onnx"], "onnx") == written(capsys, folders["lm"])
+    with pytest.raises(kf.KinfolkError, match="is an export for onnxruntime and has no weights"):
         run.model()
+    judge, texts = kf.Run.open(exports["judge-onnx"]), ["good 3", "bad 4"]
+    assert judge.classes == ("bad", "good")
+    for one, other in zip(kf.predict(judge, texts), kf.predict(folders["judge"], texts), strict=True):
+        assert one["label"] == other["label"]
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
+    np.testing.assert_allclose(kf.embed(judge, texts), kf.embed(folders["judge"], texts), atol=1e-5)
+    with pytest.raises(kf.KinfolkError, match="a decoder's graph says what follows"):
+        kf.embed(run, texts)
+    data = f"labelled:{folders['labels.csv']}"
+    assert kf.evaluate(judge, data)["class"] == pytest.approx(kf.evaluate(folders["judge"], data)["class"], abs=1e-5)
+    text, downloaded = str(folders["text.txt"]), folders["lm-hf"]
+    assert kf.evaluate(run, text)["next-token"] == pytest.approx(kf.evaluate(downloaded, text)["next-token"], abs=1e-4)
 
 
-@pytest.mark.parametrize("verb", ["eval", "predict", "inspect", "compress"])
-@pytest.mark.parametrize("layout", ["-saved", "-hf"])
-def test_verbs_take_every_layout(verb: str, layout: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    judge, lm, out = folders[f"judge{layout}"], folders[f"lm{layout}"], tmp_path / "out"
-    text = str(folders["text.txt"])
-    words = {
-        "eval": [str(lm), "--data", text, "--json"],
-        "predict": [str(judge), "--input", str(folders["labels.csv"]), "--out", str(out.with_suffix(".jsonl"))],
-        "inspect": [str(lm), "--text", "some words", "--out", str(out.with_suffix(".html"))],
-        "compress": [str(lm), "--steps", "heads=0.5", "--data", text, "--batches", "1", "--out", str(out)],
-    }[verb]
-    assert main([verb, *words]) == 0
-    assert verb == "eval" or list(tmp_path.iterdir())
+NO_WEIGHTS = "is an export for onnxruntime and has no weights"
+VERBS: dict[str, list[str]] = {
+    "predict": ["{judge}", "--input", "{labels}", "--out", "{out}.jsonl"],
+    "embed": ["{judge}", "--input", "{labels}", "--out", "{out}.npy"],
+    "generate": ["{lm}", "--prompt", "some", "--greedy", "--max-new", "3"],
+    "eval": ["{lm}", "--data", "{text}", "--json"],
+    "eval labels": ["{judge}", "--data", "{labels}", "--json"],
+    "inspect": ["{lm}", "--text", "some words", "--out", "{out}.html"],
+    "compress": ["{lm}", "--steps", "heads=0.5", "--data", "{text}", "--batches", "1", "--out", "{out}"],
+    "finetune": ["{lm}", "--train", "{labels}", "--steps", "1", "--no-tensorboard", "--out", "{out}"],
+    "export hf": ["{judge}", "--to", "hf", "--out", "{out}"],
+    "export onnx": ["{judge}", "--to", "onnx", "--int8", "--out", "{out}"],
+    "diff": ["{lm}", "gpt2", "--size", "tiny"],
+    "resume": ["{lm}", "--quiet"],
+}
+REFUSED = {
+    ("inspect", "-onnx"): NO_WEIGHTS,
+    ("compress", "-onnx"): NO_WEIGHTS,
+    ("finetune", "-onnx"): NO_WEIGHTS,
+    ("export hf", "-onnx"): NO_WEIGHTS,
+    ("resume", "-saved"): "not a run folder: it has no run.toml",
+    ("resume", "-hf"): "not a run folder: it has no run.toml",
+    ("resume", "-onnx"): "not a run folder: it has no run.toml",
+}
+"""What makes no sense, and the one line that says so; everything else works."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("layout", ["", "-saved", "-hf", pytest.param("-onnx", marks=pytest.mark.slow)])
+def test_every_verb_takes_every_kind_of_folder_or_refuses_it_in_one_line(
+    verb: str,
+    layout: str,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    places = folders | (request.getfixturevalue("exports") if layout == "-onnx" else {})
+    names = {"judge": places[f"judge{layout}"], "lm": places[f"lm{layout}"], "out": tmp_path / "out"}
+    names |= {"labels": folders["labels.csv"], "text": folders["text.txt"]}
+    before = sorted(tmp_path.iterdir())
+    code = main([verb.split()[0], *(word.format(**names) for word in VERBS[verb])])
+    stderr = capsys.readouterr().err
+    if (why := REFUSED.get((verb, layout))) is None:
+        assert code == 0, stderr
+        assert any("{out}" in word for word in VERBS[verb]) == (sorted(tmp_path.iterdir()) != before)
+        return
+    assert code == 2
+    assert why in stderr
+    assert [line.split(":")[0] for line in stderr.splitlines()][-1] == f"kin {verb.split()[0]}"
+    assert "Traceback" not in stderr
+    assert sorted(tmp_path.iterdir()) == before

@@ -14,13 +14,11 @@ from kinfolk.core.rng import Rng, derive
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
-from kinfolk.models.folder import load_weights
-from kinfolk.models.room import check_size
 from kinfolk.objectives.policy import Policy
 from kinfolk.runs import folder
-from kinfolk.runs.checkpoint import weights_file
 from kinfolk.runs.metadata import DataSource, Metadata, Plugin, Precision, Versions
 from kinfolk.runs.options import RunOptions
+from kinfolk.runs.run import Run
 from kinfolk.train import loop, parallel, settling
 from kinfolk.train.job import Job, Result, pinned
 from kinfolk.train.parallel import Team
@@ -75,10 +73,7 @@ def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     out = Path(out)
     run, recipe = _opened(out)
     assert isinstance(recipe.objective, Policy)
-    weights = weights_file(out)
-    check_size(recipe.model, weights)
-    learner = PolicyLearner(build(recipe, run.seed), recipe.objective)
-    load_weights(learner.model, weights)
+    learner = PolicyLearner(Run.open(out).model(), recipe.objective)
     return recipe, learner, open_world(run.data.env or "")
 
 

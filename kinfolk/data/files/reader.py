@@ -8,8 +8,8 @@ A reader registers itself by being defined, so a plugin adds a format for every 
                 yield line if isinstance(line, Bad) else self.record({"label": line[:4], "text": line[4:]})
 
 Preparing and training read `Document`s (the chosen columns as texts and a label), prediction reads `Row`s (all
-columns). What cannot be used comes out as a `Bad` with its line and the reason, in its place among the rows; the caller decides
-whether to stop or to continue.
+columns). What cannot be used comes out as a `Bad` with its line and the reason, in its place among the
+rows; the caller decides whether to stop or to continue.
 """
 
 import abc

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from kinfolk.core.batch import Batch
+from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.runs.engines import engine
 from kinfolk.runs.run import Run
@@ -44,6 +46,10 @@ class Engine(ABC):
     @abstractmethod
     def open(cls, run: Run, threads: int = 0) -> Self:
         """Open the engine of a run; `threads` 0 is one for each core. `Run.engine` calls this."""
+
+    def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the states [B, L, D] of a prepared batch, and the output of the head: what `kin predict` needs."""
+        raise SpecError(f"engine {self.kind!r}: generates only; it does not answer whole batches")
 
     def within(self, context: int) -> Self:
         """Bound sequences to `context` positions, and prepare for sequences that join others later; return itself."""

@@ -28,8 +28,6 @@ class TorchEngine(Engine, kind="torch"):
     """Runs a model."""
 
     def __init__(self, model: Transformer) -> None:
-        if model.spec.topology == "encoder":
-            raise SpecError("an encoder does not generate: it has no causal stack")
         self.model = model.eval()
         self.generation = model.generation
         self.pairs = model.spec.topology == "encoder-decoder"
@@ -43,6 +41,12 @@ class TorchEngine(Engine, kind="torch"):
         """Load the weights of a run, laid out for decoding."""
         return cls(column_major(run.model()))
 
+    def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Run a whole batch."""
+        with torch.inference_mode():
+            output = self.model.run(batch.map(lambda x: x.to(self.device)))
+            return output.hidden.cpu(), output.logits.cpu()
+
     def within(self, context: int) -> Self:
         """Make states of one kind and of rounded capacities from now on."""
         super().within(context)
@@ -52,6 +56,8 @@ class TorchEngine(Engine, kind="torch"):
 
     def read(self, prompts: list[list[int]], sources: list[list[int]] | None, need: int, chunk: int) -> Reading:
         """Prefill."""
+        if self.model.spec.topology == "encoder":
+            raise SpecError("an encoder does not generate: it has no causal stack")
         room = need
         if self._least and self.limit is not None:
             room = min(self.limit, max(self._least, -(-need // ROOM) * ROOM))

@@ -52,11 +52,12 @@ def to_onnx(
     *,
     recipe: Recipe | None = None,
     tokenizer: str | Path | None = None,
-    **more: str,
+    **more: Any,
 ) -> About:
     """Write a model as graphs for onnxruntime; what cannot be one is refused with the place of the part.
 
-    recipe: written beside the graphs, if the model is part of one. more: `kind` and `source` of `About`.
+    recipe: written beside the graphs, if the model is part of one. more: fields of `About`
+    that say what the model was trained on.
     """
     need("onnx", "onnxscript", "onnxruntime")
     if model.spec.prompt != "causal":
@@ -70,7 +71,7 @@ def to_onnx(
                 (aside / SPEC).write_text(dumps(recipe or model.spec), encoding="utf-8")
                 if tokenizer is not None:
                     durable.copy(Path(tokenizer), aside / TOKENIZER)
-                about = dataclasses.replace(about, **more)  # type: ignore[arg-type]
+                about = dataclasses.replace(about, **more)
                 return _written(aside, about, graphs, own)
         except SpecError as error:
             failed.append(error)

@@ -4,13 +4,18 @@ import tempfile
 from pathlib import Path
 from typing import Any, Self
 
+from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import to_plain
+from kinfolk.data import Batches, Data
 from kinfolk.decoding.engines.onnx.engine import OnnxEngine
 from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.models.folder import WEIGHTS
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
-from kinfolk.runs.onnx_export import TOKENIZER, About, is_exported
-from kinfolk.runs.run import Run, SavedModel
+from kinfolk.runs.onnx_export import About, is_exported
+from kinfolk.runs.run import ExportedRun, Run, SavedModel
+from kinfolk.train.evaluate import evaluate
+from kinfolk.train.run import reading_of
 from kinfolk.use.onnx.export import to_int8, to_onnx
 
 KEPT = "onnx"
@@ -18,8 +23,13 @@ KEPT = "onnx"
 
 
 def export(what: str | Path | Run, out: Path, int8: bool = False) -> About:
-    """Write a run or a saved model as graphs; int8 as well is held to torch before it is quantised."""
-    model, more = _read(Run.open(what))
+    """Write a run as graphs, with int8 after they were compared with torch; an export can be quantised only."""
+    run = Run.open(what)
+    if isinstance(run, ExportedRun):
+        if not int8:
+            raise SpecError(f"{run.path}: is an ONNX export already; --int8 quantises its weights")
+        return to_int8(run.path, out)
+    model, more = _read(run)
     if not int8:
         return to_onnx(model, out, **more)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -42,13 +52,24 @@ class ExportingEngine(OnnxEngine, kind="onnx"):
         return cls(ExportedModel(kept, threads))
 
 
+def compared(run: Run, exported: Run, data: Data, n_batches: int = 0) -> dict[str, dict[str, float]]:
+    """Return the scores of a run and of its export on validation data, by measure."""
+    batches = Batches(split=data.split("valid"), shuffle=False, **reading_of(run.recipe.training))
+    in_torch, by_graph = (evaluate(one.scorer(), batches, n_batches) for one in (run, exported))
+    assert isinstance(exported, ExportedRun)
+    name = f"onnxruntime {exported.about.precision}"
+    return {measure: {"torch fp32": in_torch[measure].mean, name: score.mean} for measure, score in by_graph.items()}
+
+
 def _read(run: Run) -> tuple[Transformer, dict[str, Any]]:
     """Return a model, and what is to be written beside its graphs."""
     more: dict[str, Any] = {}
-    if (run.path / TOKENIZER).is_file():
-        more["tokenizer"] = run.path / TOKENIZER
+    if run.own_tokenizer is not None:
+        more["tokenizer"] = run.tokenizer_file
     if (run.path / WEIGHTS).is_file():
         more["source"] = durable.digest(run.path / WEIGHTS)
     if not isinstance(run, SavedModel):
-        more |= {"recipe": run.recipe, "kind": run.data_kind}
+        notes = run.metadata.reading
+        more |= {"recipe": run.recipe, "kind": run.data_kind, "classes": run.class_names}
+        more |= {"reading": {} if notes is None else to_plain(notes)}
     return run.model(), more

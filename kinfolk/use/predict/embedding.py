@@ -23,7 +23,7 @@ from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.supervised import Labels
 from kinfolk.ops.pooled_vector import POOLS, readout
-from kinfolk.runs.run import Run
+from kinfolk.runs.run import ExportedRun, Run
 
 ENDINGS = (".jsonl", ".npy")
 Vector = NDArray[np.float32]
@@ -100,7 +100,7 @@ def open_embedder(
         raise SpecError(f"length: {limit} is more than the {run.limit} positions of the model")
     return Embedder(
         tokenizer=tokenizer,
-        answer=answer or _torch(run.model()),
+        answer=answer or (run.engine().answer if isinstance(run, ExportedRun) else _torch(run.model())),
         pool=pool or ("" if own else "mean"),
         unit=bool(unit) if unit is not None else own and isinstance(head, VectorHead) and head.length == "unit",
         length=limit,

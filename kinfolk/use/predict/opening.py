@@ -70,13 +70,14 @@ def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: st
             f"{run.path}: its objective is {recipe.objective.kind!r}, which judges nothing; kin generate lets a model "
             "write, kin embed gives vectors, kin finetune teaches labels"
         )
-    learner = run.learner(average)
+    learner = run.scorer(average)
     names = _columns(run.metadata.data.name)
     n_texts = notes.sequences or (2 if names.second else 1)
     learner.train(False)
     learner.to(device)
     usual = recipe.training.length
-    trained_here = isinstance(run, TrainedRun) and run.metadata.imported is None
+    # an export records the kind of data of the run that it was made of, if that was trained here
+    trained_here = run.metadata.imported is None if isinstance(run, TrainedRun) else bool(run.data_kind)
     return Opened(
         folder=run.path,
         learner=learner,

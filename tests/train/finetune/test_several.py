@@ -10,8 +10,8 @@ from kinfolk.cli.main import main
 from kinfolk.core.annotations import TaskNumber
 from kinfolk.data import Batches, open_data
 from kinfolk.data.splits.several import Turns, name_of
+from kinfolk.runs.run import Run
 from kinfolk.train.finetune.source import open_source
-from kinfolk.train.run import load_learner
 from tests.train.finetune.conftest import rows, write_csv
 
 
@@ -59,7 +59,7 @@ def test_a_body_learns_two_tasks_and_is_asked_for_the_first(run, files, tmp_path
     assert main(["finetune", str(run), *given, *short]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"accuracy", "mcc"} <= set(found["valid"])
-    recipe, learner = load_learner(tmp_path / "out")
+    recipe, learner = Run.open(tmp_path / "out").recipe, Run.open(tmp_path / "out").learner()
     assert [o.kind for o in recipe.objective.others] == ["regress"]
     # both heads have moved, and only the first is in the weights of the model
     start = load_file(tmp_path / "out" / "start.safetensors")

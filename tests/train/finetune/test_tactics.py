@@ -11,12 +11,13 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.layers.adapters import is_added
 from kinfolk.models.folder import load_weights
 from kinfolk.objectives.tasks.registry import named
+from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare, write_start
 from kinfolk.train.finetune.source import open_source
 from kinfolk.train.finetune.tactics import parse
-from kinfolk.train.run import load_learner, resume
+from kinfolk.train.run import resume
 from kinfolk.use.compress.maps import plain
 from tests.train.finetune.conftest import make_run
 
@@ -89,7 +90,7 @@ def test_what_is_added_adds_nothing_at_first(run, files, tmp_path, tactic):
 
 def test_lora_multiplied_out_is_a_plain_model(run, files, tmp_path):
     finetune(made(run, files, "lora=2"), tmp_path / "out", options=QUIET)
-    learner = load_learner(tmp_path / "out")[1]
+    learner = Run.open(tmp_path / "out").learner()
     model = learner.model.eval()
     merged = plain(model).eval()
     tokens = torch.randint(7, 20, (3, 9), generator=torch.Generator().manual_seed(0))

@@ -17,8 +17,9 @@ from kinfolk.family.supervise import judging
 from kinfolk.layers.pruned import Pruned
 from kinfolk.objectives.distil import Distil
 from kinfolk.runs.fit import labelling_of
+from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
-from kinfolk.train.run import load_learner, train
+from kinfolk.train.run import train
 from kinfolk.use.compress.measure import Measured
 from kinfolk.use.compress.opening import open_model
 from kinfolk.use.compress.pipeline import Workshop, compress, ordered, run_steps
@@ -75,9 +76,9 @@ def test_a_pipeline_leaves_an_ordinary_run(run, tmp_path):
     sizes = [one.bytes for one in found]
     assert sizes[0] > sizes[1] > sizes[2] == sizes[3] > sizes[4]
     assert all(one.memory > one.bytes for one in found)
-    recipe, learner = load_learner(tmp_path / "out")
+    recipe, learner = Run.open(tmp_path / "out").recipe, Run.open(tmp_path / "out").learner()
     assert learner.model.n_params == found[-1].params
-    assert recipe.objective == load_learner(run)[0].objective
+    assert recipe.objective == Run.open(run).recipe.objective
     told = json.loads((tmp_path / "out" / "compression.json").read_text())
     assert [row["step"] for row in told["steps"]] == [one.step for one in found]
     # kinds that no relative has are known to a process that has seen none of this
@@ -97,7 +98,7 @@ def test_weights_are_lost_while_learning(run, tmp_path, method):
     learner, found = run_steps(shop(run, tmp_path / "work"), steps)
     maps = [m.weight for m in learner.model.decoder.modules() if isinstance(m, torch.nn.Linear)]
     assert all(float((w == 0).float().mean()) == pytest.approx(0.5, abs=1e-3) for w in maps)
-    assert learner.model.spec == load_learner(run)[0].model
+    assert learner.model.spec == Run.open(run).recipe.model
     assert found[-1].params == learner.model.n_params
     assert found[-1].zeros > 0.2
     with pytest.raises(SpecError, match="recover=N"):
@@ -106,7 +107,7 @@ def test_weights_are_lost_while_learning(run, tmp_path, method):
 
 
 def test_a_teacher_teaches_while_recovering(run, tmp_path):
-    teaching = Distil(task=load_learner(run)[0].objective, teacher="")
+    teaching = Distil(task=Run.open(run).recipe.objective, teacher="")
     taught, alone = (
         run_steps(shop(run, tmp_path / f"{i}", teaching=how), [Step("layers", 0.5), Step("recover", 2)])
         for i, how in enumerate((teaching, None))
@@ -138,7 +139,7 @@ def test_an_imported_folder_is_compressed_on_given_data(run, place, tmp_path):
     mine = Workshop(opened, tmp_path / "work", lambda line: None, n_batches=1, n_valid=1)
     found = compress(mine, tmp_path / "out", parse("ff=0.5,int8=weights"))
     assert found[-1].bytes < found[0].bytes
-    assert load_learner(tmp_path / "out")[1].model.n_params == found[-1].params
+    assert Run.open(tmp_path / "out").learner().model.n_params == found[-1].params
     # what it was judged by can be opened again, with the tokenizer that it has now
     assert open_model(tmp_path / "out").data.fingerprint == opened.data.fingerprint
 

@@ -92,8 +92,8 @@ def test_from_a_run_to_a_score_of_int8(tmp_path, capsys):
     assert b"/kinfolk/" not in (small / "model.onnx").read_bytes()
     assert main(["generate", str(small), "--engine", "onnx", "--prompt", "abc", "--greedy", "--max-new", "5"]) == 0
     assert capsys.readouterr().out.startswith("abc")
-    assert main(["generate", str(small), "--prompt", "abc"]) == 2
-    assert "--engine onnx" in capsys.readouterr().err
+    assert main(["generate", str(small), "--engine", "torch", "--prompt", "abc"]) == 2
+    assert "is an export for onnxruntime and has no weights" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -41,9 +41,9 @@ def test_states_are_pooled_over_real_tokens(run, pool):
 
 
 def made_model(run):
-    from kinfolk.train.run import load_learner
+    from kinfolk.runs.run import Run
 
-    return load_learner(run)[1].eval().model
+    return Run.open(run).learner().eval().model
 
 
 def test_length_one_and_what_is_cut(run):

@@ -11,7 +11,9 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.engine import Engine, Reading, chunks
 from kinfolk.decoding.engines.onnx.exported import ExportedModel
+from kinfolk.decoding.engines.onnx.graph_model import GraphModel
 from kinfolk.decoding.engines.onnx.rows import joined
+from kinfolk.models.model import Model
 from kinfolk.runs.run import Run
 
 ROOM = 32
@@ -35,6 +37,10 @@ class OnnxEngine(Engine):
     def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the hidden states of a whole batch, and what the head says of them; see `ExportedModel.answer`."""
         return self.exported.answer(batch)
+
+    def as_model(self, spec: Model) -> Any:
+        """Return the graphs as a model that a learner evaluates."""
+        return GraphModel(self.exported, spec)
 
     def read(self, prompts: list[list[int]], sources: list[list[int]] | None, need: int, chunk: int) -> Reading:
         """Prefill."""
