@@ -82,11 +82,11 @@ def resume(args: argparse.Namespace) -> int:
 def evaluate(args: argparse.Namespace) -> int:
     """Play episodes and print what they brought."""
     from kinfolk.contests.acting.rollouts import Episodes
-    from kinfolk.contests.acting.run import load_learner
+    from kinfolk.contests.acting.run import open_actor
     from kinfolk.train.evaluate import evaluate as score
     from kinfolk.train.evaluate import require_finite
 
-    recipe, learner, world = load_learner(args.what)
+    recipe, learner, world = open_actor(args.what)
     training = recipe.training.replace(eval_batches=args.batches or recipe.training.eval_batches)
     found = score(learner, Episodes(world, learner, training))
     measures = {name: {"mean": s.mean, "count": int(s.count)} for name, s in found.items() if name != "cost"}

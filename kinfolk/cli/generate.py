@@ -37,9 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
-    parser.add_argument(
-        "--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)"
-    )
+    parser.add_argument("--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)")
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
     how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")

@@ -63,9 +63,7 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
 
 def engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that say what runs the model."""
-    parser.add_argument(
-        "--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)"
-    )
+    parser.add_argument("--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)")
     parser.add_argument("--graphs", type=Path, metavar="DIR", help="of onnx: what kin export --to onnx wrote")
     parser.add_argument("--device", help="cpu, cuda, mps or xpu (default: the accelerator, if there is one)")
     parser.add_argument("--threads", type=int, metavar="N", help="of this process (default: PyTorch's)")

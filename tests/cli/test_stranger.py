@@ -166,7 +166,7 @@ def test_what_is_compiled_is_what_was_hashed(tmp_path, monkeypatch):
 
 
 def test_an_environment_in_a_module_is_not_imported(stranger):
-    from kinfolk.contests.acting.run import load_learner
+    from kinfolk.contests.acting.run import open_actor
 
     about = tomllib.loads((stranger / "run.toml").read_text()) | {"plugins": [], "data": {"env": "evil:Game-v0"}}
     (stranger / "run.toml").write_text(tomli_w.dumps(about))
@@ -174,7 +174,7 @@ def test_an_environment_in_a_module_is_not_imported(stranger):
     sys.path.insert(0, str(stranger))
     try:
         with pytest.raises(SpecError, match=r"Python module 'evil'.*--plugin"):
-            load_learner(stranger)
+            open_actor(stranger)
     finally:
         sys.path.remove(str(stranger))
     assert not (stranger / MARK).exists()

@@ -9,7 +9,7 @@ from kinfolk.contests.acting.rollouts import Episodes, Rollouts
 from kinfolk.core import plugins
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.plain import dumps, load
+from kinfolk.core.plain import dumps
 from kinfolk.core.rng import Rng, derive
 from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
@@ -68,7 +68,7 @@ def resume(out: str | Path, *, options: RunOptions | None = None) -> Result:
     return _carry_out(make_job(recipe, open_world(run.data.env or ""), run.seed), out, options)
 
 
-def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
+def open_actor(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
     """Return the recipe, the learner with the best weights of a run so far, and where it acts."""
     out = Path(out)
     run, recipe = _opened(out)
@@ -79,14 +79,15 @@ def load_learner(out: str | Path) -> tuple[Recipe, PolicyLearner, World]:
 
 def _opened(out: Path) -> tuple[Metadata, Recipe]:
     """Return run.toml and the recipe of a run."""
-    run = folder.opened(out)
+    opened = Run.open(out)
+    run = opened.metadata
     module, named, _ = (run.data.env or "").partition(":")
     if named and module not in OWN and module not in sys.modules:
         raise SpecError(
             f"{out}: its environment is in Python module {module!r}, and opening a run imports nothing that it names; "
             f"if you trust the module, import it in a file of your own and name that: --plugin FILE.py"
         )
-    return run, load(Recipe, out / folder.SPEC)
+    return run, opened.recipe
 
 
 def make_job(recipe: Recipe, world: World, seed: int) -> ActingJob:

@@ -13,7 +13,7 @@ import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.contests.acting import as_policy, open_world, resume, train
 from kinfolk.contests.acting.environment import _described
-from kinfolk.contests.acting.run import load_learner
+from kinfolk.contests.acting.run import open_actor
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.layers.embeddings.features import Features
 from kinfolk.train.loop import Session
@@ -81,7 +81,7 @@ def test_the_folder_tells_what_happened(tmp_path: Path) -> None:
     assert set(judged[-1]["valid"]) == {"cost", "return", "length"}
     assert judged[-1]["valid"]["length"] == 4.0
     assert judged[-1]["valid"]["cost"] == -judged[-1]["valid"]["return"]
-    _, learner, again = load_learner(tmp_path / "run")
+    _, learner, again = open_actor(tmp_path / "run")
     assert again.name == world.name
     want = kf.load(tmp_path / "run").state_dict()
     assert all(torch.equal(x, want[name]) for name, x in learner.model.state_dict().items())

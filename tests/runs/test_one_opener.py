@@ -1,0 +1,54 @@
+"""Trained models are opened by `Run` alone: calls that read weights, specs or run.toml elsewhere are listed here."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import kinfolk
+
+HOME = Path(kinfolk.__file__).parent
+READING = {
+    "load_weights": "fills a model from a file",
+    "load_file": "reads safetensors",
+    "safe_open": "reads safetensors",
+    "open_folder": "reads a Hugging Face folder",
+    "weights_file": "finds the weights of a run",
+    "load_learner": "opened a run, once",
+}
+ALLOWED = {
+    # what Run is made of
+    "models/folder.py": {"safe_open"},
+    # the header alone, before memory is allocated
+    "models/room.py": {"safe_open"},
+    # initial weights of a run that begins or resumes
+    "train/run.py": {"load_weights"},
+    # turns the folder itself into a run
+    "cli/import.py": {"open_folder"},
+}
+FILES = [file for file in sorted(HOME.rglob("*.py")) if file.relative_to(HOME).parts[0] != "runs"]
+
+
+def called(tree: ast.AST) -> set[str]:
+    """Return the names of functions that are called, whatever they are attributes of."""
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls}
+
+
+def specs_read(tree: ast.AST) -> bool:
+    """Tell whether `load`, `read_recipe` or `read_toml` is called on a path that ends in spec.toml or run.toml."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and called(ast.Expr(node)) & {"load", "read_recipe", "read_toml"}:
+            text = " ".join(ast.unparse(argument) for argument in node.args)
+            if "spec.toml" in text or "run.toml" in text or ".SPEC" in text:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOME)))
+def test_only_run_opens_a_trained_model(file: Path) -> None:
+    name, tree = str(file.relative_to(HOME)), ast.parse(file.read_text(encoding="utf-8"))
+    others = (called(tree) & set(READING)) - ALLOWED.get(name, set())
+    assert not others, f"{name}: {sorted(others)}; open it with Run.open"
+    # a run that resumes reads its own spec after its files were checked
+    assert not specs_read(tree) or name == "train/run.py"
