@@ -14,6 +14,7 @@ from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
 from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.softmax import Softcap
 from kinfolk.layers.norms.norm import NoNorm, RMSNorm
 from kinfolk.layers.norms.sandwich_norm import SandwichNorm
 from kinfolk.layers.positions.position import NoPosition
@@ -217,6 +218,47 @@ def gemma3(
         embedding=Tokens(scale="sqrt"), head=LMHead()
     )
     return recipe.replace(name="gemma3", model=model)
+
+
+@relative(
+    "gemma2",
+    parent="llama",
+    year=2024,
+    paper="Gemma Team 2024, Gemma 2: Improving Open Language Models at a Practical Size, arXiv:2408.00118",
+    topology="decoder",
+    causal=True,
+    changes="softcaps on attention scores and logits, a sliding window in every second layer, norms on both sides of "
+    "every part, GeGLU",
+)
+def gemma2(
+    *,
+    d_model: int = 2304,
+    n_layers: int = 26,
+    n_heads: int = 8,
+    d_ff: int = 13824,
+    window: int = 0,
+    vocab_size: int = 256000,
+    max_len: int = 8192,
+    **numbers: Any,
+) -> Recipe:
+    """Section 2 and table 1: the 2B model. `window` 0: max_len / 2 (4,096 of 8,192).
+
+    Heads of the published width are 256 wide, others d_model / n_heads.
+    """
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff, "group": 2}
+    recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
+    norm = RMSNorm(gain="one-plus")
+    width = 256 if d_model == 2304 else d_model // n_heads
+    local = Causal() & Window(left=(window or max_len // 2) - 1)
+
+    def look_of(look: Attention, layer: int) -> Attention:
+        look = look.replace(d_head=width, softmax=Softcap(cap=50.0), position=Rotary(base=10000.0, layout="halves"))
+        return look if layer % 2 else look.replace(pattern=local)
+
+    model = with_mixers(with_residual(recipe.model, SandwichNorm(before=norm, after=norm), norm), look_of)
+    model = with_feed_forward(model, lambda think: think.replace(activation="gelu-tanh"))
+    head = LMHead(softcap=30.0)
+    return recipe.replace(name="gemma2", model=model.replace(embedding=Tokens(scale="sqrt"), head=head))
 
 
 @relative(

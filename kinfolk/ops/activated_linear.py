@@ -11,13 +11,38 @@ from torch.autograd.function import once_differentiable
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.gelu import gelu_tanh, gelu_tanh_backward
 
-Activation = Literal["relu", "gelu", "gelu-tanh", "swish", "elu", "selu", "sigmoid", "softplus", "tanh", "identity"]
+Activation = Literal[
+    "relu",
+    "squared-relu",
+    "gelu",
+    "gelu-tanh",
+    "swish",
+    "clamped-swish",
+    "elu",
+    "selu",
+    "sigmoid",
+    "softplus",
+    "tanh",
+    "identity",
+]
+
+LIMIT = 7.0
+"""Where "clamped-swish" stops to grow (OpenAI 2025, gpt-oss; its released code)."""
+
+
+def clamped_swish(u: Tensor) -> Tensor:
+    """Return c times sigmoid(1.702 c) for c = min(u, 7): nearly a GELU, with a bound."""
+    u = u.clamp(max=LIMIT)
+    return u * torch.sigmoid(1.702 * u)
+
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
+    "squared-relu": lambda u: F.relu(u).square(),
     "gelu": F.gelu,
     "gelu-tanh": lambda u: F.gelu(u, approximate="tanh"),
     "swish": F.silu,
+    "clamped-swish": clamped_swish,
     "elu": F.elu,
     "selu": F.selu,
     "sigmoid": torch.sigmoid,

@@ -19,20 +19,28 @@ CHUNK_BYTES = 16 << 20
 
 @shaped()
 def cross_entropy(
-    h_LD: Tensor, w_VD: Tensor, b_V: Tensor | None, target_L: Tensor, gold: float, uniform: float
+    h_LD: Tensor,
+    w_VD: Tensor,
+    b_V: Tensor | None,
+    target_L: Tensor,
+    gold: float,
+    uniform: float,
+    softcap: float = 0.0,
+    z: float = 0.0,
 ) -> Tensor:
     r"""Return the summed cross-entropy of tokens whose logits are $x = W h + b$.
 
     $\sum_t \big(\log\sum_v e^{x_{tv}} - g\, x_{t y_t} - u \sum_v x_{tv}\big)$ with gold weight $g$ and weight $u$ on
     every class, $g + V u = 1$. Without smoothing $g = 1, u = 0$; `smoothing` makes the two for either convention
-    (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4). No tokens: 0. Cost: three products of L x D x V, and the
-    memory of one chunk.
+    (Szegedy et al. 2016; Vaswani et al. 2017, section 5.4). With a `softcap` c, logits are $c \tanh(x / c)$ (Gemma Team
+    2024, section 2); `z` weighs the squares of log-normalisers, which are added (z-loss: Chowdhery et al. 2022,
+    section 5). No tokens: 0. Cost: three products of L x D x V, and the memory of one chunk.
     Reference: `kinfolk.ops.naive.cross_entropy`.
     """
     if torch.is_grad_enabled() and (h_LD.requires_grad or w_VD.requires_grad):
-        loss: Tensor = _CrossEntropy.apply(h_LD, w_VD, b_V, target_L, gold, uniform)
+        loss: Tensor = _CrossEntropy.apply(h_LD, w_VD, b_V, target_L, (gold, uniform, softcap, z))
         return loss
-    return token_losses(h_LD, w_VD, b_V, target_L, gold, uniform).sum()
+    return token_losses(h_LD, w_VD, b_V, target_L, gold, uniform, softcap, z).sum()
 
 
 def smoothing(epsilon: float, n_classes: int, over: str) -> tuple[float, float]:
@@ -43,13 +51,21 @@ def smoothing(epsilon: float, n_classes: int, over: str) -> tuple[float, float]:
 
 @torch.no_grad()
 def token_losses(
-    h_LD: Tensor, w_VD: Tensor, b_V: Tensor | None, target_L: Tensor, gold: float = 1.0, uniform: float = 0.0
+    h_LD: Tensor,
+    w_VD: Tensor,
+    b_V: Tensor | None,
+    target_L: Tensor,
+    gold: float = 1.0,
+    uniform: float = 0.0,
+    softcap: float = 0.0,
+    z: float = 0.0,
 ) -> Tensor:
     """Return the loss of each token, without a gradient."""
     losses, w = [], w_VD.to(_product_dtype(h_LD))
     for some in _chunks(len(h_LD), len(w_VD), h_LD.element_size()):
-        logits_LV = _logits(h_LD[some], w, b_V)
-        losses.append(_losses(logits_LV, logits_LV.logsumexp(-1), target_L[some], gold, uniform))
+        logits_LV = capped(_logits(h_LD[some], w, b_V), softcap)
+        norm_L = logits_LV.logsumexp(-1)
+        losses.append(_losses(logits_LV, norm_L, target_L[some], gold, uniform) + z * norm_L.square())
     return torch.cat(losses) if losses else h_LD.new_zeros(0, dtype=_exact_dtype(h_LD))
 
 
@@ -62,24 +78,32 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, gold: float, uniform: float
+        ctx: Any, h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, terms: tuple[float, float, float, float]
     ) -> Tensor:
+        gold, uniform, softcap, z = terms
         w_VD, exact = w.to(_product_dtype(h)), _exact_dtype(h)
         dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=exact)
         db = None if b is None else torch.zeros_like(b, dtype=exact)
         total = h.new_zeros((), dtype=exact)
         for some in _chunks(len(h), len(w), h.element_size()):
-            logits, target_L1 = _logits(h[some], w_VD, b), target[some, None]
+            logits, target_L1 = capped(_logits(h[some], w_VD, b), softcap), target[some, None]
+            slope = 1 - (logits / softcap).square() if softcap else None
             top, kept = logits.amax(-1, keepdim=True), gold * logits.gather(-1, target_L1)
             if uniform:
                 kept += uniform * logits.sum(-1, keepdim=True)
             exps = logits.sub_(top).exp_()
             sums = exps.sum(-1, keepdim=True)
-            total += (sums.log() + top - kept).sum()
+            norm = sums.log() + top
+            total += (norm - kept).sum()
             # the gradient of the logits, times the sums
+            if z:
+                total += z * norm.square().sum()
+                exps.mul_(1 + 2 * z * norm)
             if uniform:
                 exps.sub_(uniform * sums)
             exps.scatter_add_(-1, target_L1, -gold * sums)
+            if slope is not None:
+                exps.mul_(slope)
             if db is not None:
                 db.addmv_(exps.mT, 1 / sums[:, 0])
             _products(exps, sums, h[some], w_VD, dh[some], dw)
@@ -91,7 +115,7 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor) -> tuple[Any, ...]:
         dh, dw, db = ctx.saved_tensors
         # the gradients are ours alone: scale them where they are
-        return dh.mul_(scale), dw.mul_(scale), None if db is None else db.mul_(scale), None, None, None
+        return dh.mul_(scale), dw.mul_(scale), None if db is None else db.mul_(scale), None, None
 
 
 @shaped()
@@ -165,6 +189,11 @@ def _exact_dtype(h: Tensor) -> torch.dtype:
 def _logits(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     bias = None if b is None else b.to(w.dtype)
     return torch.nn.functional.linear(h.to(w.dtype), w, bias).to(_exact_dtype(h))
+
+
+def capped(logits: Tensor, softcap: float) -> Tensor:
+    """Return c tanh(x / c); x itself where c is 0."""
+    return torch.tanh(logits / softcap) * softcap if softcap else logits
 
 
 def _products(exps: Tensor, sums: Tensor, h: Tensor, w: Tensor, dh: Tensor, dw: Tensor) -> None:

@@ -13,18 +13,27 @@ from torch.autograd.function import once_differentiable
 from kinfolk.core.device import autocast_dtype, tally
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.activated_linear import Activation, activate, activate_again
+from kinfolk.ops.gated_linear import gate, gate_again
 
 FEW = 64
 """Without gradients an accelerator runs all experts on up to so many tokens: to ask which are needed takes longer."""
 
 
 class Weights(NamedTuple):
-    """Two maps for every expert; biases may be missing."""
+    """Two maps for every expert; biases may be missing.
+
+    Where the first is twice as wide as the second expects, experts are gated (`ops/gated_linear`).
+    """
 
     widen_EFD: Tensor
     widen_EF: Tensor | None
     narrow_EDF: Tensor
     narrow_ED: Tensor | None
+
+    @property
+    def gated(self) -> bool:
+        """True if a half of what the first map makes is a gate for the other."""
+        return self.widen_EFD.shape[1] != self.narrow_EDF.shape[2]
 
 
 @shaped(out="LD")
@@ -69,7 +78,7 @@ def seated(
     rows_nD = x_LD.new_zeros(n_experts * seats + 1, x_LD.shape[1])
     rows_ECD = rows_nD.index_copy(0, place, x_LD.repeat_interleave(k, 0))[:-1].unflatten(0, (n_experts, seats))
     u_ECF = _affines(rows_ECD, weights.widen_EFD, weights.widen_EF)
-    y_ECD = _affines(activate(u_ECF, activation), weights.narrow_EDF, weights.narrow_ED)
+    y_ECD = _affines(_inside(u_ECF, activation, weights.gated), weights.narrow_EDF, weights.narrow_ED)
     y_nD = torch.cat([y_ECD.flatten(0, 1), y_ECD.new_zeros(1, y_ECD.shape[-1])])
     return (y_nD[place].unflatten(0, (-1, k)) * gate_Lk[..., None]).sum(1)
 
@@ -137,7 +146,8 @@ class _MixExperts(torch.autograd.Function):
             rows, g = slots // pieces.k, gate.view(-1)[slots, None]
             x_e, dy_e = x[rows], dy[rows].to(x.dtype)
             d_value = dy_e @ w.narrow_EDF[e].to(x.dtype)
-            value, du = activate_again(u[where], d_value * g, ctx.activation)
+            again = gate_again if w.gated else activate_again
+            value, du = again(u[where], d_value * g, ctx.activation)
             each = (d_value * value).sum(-1)
             if w.narrow_ED is not None:
                 each += dy_e @ w.narrow_ED[e].to(x.dtype)
@@ -162,7 +172,8 @@ def _forward(
         u = _affine(x_e, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
         if kept is not None:
             kept[where] = u
-        y[where] = _affine(activate(u, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
+        inside = _inside(u, activation, w.gated)
+        y[where] = _affine(inside, w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
     return pieces.summed(y, gate)
 
 
@@ -171,9 +182,14 @@ def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: Activatio
     y_LD = torch.zeros_like(x_LD)
     for e in range(len(w.narrow_EDF)):
         u_LF = _affine(x_LD, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
-        out = _affine(activate(u_LF, activation), w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
+        inside = _inside(u_LF, activation, w.gated)
+        out = _affine(inside, w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
         y_LD = y_LD + out * torch.where(expert_Lk == e, gate_Lk, 0.0).sum(1, keepdim=True)
     return y_LD
+
+
+def _inside(u: Tensor, activation: Activation, gated: bool) -> Tensor:
+    return gate(u, activation) if gated else activate(u, activation)
 
 
 def _affines(x_ECD: Tensor, w_EFD: Tensor, b_EF: Tensor | None) -> Tensor:

@@ -25,6 +25,8 @@ READS = {
     ),
     "noisy-moe": (3, "how many tokens the router sends to an expert without a capacity: asked once for a layer"),
     "t-dmca": (2, "as noisy-moe"),
+    "mixtral": (3, "as noisy-moe"),
+    "gpt-oss": (3, "as noisy-moe"),
 }
 # PyTorch's own GRU does not run on tensors that only pretend; on meta tensors it does
 NOT_PRETENDED = {"gru", "rnn-search"}

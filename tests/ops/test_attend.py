@@ -372,3 +372,34 @@ def test_no_square_tensor_on_the_sparse_path():
 def test_a_wrong_shape_is_named():
     with pytest.raises(ShapeError, match=r"v_BGMK has M=8, but M=9"):
         fast.attend(torch.ones(1, 1, 9, 4), torch.ones(1, 1, 9, 4), torch.ones(1, 1, 8, 4), Full())
+
+
+@pytest.mark.parametrize("pattern", [Full(), Causal(), Causal() & Window(left=3)])
+@pytest.mark.parametrize("n", [1, 7])
+def test_sinks_and_softcaps_equal_naive(pattern, n):
+    q, k, v = (torch.randn(2, heads, n, 4, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    sink_H = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    scoring = Scoring(sink_H=sink_H, before=lambda scores: 1.5 * torch.tanh(scores / 1.5))
+    ours, theirs = (run(q, k, v, pattern, View(), scoring) for run in (fast.attend, slow.attend))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    weight = torch.randn_like(ours)
+    grads = [torch.autograd.grad((out * weight).sum(), (q, k, v, sink_H)) for out in (ours, theirs)]
+    for got, want in zip(*grads, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_sink_that_takes_nothing_is_plain_attention():
+    q, k, v = (torch.randn(1, 2, 5, 4, dtype=torch.float64) for _ in range(3))
+    sink_H = torch.full((2,), -1e4, dtype=torch.float64)
+    torch.testing.assert_close(
+        fast.attend(q, k, v, Causal(), View(), Scoring(sink_H=sink_H)), fast.attend(q, k, v, Causal())
+    )
+
+
+def test_sinks_are_the_same_on_gathered_blocks():
+    q, k, v = (torch.randn(1, 2, 1100, 4, dtype=torch.float64) for _ in range(3))
+    scoring = Scoring(sink_H=torch.randn(2, dtype=torch.float64))
+    pattern = Causal() & Window(left=40)
+    assert fast._worth_gathering(pattern, View(), 1100, 1100)
+    dense = fast._masked(q, k, v, pattern, View(), scoring)
+    torch.testing.assert_close(fast.attend(q, k, v, pattern, View(), scoring), dense, rtol=1e-10, atol=1e-12)

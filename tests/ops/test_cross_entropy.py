@@ -29,6 +29,20 @@ def test_equals_naive(n, bias, epsilon, over, monkeypatch):
         torch.testing.assert_close(got, torch.zeros_like(got) if want is None else want, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(("softcap", "z"), [(2.0, 0.0), (0.0, 0.3), (1.5, 0.2)])
+def test_softcap_and_z_loss_equal_naive(softcap, z, monkeypatch):
+    monkeypatch.setattr(fast, "CHUNK_BYTES", 0)
+    h, w, b, target = leaves(71)
+    weights = (*fast.smoothing(0.1, 7, "all"), softcap, z)
+    ours, theirs = (module.cross_entropy(h, w, b, target, *weights) for module in (fast, slow))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    pairs = zip(torch.autograd.grad(3 * ours, (h, w, b)), torch.autograd.grad(3 * theirs, (h, w, b)), strict=True)
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    with torch.no_grad():
+        torch.testing.assert_close(fast.cross_entropy(h, w, b, target, *weights), theirs)
+
+
 def test_equals_torch_with_its_label_smoothing():
     h, w, b, target = leaves(9)
     want = F.cross_entropy(F.linear(h, w, b), target, label_smoothing=0.2, reduction="none")

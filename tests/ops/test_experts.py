@@ -8,15 +8,15 @@ from kinfolk.ops.activated_linear import ACTIVATIONS
 from kinfolk.ops.naive import experts as slow
 
 
-def leaves(n, n_experts, k, bias=True, d=3, f=5):
+def leaves(n, n_experts, k, bias=True, d=3, f=5, gated=False):
     g = torch.Generator().manual_seed(n)
 
     def make(*shape):
         return torch.randn(*shape, generator=g, dtype=torch.float64, requires_grad=True)
 
     weights = fast.Weights(
-        make(n_experts, f, d),
-        make(n_experts, f) if bias else None,
+        make(n_experts, f * (1 + gated), d),
+        make(n_experts, f * (1 + gated)) if bias else None,
         make(n_experts, d, f),
         make(n_experts, d) if bias else None,
     )
@@ -24,6 +24,22 @@ def leaves(n, n_experts, k, bias=True, d=3, f=5):
     # distinct experts, some of them beyond the last: nobody
     expert = scores.argsort(-1)[:, :k].clamp(max=n_experts)
     return make(n, d), expert, make(n, k), weights
+
+
+@pytest.mark.parametrize("activation", ["swish", "gelu-tanh", "clamped-swish"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gated_experts_equal_naive(bias, activation):
+    x, expert, choice, weights = leaves(11, 5, 2, bias, gated=True)
+    x = (4 * x).detach().requires_grad_()  # beyond the clamps
+    ours, theirs = (op.mix_experts(x, expert, choice, weights, activation) for op in (fast, slow))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    seated = fast.seated(x, expert, choice, weights, activation, 11)
+    torch.testing.assert_close(seated, theirs, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(fast._all(x, expert, choice, activation, weights), theirs, rtol=1e-10, atol=1e-12)
+    inputs, weight = [t for t in (x, choice, *weights) if t is not None], torch.randn_like(ours)
+    pairs = zip(*(torch.autograd.grad((y * weight).sum(), inputs) for y in (ours, theirs)), strict=True)
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
 
 
 @given(st.integers(1, 13), st.integers(1, 7), st.integers(1, 3), st.booleans(), st.sampled_from(list(ACTIVATIONS)))

@@ -78,7 +78,20 @@ CASES = {
 }
 PICTURES = {"vit"}
 """Families without text; tests/runs/test_parity.py holds them."""
-DECODERS = {"llama", "mistral", "qwen2", "qwen3", "olmo2", "gemma3_text", "smollm3", "gpt_neox", "phi"}
+DECODERS = {
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "olmo2",
+    "gemma2",
+    "gemma3_text",
+    "mixtral",
+    "gpt_oss",
+    "smollm3",
+    "gpt_neox",
+    "phi",
+}
 """Decoders after 2022; tests/runs/test_llama_formats.py holds their logits, gradients, text and export."""
 RECURRENT = {"mamba", "mamba2"}
 """State-space models; tests/runs/test_llama_formats.py holds them."""

@@ -65,7 +65,7 @@ class Top2(Router, kind="top-2"):
         return linear(width, n_experts, False, kept=False) + Cost(flops=5.0 * n_experts, kept=n_experts + 4)
 
 
-def _scores(x_LD: Tensor, weight_ED: Tensor) -> Tensor:
+def router_scores(x_LD: Tensor, weight_ED: Tensor) -> Tensor:
     """Return scores of the experts, in at least 32 bits (Fedus et al. 2021, section 2.4)."""
     with full_precision(x_LD):
         x_LD = x_LD.float() if x_LD.element_size() < 4 else x_LD
@@ -78,7 +78,7 @@ class _Top2(Module):
         self.spec, self.scores = spec, Linear(width, n_experts, bias=False)
 
     def forward(self, x_LD: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        spec, probs_LE = self.spec, _scores(x_LD, self.scores.weight).softmax(-1)
+        spec, probs_LE = self.spec, router_scores(x_LD, self.scores.weight).softmax(-1)
         expert_Lk, gate_Lk = top_two(probs_LE)
         if self.training:
             ctx.add_loss("balance", spec.balance * imbalance(probs_LE, expert_Lk[:, 0]))
@@ -131,7 +131,7 @@ class _Switch(Module):
         spec = self.spec
         if self.training and spec.jitter:
             x_LD = x_LD * torch.empty_like(x_LD).uniform_(1 - spec.jitter, 1 + spec.jitter)
-        scores_LE = _scores(x_LD, self.scores.weight)
+        scores_LE = router_scores(x_LD, self.scores.weight)
         probs_LE = scores_LE.softmax(-1)
         gate_L, expert_L = probs_LE.max(-1)
         if self.training:
@@ -174,11 +174,11 @@ class _NoisyTopK(Module):
         self.scores_ED, self.noise_ED = (nn.Parameter(torch.zeros(n_experts, width)) for _ in range(2))
 
     def forward(self, x_LD: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        k, clean_LE = self.spec.k, _scores(x_LD, self.scores_ED)
+        k, clean_LE = self.spec.k, router_scores(x_LD, self.scores_ED)
         if not self.training:
             score_Lk, expert_Lk = clean_LE.topk(k, dim=-1)
             return expert_Lk, score_Lk.softmax(-1)
-        std_LE = nn.functional.softplus(_scores(x_LD, self.noise_ED)) + 1e-2
+        std_LE = nn.functional.softplus(router_scores(x_LD, self.noise_ED)) + 1e-2
         noisy_LE = torch.addcmul(clean_LE, torch.randn_like(std_LE), std_LE)
         score_Lk, expert_Lk = noisy_LE.topk(k, dim=-1)
         gate_Lk = score_Lk.softmax(-1)
@@ -204,7 +204,7 @@ class Experts(FeedForward, kind="experts"):
     capacity: NonNegativeFloat = 0.0
 
     def build(self, dims: Dims) -> PartModule:
-        return _Experts(self, dims)
+        return ExpertsModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         k = min(self.router.n_choices, self.n_experts)
@@ -214,13 +214,19 @@ class Experts(FeedForward, kind="experts"):
         return once + self.router.cost(dims.d_model, self.n_experts)
 
 
-class _Experts(PartModule):
+class ExpertsModule(PartModule):
+    """Routes tokens to experts and adds up what those make."""
+
     def __init__(self, spec: Experts, dims: Dims) -> None:
         super().__init__()
-        self.spec, self.first = spec, "position" if dims.direction == "past" else "choice"
+        self.spec, self.turn = spec, "position" if dims.direction == "past" else "choice"
         self.router = spec.router.build(dims.d_model, spec.n_experts)
-        self.widen = Linears(spec.n_experts, dims.d_model, spec.d_ff, bias=spec.bias)
+        self.widen = self.first(spec, dims)
         self.narrow = Linears(spec.n_experts, spec.d_ff, dims.d_model, bias=spec.bias, ends_branch=True)
+
+    def first(self, spec: Experts, dims: Dims) -> Linears:
+        """Return the first map of all experts."""
+        return Linears(spec.n_experts, dims.d_model, spec.d_ff, bias=spec.bias)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         expert_BLk, gate_BLk = self._route(x_BLD, ctx)
@@ -257,5 +263,5 @@ class _Experts(PartModule):
             gate_Lk = gate_Lk.new_zeros(size).index_copy(0, at_L, gate_Lk)
         expert_BLk, gate_BLk = (t.unflatten(0, x_BLD.shape[:2]) for t in (expert_Lk, gate_Lk))
         if self.training and self.spec.capacity:
-            expert_BLk = take_seats(expert_BLk, ctx.group_BL, self.spec.n_experts, self.spec.capacity, self.first)
+            expert_BLk = take_seats(expert_BLk, ctx.group_BL, self.spec.n_experts, self.spec.capacity, self.turn)
         return expert_BLk, gate_BLk

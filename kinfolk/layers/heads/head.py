@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.batch import IGNORE
+from kinfolk.core.bounds import NonNegativeFloat
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.device import host, remember, send
 from kinfolk.core.spec import Spec
@@ -18,7 +19,7 @@ from kinfolk.layers.embeddings.embedding import EmbeddingModule
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.norms.norm import LayerNorm, Norm
 from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
-from kinfolk.ops.cross_entropy import CHUNK_BYTES, cross_entropy, smoothing, token_losses
+from kinfolk.ops.cross_entropy import CHUNK_BYTES, capped, cross_entropy, smoothing, token_losses
 
 Tie = Literal["tied", "untied"]
 
@@ -28,6 +29,8 @@ class HeadModule(Module):
 
     bias: Tensor | None
     embedding: EmbeddingModule  # whose table is shared
+    softcap = 0.0  # logits stay between -softcap and softcap; 0: no bound
+    z_loss = 0.0  # weight of the squared log-normaliser in training
     n_scores = 0  # how many classes it scores at every position, where those are not the vocabulary
 
     @property
@@ -45,19 +48,21 @@ class HeadModule(Module):
 
     def logits(self, x_BLD: Tensor) -> Tensor:
         """Return scores over the vocabulary."""
-        return nn.functional.linear(self.states(x_BLD), self.weight, self.bias)
+        return capped(nn.functional.linear(self.states(x_BLD), self.weight, self.bias), self.softcap)
 
     def loss(self, x_BLD: Tensor, targets_BL: Tensor, epsilon: float = 0.0, over: str = "all") -> Tensor:
         """Return the summed cross-entropy of the scored targets, smoothed by `epsilon`."""
         x_LD, targets_L = scored(x_BLD, targets_BL)
         gold, uniform = smoothing(epsilon, len(self.weight), over)
-        return cross_entropy(self.states(x_LD), self.weight, self.bias, targets_L, gold, uniform)
+        states_LD, z = self.states(x_LD), self.z_loss if self.training else 0.0
+        return cross_entropy(states_LD, self.weight, self.bias, targets_L, gold, uniform, self.softcap, z)
 
     @torch.no_grad()
     def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         """Return the cross-entropy of every target, 0 where none is scored: for evaluation."""
         x_LD, targets_L = scored(x_BLD, targets_BL)
-        return spread(token_losses(self.states(x_LD), self.weight, self.bias, targets_L), targets_BL)
+        losses_L = token_losses(self.states(x_LD), self.weight, self.bias, targets_L, softcap=self.softcap)
+        return spread(losses_L, targets_BL)
 
 
 class NormalisedHead(HeadModule):
@@ -161,11 +166,15 @@ class LMHead(Head, kind="lm"):
     """A linear map to the vocabulary, its matrix "tied" to the embedding (Press and Wolf 2017) or "untied".
 
     `scale` "rsqrt" divides states by sqrt(d_model), so that a table of unit vectors gives logits of their size (T5).
+    `softcap` c bounds logits, c tanh(x / c), 0: not (Gemma Team 2024). `z_loss` weighs the squared log-normaliser,
+    which training adds to the loss (Chowdhery et al. 2022, section 5).
     """
 
     weights: Tie = "tied"
     bias: bool = False
     scale: Literal["none", "rsqrt"] = "none"
+    softcap: NonNegativeFloat = 0.0
+    z_loss: NonNegativeFloat = 0.0
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return _LMHead(self, dims, embedding)
@@ -180,6 +189,7 @@ class _LMHead(HeadModule):
         self.untied = Linear(dims.d_model, dims.vocab_size, bias=False) if spec.weights == "untied" else None
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size)) if spec.bias else None
         self.scale = dims.d_model**-0.5 if spec.scale == "rsqrt" else 1.0
+        self.softcap, self.z_loss = spec.softcap, spec.z_loss
         borrow(self, "embedding", embedding)
 
     @property

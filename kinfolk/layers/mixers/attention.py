@@ -18,6 +18,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.adaptive_span import Span, Unlimited, faded
 from kinfolk.layers.mixers.attention_cost import score_cost
 from kinfolk.layers.mixers.qk_norm import norm_cost, norms_of
+from kinfolk.layers.mixers.softmax import PlainSoftmax, Softmax
 from kinfolk.layers.mixers.talking_heads import Silent, Talk
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import NoNorm, Norm
@@ -39,7 +40,7 @@ class Attention(Mixer, kind="attention"):
     0 means 1 / sqrt(d_head). `dropout` falls on the weights. Heads look as far as the pattern lets them
     unless `span` says otherwise, and alone unless `talk` does. `qk_norm` normalises queries and keys before they are
     rotated (QK-norm, Henry et al. 2020), each head alone or all heads as one vector (`qk_norm_over`). `out_bias`
-    false leaves the output projection without a bias.
+    false leaves the output projection without a bias. `softmax` says how scores become weights (softcap, sinks).
     """
 
     n_heads: PositiveInt
@@ -55,6 +56,7 @@ class Attention(Mixer, kind="attention"):
     qk_norm: Norm = NoNorm()
     qk_norm_over: Literal["head", "heads"] = "head"
     out_bias: bool = True
+    softmax: Softmax = PlainSoftmax()
 
     @property
     def reads_prefix(self) -> bool:
@@ -71,10 +73,11 @@ class Attention(Mixer, kind="attention"):
         maps += norm_cost(self, d_q, d_head) + norm_cost(self, d_kv, d_head)
         pattern = self.span.bounded(self.pattern, dims)
         seen = pairs(pattern, shape.length, shape.length) / shape.length
-        explicit = self.position.explicit or self.span.explicit or self.talk.explicit or self.dropout > 0
+        explicit = any(one.explicit for one in (self.position, self.span, self.talk, self.softmax)) or self.dropout > 0
         scored = scored_pairs(pattern, shape.length, self.n_heads) / shape.length if explicit else 0.0
         where = self.position.cost(dims, Heads(self.n_heads, d_head), scored or seen)
         how = self.span.cost(dims, self.n_heads, scored) + self.talk.cost(self.n_heads, scored)
+        how += self.softmax.cost(self.n_heads, scored)
         return maps + score_cost(d_q, d_kv, self, seen, scored) + where + how
 
 
@@ -116,6 +119,7 @@ class _SelfAttention(PartModule):
         self.causal = spec.pattern.causal and dims.prompt == "causal"
         self.span = spec.span.build(dims, spec.n_heads)
         self.talk = spec.talk.build(spec.n_heads, spec.pattern)
+        self.softmax = spec.softmax.build(spec.n_heads)
 
     def forward(
         self, x_BLD: Tensor, ctx: Context, state: Slots | KeyValues | None
@@ -129,7 +133,8 @@ class _SelfAttention(PartModule):
             k_BGMK, v_BGMK, view = _seen(k_BGLK, v_BGLK, ctx, state, pattern)
         hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
         scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
-        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, self.talk.among_heads(scoring))
+        scoring = self.softmax.weigh(self.talk.among_heads(scoring))
+        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def keys_values(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> KeyValues:

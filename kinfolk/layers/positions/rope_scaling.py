@@ -5,6 +5,7 @@ lengthens queries and keys, which sharpens the softmax.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -81,7 +82,8 @@ class YarnScaling(RopeScaling, kind="yarn"):
     """YaRN (Peng et al. 2024, arXiv:2309.00071, section 3.2): as Llama 3's, the passage linear in the channel's number.
 
     fast, slow: turns within the `original` context above which a pair keeps its rate, and below which it is divided by
-    `factor`. length: what queries and keys are multiplied by; 0: 0.1 ln(factor) + 1 (equation 15).
+    `factor`. length: what queries and keys are multiplied by; 0: 0.1 ln(factor) + 1 (equation 15). ends: whether the
+    passage begins and ends at whole channels, as in the released code, or where the equation says (gpt-oss).
     """
 
     factor: PositiveFloat = 4.0
@@ -89,6 +91,7 @@ class YarnScaling(RopeScaling, kind="yarn"):
     fast: PositiveFloat = 32.0
     slow: PositiveFloat = 1.0
     length: NonNegativeFloat = 0.0
+    ends: Literal["whole", "exact"] = "whole"
 
     def rates(self, rate: Tensor, base: float) -> Tensor:
         n = len(rate)
@@ -96,8 +99,10 @@ class YarnScaling(RopeScaling, kind="yarn"):
         def channel(turns: float) -> float:
             return n * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
 
-        # whole channels, as in the released code
-        low, high = max(math.floor(channel(self.fast)), 0), min(math.ceil(channel(self.slow)), 2 * n - 1)
+        low, high = channel(self.fast), channel(self.slow)
+        if self.ends == "whole":
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * n - 1)
         number = torch.arange(n, dtype=rate.dtype, device=rate.device)
         interpolated = ((number - low) / max(high - low, 1e-3)).clamp(0, 1)
         return interpolated * rate / self.factor + (1 - interpolated) * rate

@@ -63,6 +63,7 @@ class Scoring:
     value: Hook | None = None
     before: Change | None = None
     after: Change | None = None
+    sink_H: Tensor | None = None  # a logit of each head that takes a share and has no value
     tap: Callable[[Tensor], None] | None = None
     tap_scores: Callable[[Tensor], None] | None = None
     heads: slice = dataclasses.field(default_factory=lambda: slice(None))  # which of the layer's heads these are
@@ -71,11 +72,12 @@ class Scoring:
     def plain(self) -> bool:
         """True if a fused kernel can do it."""
         hooked = self.bias is not None or self.value is not None or self.before is not None or self.after is not None
-        return not hooked and self.dropout == 0.0
+        return not hooked and self.sink_H is None and self.dropout == 0.0
 
     def needs_whole_rows(self, pattern: Pattern) -> bool:
         """Tell whether all weights of a query must be there at once, which several sheets do not give."""
-        return self.after is not None and len(pattern.sheets()) > 1
+        changed = self.after is not None or self.sink_H is not None
+        return changed and len(pattern.sheets()) > 1
 
     @property
     def quiet(self) -> "Scoring":
@@ -161,6 +163,9 @@ def softmax_weights(
     empty_BHL1 = scores_BHLM.detach().amax(-1, keepdim=True) == -torch.inf
     scores_BHLM = scores_BHLM.masked_fill_(empty_BHL1, 0.0)
     weights_BHLM = scores_BHLM.softmax(-1)
+    if scoring.sink_H is not None:
+        sink_H = scoring.sink_H[scoring.heads].view(-1, *(1,) * (scores_BHLM.ndim - 2))
+        weights_BHLM = weights_BHLM * torch.sigmoid(scores_BHLM.logsumexp(-1, keepdim=True) - sink_H)
     return weights_BHLM if scoring.after is None else scoring.after(weights_BHLM), scores_BHLM, empty_BHL1
 
 

@@ -35,12 +35,16 @@ def _head(q: Tensor, k: Tensor, v: Tensor, where: tuple[Pattern, View, Scoring, 
         scores = []
         for j in seen:
             score = (q[i] * k[j]).sum() * scale
+            if scoring.before is not None:
+                score = scoring.before(score)
             if scoring.bias is not None:
                 i_pos, j_pos = torch.tensor([[_q_pos(view, b, i)]]), torch.tensor([[_k_pos(view, b, j)]])
                 bias = scoring.bias(q[i][None, None, None], k[j][None, None, None], i_pos, j_pos, slice(h, h + 1))
                 score = score + bias.reshape(())
             scores.append(score)
-        weights = torch.stack(scores).softmax(0)
+        if scoring.sink_H is not None:
+            scores.append(scoring.sink_H[h])
+        weights = torch.stack(scores).softmax(0)[: len(seen)]
         rows.append(sum((w * v[j] for w, j in zip(weights, seen, strict=True)), torch.zeros_like(v[0])))
     return torch.stack(rows)
 

@@ -4,12 +4,26 @@ import torch
 from torch import Tensor
 
 
-def cross_entropy(h: Tensor, w: Tensor, b: Tensor | None, target: Tensor, gold: float, uniform: float) -> Tensor:
-    """Sum over tokens of - sum over classes of q_v log p_v, with q = uniform everywhere and gold more on the target."""
+def cross_entropy(
+    h: Tensor,
+    w: Tensor,
+    b: Tensor | None,
+    target: Tensor,
+    gold: float,
+    uniform: float,
+    softcap: float = 0.0,
+    z: float = 0.0,
+) -> Tensor:
+    """Sum over tokens of - sum over classes of q_v log p_v, with q = uniform everywhere and gold more on the target.
+
+    Logits go through softcap * tanh(. / softcap) first, and z times the squared log-normaliser is added.
+    """
     total = (h.sum() + w.sum()) * 0.0
     for t in range(len(h)):
         logits = [(w[v] * h[t]).sum() + (0.0 if b is None else b[v]) for v in range(len(w))]
+        logits = [softcap * torch.tanh(logit / softcap) if softcap else logit for logit in logits]
         norm = torch.stack(logits).exp().sum().log()
+        total = total + z * norm**2
         for v, logit in enumerate(logits):
             q = uniform + (gold if v == int(target[t]) else 0.0)
             total = total - q * (logit - norm)

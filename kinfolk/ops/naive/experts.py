@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.ops.experts import Weights
+from kinfolk.ops.naive import gated_linear
 from kinfolk.ops.naive.activated_linear import FORMULAS
 
 
@@ -19,7 +20,8 @@ def mix_experts(x: Tensor, expert: Tensor, gate: Tensor, weights: Weights, activ
             inner = weights.widen_EFD[e] @ x[t]
             if weights.widen_EF is not None:
                 inner = inner + weights.widen_EF[e]
-            y = weights.narrow_EDF[e] @ FORMULAS[activation](inner)
+            inside = gated_linear.gate(*inner.chunk(2), activation) if weights.gated else FORMULAS[activation](inner)
+            y = weights.narrow_EDF[e] @ inside
             if weights.narrow_ED is not None:
                 y = y + weights.narrow_ED[e]
             total = total + gate[t, k] * y

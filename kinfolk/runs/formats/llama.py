@@ -1,8 +1,7 @@
 """LLaMA and the decoders with its block: Mistral, Qwen2, Qwen3, OLMo 2, Gemma 3, SmolLM3."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from kinfolk.family.assembly import self_block
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Gated
 from kinfolk.layers.heads.class_head import ClassHead
@@ -11,10 +10,12 @@ from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import NoNorm, Norm, RMSNorm
 from kinfolk.layers.norms.sandwich_norm import SandwichNorm
+from kinfolk.layers.part import Part
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import Rotary
 from kinfolk.layers.positions.rope_scaling import LinearScaling, Llama3Scaling, NoScaling, RopeScaling, YarnScaling
 from kinfolk.layers.residuals.residual import PreNorm, Residual
+from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.algebra import Both
@@ -54,7 +55,9 @@ def _scaling(config: Config, said: dict[str, Any]) -> RopeScaling:
     if kind == "yarn":
         fast, slow = float(said.get("beta_fast") or 32), float(said.get("beta_slow") or 1)
         length = float(said.get("attention_factor") or 0)
-        return YarnScaling(factor=float(said["factor"]), original=original, fast=fast, slow=slow, length=length)
+        ends: Literal["whole", "exact"] = "whole" if said.get("truncate", True) else "exact"
+        turns = {"fast": fast, "slow": slow}
+        return YarnScaling(factor=float(said["factor"]), original=original, **turns, length=length, ends=ends)
     raise config.refusal("rope_type", kind, ("default", "linear", "llama3", "yarn"))
 
 
@@ -73,6 +76,7 @@ def rope_values(rotary: Rotary) -> dict[str, Any]:
         said |= {"factor": scaling.factor, "beta_fast": scaling.fast, "beta_slow": scaling.slow}
         said |= {"original_max_position_embeddings": scaling.original}
         said |= {"attention_factor": scaling.length} if scaling.length else {}
+        said |= {"truncate": False} if scaling.ends == "exact" else {}
     elif not isinstance(scaling, NoScaling):
         raise Misfit(f"rotary scaling {scaling.kind!r} has no name there")
     return said
@@ -119,6 +123,7 @@ class LlamaLike(Format):
     unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     norms: ClassVar[Table] = {"residuals.0.norm": "input_layernorm", "residuals.1.norm": "post_attention_layernorm"}
     qk_norm: ClassVar[bool] = False
+    thinks: ClassVar[type[Any]] = Gated
     activation: ClassVar[str] = "hidden_act"
     eps: ClassVar[float] = 1e-6
 
@@ -159,12 +164,11 @@ class LlamaLike(Format):
         config.only("pretraining_tp", 1)
         config.get("max_window_layers", 0)
         norm, width = self.norm(config), config.number("hidden_size")
-        activation = config.choice(self.activation, ACTIVATIONS, "silu")
-        bias = config.get("mlp_bias", False)
-        think = Gated(d_ff=config.number("intermediate_size"), activation=activation, bias=bias)
         n_layers = config.number("num_hidden_layers")
-        looks = [self.look(config, layer) for layer in range(n_layers)]
-        blocks = tuple(self_block(look, think, self.residual(norm)) for look in looks)
+        blocks = tuple(
+            Block(parts=(self.look(config, layer), self.think(config, layer)), residual=self.residual(norm))
+            for layer in range(n_layers)
+        )
         return Model(
             d_model=width,
             vocab_size=config.number("vocab_size"),
@@ -176,10 +180,15 @@ class LlamaLike(Format):
             init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
+    def think(self, config: Config, layer: int) -> Part:
+        """Return the feed-forward of a layer."""
+        activation = config.choice(self.activation, ACTIVATIONS, "silu")
+        return Gated(d_ff=config.number("intermediate_size"), activation=activation, bias=config.get("mlp_bias", False))
+
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Stack, model.decoder, "decoder")
         look = need(Attention, depth.blocks[0].parts[0], "decoder.blocks[0].parts[0]")
-        think = need(Gated, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
+        think = need(self.thinks, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
         norm = need(RMSNorm, depth.norm, "decoder.norm")
         return {
             "hidden_size": model.d_model,
@@ -188,7 +197,7 @@ class LlamaLike(Format):
             "num_key_value_heads": look.n_kv_heads or look.n_heads,
             "head_dim": look.d_head or model.d_model // look.n_heads,
             "intermediate_size": think.d_ff,
-            self.activation: their_activation(think.activation),
+            self.activation: self.activated(think),
             "attention_dropout": look.dropout,
             "max_position_embeddings": model.max_len,
             "vocab_size": model.vocab_size,
@@ -196,6 +205,10 @@ class LlamaLike(Format):
             "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
             **self.own(model, look, think),
         }
+
+    def activated(self, think: Any) -> str:
+        """Return the name of the activation of a feed-forward."""
+        return their_activation(think.activation)
 
     def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
         """Return what a configuration says besides, in the words of this kind."""
@@ -226,8 +239,7 @@ class LlamaLike(Format):
         layer: Table = {
             "parts.0.qkv": Rows.at("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", heights=heights),
             "parts.0.out": "self_attn.o_proj",
-            "parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"),
-            "parts.1.narrow": "mlp.down_proj",
+            **self.think_table(model),
             **({"parts.0.norms.q": "self_attn.q_norm", "parts.0.norms.k": "self_attn.k_norm"} if self.qk_norm else {}),
             **self.norms,
         }
@@ -236,6 +248,10 @@ class LlamaLike(Format):
             "decoder.norm": "norm",
             **layers("decoder.blocks.*", "layers.*", layer),
         }
+
+    def think_table(self, model: Model) -> Table:
+        """Return where the feed-forward of a layer is."""
+        return {"parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"), "parts.1.narrow": "mlp.down_proj"}
 
 
 class Llama(LlamaLike, model_type="llama"):
@@ -307,74 +323,6 @@ class Olmo2(LlamaLike, model_type="olmo2"):
         if look.d_head:
             raise Misfit("heads are d_model / n_heads wide there", 3)
         return super().own(model, look, think) | {"attention_bias": look.bias}
-
-
-class Gemma3(LlamaLike, model_type="gemma3_text"):
-    """Gemma Team 2025, the language model."""
-
-    qk_norm = True
-    activation = "hidden_activation"
-    norms: ClassVar[Table] = {
-        "residuals.0.before": "input_layernorm",
-        "residuals.0.after": "post_attention_layernorm",
-        "residuals.1.before": "pre_feedforward_layernorm",
-        "residuals.1.after": "post_feedforward_layernorm",
-    }
-    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Gemma3")
-
-    def norm(self, config: Config) -> RMSNorm:
-        return super().norm(config).replace(gain="one-plus")
-
-    def residual(self, norm: Norm) -> Residual:
-        return SandwichNorm(before=norm, after=norm)
-
-    def look(self, config: Config, layer: int) -> Attention:
-        every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", 6))
-        kinds = config.get("layer_types", None)
-        local = kinds[layer] == SLIDING if kinds else bool((layer + 1) % every)
-        base = config.get("rope_local_base_freq", 10000.0) if local else 1e6
-        if local and "rope_parameters" not in config.values:
-            # older files name the local base apart, and scale the global rotation only
-            rotary = Rotary(base=base, layout="halves")
-        else:
-            rotary = rotary_of(config, SLIDING if local else FULL, base)
-        look = self.plain(config)
-        width, scalar = (
-            look.d_head or config.number("hidden_size") // look.n_heads,
-            config.get("query_pre_attn_scalar", 256),
-        )
-        window = config.number("sliding_window", 4096)
-        return look.replace(
-            position=rotary,
-            pattern=Causal() & Window(left=window - 1) if local else Causal(),
-            qk_norm=self.norm(config),
-            scale=0.0 if scalar == width else float(scalar) ** -0.5,
-        )
-
-    def model(self, config: Config, head: Head) -> Model:
-        config.only("use_bidirectional_attention", False)
-        config.only("final_logit_softcapping", None)
-        config.only("attn_logit_softcapping", None)
-        if "hidden_activation" not in config.values:
-            config.values["hidden_activation"] = config.get("hidden_act", "gelu_pytorch_tanh")
-        return super().model(config, head).replace(embedding=Tokens(scale="sqrt"))
-
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        looks = self.looks(model)
-        kinds = [SLIDING if window_of(one.pattern) else FULL for one in looks]
-        rope = {
-            kind: rope_values(need(Rotary, one.position, "position"))
-            for kind, one in zip(reversed(kinds), reversed(looks), strict=True)
-        }
-        usual = {SLIDING: Rotary(layout="halves"), FULL: Rotary(base=1e6, layout="halves")}
-        width = look.d_head or model.d_model // look.n_heads
-        return {
-            "rope_parameters": {kind: rope.get(kind, rope_values(usual[kind])) for kind in (SLIDING, FULL)},
-            "layer_types": kinds,
-            "sliding_window": next((w for one in looks if (w := window_of(one.pattern))), 4096),
-            "query_pre_attn_scalar": round(look.scale**-2) if look.scale else width,
-            "attention_bias": look.bias,
-        }
 
 
 class SmolLM3(LlamaLike, model_type="smollm3"):

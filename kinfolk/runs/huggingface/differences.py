@@ -5,7 +5,7 @@ from typing import Any
 
 from kinfolk.core.spec import Spec
 
-PRACTICE = ("init", "dropout")
+PRACTICE = ("z_loss", "init", "dropout")
 """What is of account in training alone: a model that differs in it is the same function."""
 
 
