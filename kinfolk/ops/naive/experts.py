@@ -20,7 +20,9 @@ def mix_experts(x: Tensor, expert: Tensor, gate: Tensor, weights: Weights, activ
             inner = weights.widen_EFD[e] @ x[t]
             if weights.widen_EF is not None:
                 inner = inner + weights.widen_EF[e]
-            inside = gated_linear.gate(*inner.chunk(2), activation) if weights.gated else FORMULAS[activation](inner)
+            half = len(inner) // 2
+            gated = weights.gated
+            inside = gated_linear.gate(inner[:half], inner[half:], activation) if gated else FORMULAS[activation](inner)
             y = weights.narrow_EDF[e] @ inside
             if weights.narrow_ED is not None:
                 y = y + weights.narrow_ED[e]
