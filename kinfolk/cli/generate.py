@@ -20,6 +20,7 @@ examples:
   kin generate runs/translation --prompt "a b c" --beams 4        beam search; the prompt is the source
   kin generate runs/t5 --prompt "def <0>(x): return <1>"          what T5 puts in the place of its sentinels
   cat prompts.txt | kin generate runs/a --prompts - --json        one prompt per line, as one batch
+  kin generate runs/a --prompt "def " --draft runs/small          speculative decoding: the same text, sooner
   kin generate runs/a --prompt "def " --engine onnx               by onnxruntime; graphs are made once and kept
   kin generate my-graphs --prompt "def " --engine onnx            of a folder that `kin export --to onnx` wrote
   kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
@@ -38,6 +39,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
     parser.add_argument("--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)")
+    parser.add_argument(
+        "--draft",
+        metavar="RUN|lookup",
+        help="speculative decoding: the same text in fewer passes; guesses by a smaller run, or by looking up the text",
+    )
+    parser.add_argument("--ahead", type=int, default=4, metavar="N", help="tokens guessed at once (default: 4)")
     how = parser.add_argument_group("how a token is chosen")
     how.add_argument("--greedy", action="store_true", help="always the likeliest")
     how.add_argument("--temperature", type=float, default=1.0, help="below 1 sharpens, above 1 flattens (default: 1)")
@@ -118,11 +125,15 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
 
 def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return the recipe, what runs the model, and the kind of data it learnt from."""
+    from kinfolk.decoding.engines.speculative import speculative
     from kinfolk.decoding.engines.weight_layout import column_major
 
     name = args.engine or run.own_engine
     if name == "torch":
-        return run.recipe, column_major(run.model(args.average)), run.data_kind
+        model = column_major(run.model(args.average))
+        return run.recipe, model if args.draft is None else speculative(model, args.draft, args.ahead), run.data_kind
+    if args.draft is not None:
+        raise SpecError(f"--draft: speculative decoding runs by torch, not by {name}")
     if args.average:
         raise SpecError("--average: graphs have the weights they were made of; average, then export")
     return run.recipe, run.engine(name), run.data_kind

@@ -46,6 +46,12 @@ class State:
         if self.encoder_output is not None:
             self.encoder_output = self.encoder_output.select(rows_B)
 
+    def rewind(self, position: int) -> None:
+        """Go on from an earlier position, where every part `rewinds` and all examples are at one position."""
+        if self.next_pos_B is not None or position > self.next_pos:
+            raise ShapeError(f"decoding is at position {self.next_pos} and cannot be rewound to {position}")
+        self.next_pos = position
+
     @property
     def parts(self) -> dict[str, Any]:
         """The states of the parts that have one, by layer and part."""

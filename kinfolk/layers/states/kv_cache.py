@@ -20,6 +20,7 @@ from kinfolk.ops.patterns.leaves import Pattern
 class Slots(Rows):
     """Keys and values of every position up to `size`."""
 
+    rewinds: ClassVar[bool] = True
     held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}
 
     def __init__(self, k_BGMK: Tensor, v_BGMK: Tensor) -> None:
@@ -45,6 +46,7 @@ class Slots(Rows):
 class Ring(Slots):
     """Keys and values of the last `span` positions: position p stands in slot p mod span."""
 
+    rewinds: ClassVar[bool] = False
     # rings of different sizes have their positions in different slots
     held: ClassVar = {"k_BGMK": Axes(), "v_BGMK": Axes(), "pos_BM": Axes()}
 
@@ -153,6 +155,7 @@ class Rolling:
 class MemorySlots(Rows):
     """Keys and values of the encoder's memory: projected once, looked at by every step."""
 
+    rewinds: ClassVar[bool] = True
     held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}
 
     def __init__(self) -> None:

@@ -23,6 +23,8 @@ class Rows:
     """A state that names what it holds of each example, once; to choose rows and to join others follow from it."""
 
     held: ClassVar[Mapping[str, Axes]] = {}
+    rewinds: ClassVar[bool] = False
+    """Whether reading on from an earlier position drops what was read behind it."""
 
     def select(self, rows_B: Tensor) -> None:
         """Make example i a copy of example `rows[i]`."""
