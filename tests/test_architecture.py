@@ -87,6 +87,8 @@ EXTRAS = {
     "uvicorn",
     "starlette",
     "lm_eval",
+    "ray",
+    "submitit",
 }
 CHECKS = {
     "assert_exact",

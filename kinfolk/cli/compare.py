@@ -84,6 +84,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="change every recipe: n_layers=4, training.clip=0",
     )
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")
+    add(
+        "--status", type=Path, metavar="DIR", help="say how far the comparison in a folder is, from any host, and leave"
+    )
     machine = shared_arguments(parser)
     machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
     machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
@@ -100,7 +103,14 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
         "--on",
         default="local",
         metavar="PLACE",
-        help="local; workers (then start `kin work DIR` anywhere); or a command such as 'ssh HOST kin work {dir}'",
+        help="local; workers (then start `kin work DIR` anywhere); slurm; ray or ray://HOST:PORT; or a command such as "
+        "'ssh HOST kin work {dir}'",
+    )
+    machine.add_argument(
+        "--per-trial",
+        default="",
+        metavar="NEEDS",
+        help="with --on: what a trial is given: gpus=1,cores=4,hours=2,memory=16 (in GB),partition=P",
     )
     machine.add_argument("--jobs", type=int, metavar="N", help="trials side by side (default: as many as cores)")
     machine.add_argument("--threads", type=int, metavar="N", help="threads of a trial (default: cores left over)")
@@ -114,6 +124,12 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print the table, and say where the report is."""
     from kinfolk.contests.settings import Settings
 
+    if args.status is not None:
+        from kinfolk.contests.fleet.status import status
+
+        totals = status(args.status)
+        print(json.dumps(totals.plain()) if args.json else totals)
+        return 0
     if args.env is not None:
         from kinfolk.cli import acting
 
@@ -135,6 +151,8 @@ def run(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         vocab=args.vocab,
         on=args.on,
+        per_trial=args.per_trial,
+        events=args.json,
         jobs=args.jobs,
         threads=args.threads,
         nice=args.nice,

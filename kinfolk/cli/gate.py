@@ -45,10 +45,11 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.contests.settings import Settings
 
     names = ("data", "budget", "seed", "seeds", "max_seeds", "tune", "match", "size", "tokenizer", "vocab", "jobs")
-    more = ("threads", "nice", "timeout", "out", "cache")
+    more = ("threads", "nice", "timeout", "out", "cache", "on", "per_trial")
     settings = Settings(
         contestants=(args.baseline, args.candidate),
         assignments=(*args.set, *precision_of(args)),
+        events=args.json,
         **{name: getattr(args, name) for name in (*names, *more)},
     )
     from kinfolk.contests.gate import gate

@@ -60,13 +60,21 @@ def run(args: argparse.Namespace) -> int:
         tune="off",
         match="none",
         out=args.out,
+        events=args.json,
         **{name: getattr(args, name) for name in names},
     )
     asked = Asked(
         relative=args.relative,
         rungs=tuple(rungs(args.rungs or RUNGS)),
         tokens=tuple(amounts(args.tokens or TOKENS)),
-        settings=dataclasses.replace(settings, out=args.out or _folder(settings.folder)),
+        settings=dataclasses.replace(
+            settings,
+            out=args.out or _folder(settings.folder),
+            on=args.on,
+            per_trial=args.per_trial,
+            # each amount of the ladder is a budget of its own, in tokens
+            budget=f"{amounts(args.tokens or TOKENS)[0]:.0f}-tokens",
+        ),
     )
     beyond = amounts(args.predict, "predict") if args.predict else []
     asked.rungs[0].numbers(asked.relative)

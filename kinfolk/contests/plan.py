@@ -328,7 +328,7 @@ def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -
         step_flops=min(e.cost.train_flops_per_token for e in entrants) * reading.tokens_per_step,
         trial_bytes=PROGRAM_BYTES + max(_bytes(e, reading) for e in entrants),
         jobs=settings.jobs or known.get("jobs") or min(n_devices, trials) or None,
-        threads=settings.threads or known.get("threads"),
+        threads=settings.threads or known.get("threads") or (settings.resources.cores if settings.per_trial else None),
     )
     settings.folder.mkdir(parents=True, exist_ok=True)
     precision = entrants[0].recipe.training.precision

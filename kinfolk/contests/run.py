@@ -34,8 +34,12 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     console = console or Console(stderr=True)
     made = plan.make(settings)
     _say(made, console)
-    with lock(settings.folder) as held, terminable():
-        contest = _Contest(made, command, Trials(settings, made.layout, console, held))
+    with (
+        lock(settings.folder) as held,
+        terminable(),
+        Trials(settings, made.layout, console, held) as trials,
+    ):
+        contest = _Contest(made, command, trials)
         try:
             contest.calibrate()
             contest.tune()
@@ -52,8 +56,8 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
 def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
     """Measure how long a step of each contestant takes and what memory it needs, and train nobody."""
     made = plan.make(settings)
-    with lock(settings.folder) as held, terminable():
-        trials = Trials(settings, made.layout, console or Console(stderr=True), held)
+    console = console or Console(stderr=True)
+    with lock(settings.folder) as held, terminable(), Trials(settings, made.layout, console, held) as trials:
         return _Contest(made, "", trials).measure()
 
 

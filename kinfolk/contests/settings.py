@@ -39,7 +39,9 @@ class Settings:
         constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.
     against: the baseline that all others are held against; "": the best.
     assignments: `path=value`, applied to every recipe.
-    on: "local" processes, "workers" that pull from the folder, or a command that starts one; see `contests.fleet`.
+    on: "local" processes, "workers" that pull from the folder, "slurm", "ray" or a command that starts a worker; see
+        `contests.fleet`. per_trial: what each trial is given there: "gpus=1,cores=4,hours=2".
+    events: report progress as JSON, one object per line on standard error.
     jobs, threads: trials side by side and threads of each; None: chosen from the machine and the models.
     nice: politeness of the trials towards other processes. timeout: longest life of a trial, like "2h"; "" for none.
     out: folder of the comparison; None: under runs/, named after what is compared. cache: where prepared data is kept.
@@ -61,6 +63,8 @@ class Settings:
     tokenizer: str = "byte"
     vocab: int | None = None
     on: str = "local"
+    per_trial: str = ""
+    events: bool = False
     jobs: int | None = None
     threads: int | None = None
     nice: int = 5
@@ -92,7 +96,7 @@ class Settings:
             tables.table(self.table).pick(self.rows)
         self._check_tuning()
         budgets.parse(self.budget)
-        places.check(self.on, self.allowance.unit)
+        places.check(self.on, self.allowance.unit, self.per_trial)
         for name in ("seeds", "jobs", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -107,6 +111,11 @@ class Settings:
             raise SpecError("--finetune has contestants of its own, whose widths are what they are")
         for tactic in self.tactics:
             names.read(tactic)
+
+    @property
+    def resources(self) -> places.PerTrial:
+        """What each trial is given where it runs."""
+        return places.PerTrial.parse(self.per_trial)
 
     @property
     def matching(self) -> str:
@@ -151,6 +160,8 @@ class Settings:
 _LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
 _NOT_THE_QUESTION: tuple[str, ...] = (
     "on",
+    "per_trial",
+    "events",
     "out",
     "cache",
     "nice",

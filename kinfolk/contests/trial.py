@@ -144,14 +144,21 @@ def measure(trial: Trial) -> Outcome:
         return known.replace(status=CRASHED, reason=_words(error))
 
 
-def last_step(folder: Path) -> int:
-    """Return how far the run in a trial's folder has come, as its metrics tell."""
-    for line in reversed(last_lines(folder / RUN / "metrics.jsonl", 2).splitlines()):
+def last_row(folder: Path) -> dict[str, Any]:
+    """Return the newest step of the run in a trial's folder, as its metrics tell; empty where there is none."""
+    for line in reversed(last_lines(folder / RUN / "metrics.jsonl", 3).splitlines()):
         try:
-            return int(json.loads(line)["step"])
+            row: dict[str, Any] = json.loads(line)
+            if "tokens_per_second" in row and isinstance(row["step"], int):
+                return row
         except (ValueError, KeyError, TypeError):
             continue  # the last line may be half written
-    return 0
+    return {}
+
+
+def last_step(folder: Path) -> int:
+    """Return how far the run in a trial's folder has come."""
+    return int(last_row(folder).get("step", 0))
 
 
 def main(folder: Path) -> int:

@@ -7,10 +7,15 @@ asks for it.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from kinfolk.contests import devices, trial
-from kinfolk.contests.fleet.engines import run_on_workers
+from kinfolk.contests.fleet import hosts
+from kinfolk.contests.fleet.desk import PREFIX, Desk
+from kinfolk.contests.fleet.driver import Driver, Engine
+from kinfolk.contests.fleet.engines import engine
 from kinfolk.contests.fleet.places import LOCAL
+from kinfolk.contests.fleet.queue import Queue
 from kinfolk.contests.job import Job
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import KEPT, Outcome
@@ -21,6 +26,7 @@ from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
 from kinfolk.core import child
 from kinfolk.core.console import Console
+from kinfolk.core.errors import KinfolkError
 
 TRIALS, CALIBRATIONS = "trials", "calibrations"
 
@@ -30,6 +36,15 @@ class Trials:
 
     def __init__(self, settings: Settings, layout: Layout, console: Console, held: Sequence[int]) -> None:
         self.settings, self.layout, self.console, self.held = settings, layout, console, held
+        self._engine: Engine | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
 
     def run(self, orders: Sequence[Trial], what: str = "") -> list[Outcome | None]:
         """Run those that have no outcome to keep, in the order given, and return the outcomes of all."""
@@ -62,18 +77,53 @@ class Trials:
             weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
             limit=self.settings.limit,
             progress=lambda: trial.last_step(folder) / steps,
+            steps=steps,
+            needs={} if "env" in order.data else {"data": order.fingerprint},
         )
 
     def start(self, jobs: Sequence[Job], kept: int, what: str) -> None:
         """Run jobs to their end, and show how far they are."""
         weight = sum(job.weight for job in jobs)
-        with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console) as screen:
+        events = _line if self.settings.events else None
+        with Screen(len(jobs) + kept, kept=kept, weight=weight, console=self.console, events=events) as screen:
             screen.note(f"{what or self.layout}{f'; {kept} finished before' if kept else ''}")
             if self.settings.on == LOCAL:
+                self._reclaim(jobs)
                 run_all(jobs, self.layout.jobs, screen, self.held, devices.environments())
             else:
-                run_on_workers(self.settings.on, self.settings.folder, jobs, screen)
+                self._hand_out(jobs, screen)
+
+    def _hand_out(self, jobs: Sequence[Job], screen: Screen) -> None:
+        """Let others run jobs; what starts workers is kept from one stage of a comparison to the next."""
+        settings, home = self.settings, self.settings.folder.resolve()
+        driver = Driver(home, screen)
+        driver.put(jobs)
+        if self._engine is None:
+            self._engine = engine(settings.on, home, settings.resources, settings.jobs)
+        driver.run(self._engine)
+
+    def _reclaim(self, jobs: Sequence[Job]) -> None:
+        """Take back what workers have left; those that still run must not be joined by processes of this machine."""
+        queue = Queue(self.settings.folder)
+        owners = [file.name.rpartition("@")[2] for file in queue.claims()]
+        alive = [owner for owner in owners if not hosts.is_gone(owner)]
+        if alive:
+            raise KinfolkError(
+                f"{queue.home}: {len(alive)} trials are held by workers ({', '.join(alive[:3])}); stop those, or give "
+                f"--on workers. If their hosts are gone for good, `kin work {queue.home} --wait 2m` takes over"
+            )
+        for job in jobs:
+            if any(job.folder.glob(f"{PREFIX}*")):
+                desk = Desk(job.folder, LOCAL)
+                desk.open()
+                desk.leave()
 
     def _is_kept(self, order: Trial) -> bool:
         outcome = self.known(order)
         return outcome is not None and outcome.status in KEPT
+
+
+def _line(text: str) -> None:
+    """Write an event where progress is written, so that the result alone is on standard output."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,7 +1,7 @@
 """Names of data with absolute paths, so that a run can be resumed from another folder than it was begun in."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,24 @@ _VALID = re.compile(r"(?<=[:,]valid=)[^,:]+")
 
 def located(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments of `open_data` that mean the same data wherever they are used."""
+    return moved(source, _absolute)
+
+
+def moved(source: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any]:
+    """Return arguments of `open_data` with other paths. move: takes a path, or what may be one, and returns another."""
     found = {key: value for key, value in source.items() if value is not None}
-    found["name"] = _located_name(str(found["name"])) if found.get("name") else ""
-    return found | {key: _absolute(str(found[key])) for key in ("tokenizer", "valid", "cache") if key in found}
+    found["name"] = _moved_name(str(found["name"]), move) if found.get("name") else ""
+    return found | {key: move(str(found[key])) for key in ("tokenizer", "valid", "cache") if key in found}
 
 
-def _located_name(name: str) -> str:
+def _moved_name(name: str, move: Callable[[str], str]) -> str:
     if name.startswith(SEVERAL):
-        return name_of([_located_name(one) for one in names_in(name)])
+        return name_of([_moved_name(one, move) for one in names_in(name)])
     if Path(name).exists():
-        return _absolute(name)
+        return move(name)
     base, path = split_path(name)
-    base = _VALID.sub(lambda match: _absolute(match[0]), base)
-    return f"{base}:{_absolute(path)}" if path else base
+    base = _VALID.sub(lambda match: move(match[0]), base)
+    return f"{base}:{move(path)}" if path else base
 
 
 def _absolute(path: str) -> str:

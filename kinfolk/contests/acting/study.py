@@ -111,8 +111,8 @@ def run(study: Study, command: str = "", console: Console | None = None) -> Comp
     settings = study.settings
     first = settings.seed
     orders = [study.trial(name, seed) for seed in range(first, first + settings.seeds) for name in study.recipes]
-    with lock(settings.folder) as held, terminable():
-        trials = Trials(settings, study.layout, console or Console(stderr=True), held)
+    console = console or Console(stderr=True)
+    with lock(settings.folder) as held, terminable(), Trials(settings, study.layout, console, held) as trials:
         try:
             trials.run(orders)
         except KeyboardInterrupt:

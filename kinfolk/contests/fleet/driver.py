@@ -1,20 +1,37 @@
-"""The driver's side of a fleet: put trials into the queue, wait until workers have run them, report on the way."""
+"""The driver's side of a fleet: put trials into the queue, wait until they have been run, report on the way."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Protocol
 
-from kinfolk.contests.fleet.queue import Queue, Ticket, Watch
+from kinfolk.contests.fleet.desk import PREFIX
+from kinfolk.contests.fleet.queue import DEATHS, Queue, Ticket, Watch
 from kinfolk.contests.fleet.worker import PATIENCE, requirements
 from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import CRASHED, Outcome
+from kinfolk.contests.outcome import CRASHED, KEPT, Outcome
+from kinfolk.contests.outcome import FILE as RESULT
 from kinfolk.contests.screen import Screen
+from kinfolk.contests.trial import last_row
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at the queue."""
 
 QUIET = 60.0
-"""Seconds without any running worker after which the driver says what to start."""
+"""Seconds without a running worker after which the driver says what to start and looks for tickets that were lost."""
+
+SAMPLE = 20
+"""Running trials whose progress is read at one look; the others follow at the next ones."""
+
+
+class Engine(Protocol):
+    """What starts workers, or runs trials itself."""
+
+    def tend(self, driver: "Driver") -> None:
+        """Do what there is to do between two looks; raise if trials can never run."""
+
+    def close(self) -> None:
+        """Stop what was started."""
 
 
 class Driver:
@@ -26,30 +43,48 @@ class Driver:
         self.watch = watch or Watch(self.queue, PATIENCE)
         self.open: dict[str, Job] = {}
         self.outcomes: list[Outcome] = []
+        self.n_running = 0
+        self._turn = 0
+
+    @property
+    def n_waiting(self) -> int:
+        """How many trials no worker has claimed."""
+        return max(0, len(self.open) - self.n_running)
 
     def put(self, jobs: Iterable[Job]) -> None:
         """Queue jobs, in order; those that wait or run already are only waited for."""
-        new, needs = {job.folder.name: job for job in jobs}, requirements()
+        new = {job.folder.name: job for job in jobs}
         self.open |= new
-        self.queue.put(
-            Ticket(name=name, room=job.folder.parent.name, threads=job.threads, limit=job.limit, requires=needs)
-            for name, job in new.items()
-        )
+        # listed before results are read: what ends in between has its result, what does not is listed
+        present, needs = self.queue.names(), requirements()
+        missing = []
+        for name, job in new.items():
+            if name in present:
+                continue
+            outcome = Outcome.read(job.folder)
+            if outcome is not None and outcome.status in KEPT:
+                self._take(job, outcome)
+                continue
+            (job.folder / RESULT).unlink(missing_ok=True)
+            fields = {"threads": job.threads, "limit": job.limit, "requires": needs | dict(job.needs)}
+            missing.append(Ticket(name=name, room=job.folder.parent.name, **fields))  # type: ignore[arg-type]
+        self.queue.put(missing)
 
     def look(self) -> int:
         """Take in what has ended, put back what has died, and return how many trials are running."""
         for ticket in self.queue.collect():
-            if (job := self.open.pop(ticket.name, None)) is not None:
-                self.outcomes.append(self._outcome(job, ticket))
-                self.screen.finished(job, self.outcomes[-1])
+            if (job := self.open.get(ticket.name)) is not None:
+                self._take(job, self._outcome(job, ticket))
         for file in self.watch.dead():
             self.queue.revive(file)
-        running = [name for name in self.watch.claims if name in self.open]
-        self.screen.update([(self.open[name], self.open[name].progress()) for name in running])
-        return len(running)
+        claims = [(name, worker) for name, worker in self.watch.claims if name in self.open]
+        self.n_running = len(claims)
+        self.screen.counted(queued=self.n_waiting, running=self.n_running)
+        self.screen.update(self._progress(claims))
+        return self.n_running
 
-    def run(self, every: float = LOOK_EVERY, alive: Callable[[], None] = lambda: None) -> list[Outcome]:
-        """Wait until every job has an outcome. alive: called at every look; an engine raises there if it failed."""
+    def run(self, engine: Engine, every: float = LOOK_EVERY) -> list[Outcome]:
+        """Wait until every job has an outcome; the engine is tended at every look."""
         heard = time.monotonic()
         while True:
             n_running = self.look()
@@ -58,15 +93,36 @@ class Driver:
             heard = time.monotonic() if n_running else heard
             if time.monotonic() - heard > QUIET:
                 heard = time.monotonic()
+                # another driver may have collected them, or somebody may have removed the folder
+                self.put(list(self.open.values()))
                 self.screen.note(f"{len(self.open)} trials wait for workers; start some: kin work {self.queue.home}")
-            alive()
+            engine.tend(self)
             time.sleep(every)
+
+    def _progress(self, claims: list[tuple[str, str]]) -> list[tuple[Job, float]]:
+        """Read how far some of the running trials are, in turn: a look costs the same however many there are."""
+        rows = []
+        for i in range(min(SAMPLE, len(claims))):
+            name, worker = claims[(self._turn + i) % len(claims)]
+            job = self.open[name]
+            row = last_row(job.folder / f"{PREFIX}{worker}")
+            self.screen.heard(job, row)
+            rows.append((job, job.fraction(row)))
+        self._turn += SAMPLE
+        return rows
+
+    def _take(self, job: Job, outcome: Outcome) -> None:
+        self.open.pop(job.folder.name)
+        self.outcomes.append(outcome)
+        self.screen.finished(job, outcome)
 
     def _outcome(self, job: Job, ticket: Ticket) -> Outcome:
         """Return what a trial left, or an account of the workers that died over it."""
         if (outcome := Outcome.read(job.folder)) is not None:
             return outcome
-        reason = f"{ticket.deaths} workers died while they ran it (no sign of life for {self.watch.patience:.0f} s)"
+        reason = (
+            f"{max(DEATHS, ticket.deaths)} workers died while they ran it{f': {ticket.reason}' * bool(ticket.reason)}"
+        )
         outcome = Outcome(name=job.name, seed=job.seed, key=job.key, status=CRASHED, reason=reason)
         outcome.write(job.folder)
         return outcome

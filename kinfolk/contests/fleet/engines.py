@@ -1,53 +1,69 @@
-"""Where trials run: processes of this machine, or workers that pull from the comparison's folder.
+"""Where trials run: processes of this machine, workers that pull from the comparison's folder, Slurm, or Ray.
 
 `local` is the default. `workers` only plans and waits: start `kin work DIR` wherever the folder is visible. A command
 with `{dir}` in it, such as `ssh HOST kin work {dir} --wait 10m`, is started here and stopped with the comparison.
+`slurm` submits an array of workers, `ray` runs trials as tasks of a cluster that shares no folder.
 """
 
-import contextlib
 import shlex
 import subprocess
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kinfolk.contests.fleet.driver import Driver
-from kinfolk.contests.fleet.places import FOLDER, WORKERS
-from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.screen import Screen
+from kinfolk.contests.fleet.driver import Driver, Engine
+from kinfolk.contests.fleet.places import FOLDER, SLURM, WORKERS, PerTrial, is_ray
 from kinfolk.core.errors import SpecError, TrainingError
 
 
-def run_on_workers(on: str, home: Path, jobs: Sequence[Job], screen: Screen) -> list[Outcome]:
-    """Queue the jobs in a comparison's folder, and wait until workers have run them all."""
-    driver = Driver(home.resolve(), screen)
-    driver.put(jobs)
-    if on == WORKERS:
-        screen.note(f"waiting for workers: kin work {home.resolve()}")
-        return driver.run()
-    with _started(on.replace(FOLDER, shlex.quote(str(home.resolve())))) as process:
+def engine(on: str, home: Path, per_trial: PerTrial, most: int | None = None) -> Engine:
+    """Return what runs the trials of a folder. most: trials side by side; None: as many as there is room for."""
+    if is_ray(on):
+        from kinfolk.contests.fleet.ray_engine import RayEngine
 
-        def alive() -> None:
-            if process.poll() not in (None, 0):
-                raise TrainingError(f"--on: {on!r} ended with exit code {process.returncode}; its trials wait")
+        return RayEngine(on, home, per_trial, most)
+    if on == SLURM:
+        from kinfolk.contests.fleet.slurm_engine import SlurmEngine
 
-        return driver.run(alive=alive)
+        return SlurmEngine(home, per_trial, most)
+    return Waiting() if on == WORKERS else Command(on, home)
 
 
-@contextlib.contextmanager
-def _started(command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a user's own command, and end it with the block."""
-    try:
-        process = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL)
-    except (OSError, ValueError) as error:
-        raise SpecError(f"--on: cannot start {command!r}: {error}") from None
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.terminate()
+class Waiting:
+    """Nothing is started: workers come from elsewhere."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def tend(self, driver: Driver) -> None:
+        """Say once what to start."""
+        if not self._said:
+            self._said = True
+            driver.screen.note(f"waiting for workers: kin work {driver.queue.home}")
+
+    def close(self) -> None:
+        """Leave the workers alone."""
+
+
+class Command:
+    """A user's own command, started here and ended with the comparison."""
+
+    def __init__(self, on: str, home: Path) -> None:
+        self.on, command = on, on.replace(FOLDER, shlex.quote(str(home)))
+        try:
+            self.process = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL)
+        except (OSError, ValueError) as error:
+            raise SpecError(f"--on: cannot start {command!r}: {error}") from None
+
+    def tend(self, driver: Driver) -> None:
+        """Raise if it failed."""
+        if self.process.poll() not in (None, 0):
+            raise TrainingError(f"--on: {self.on!r} ended with exit code {self.process.returncode}; its trials wait")
+
+    def close(self) -> None:
+        """End it."""
+        if self.process.poll() is None:
+            self.process.terminate()
             try:
-                process.wait(30)
+                self.process.wait(30)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                self.process.kill()
+                self.process.wait()

@@ -6,19 +6,23 @@
 
 Network file systems break `flock` but keep `rename` atomic: of several workers that rename one ticket, one succeeds.
 A heartbeat is a change of the file's time stamp as the observer sees it, timed by the observer's own clock, so clocks
-of hosts need not agree. A worker whose ticket is gone has lost its claim and must stop at once.
+of hosts need not agree. A worker whose ticket is gone has lost its claim and must stop at once; what it still writes
+goes to a folder of its own name and is never published (`kinfolk.contests.fleet.desk`).
 """
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
+import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from kinfolk.contests.fleet import hosts
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError
 
@@ -37,7 +41,8 @@ class Ticket:
     """A trial that waits for a worker.
 
     name: the trial's folder, below `room` of the comparison. requires: what a worker must have, by name: the version
-    of the package and the hashes of plugins. deaths: workers that were lost while they ran it.
+    of the package, the hashes of plugins, the fingerprint of the data. deaths: workers that were lost while they ran
+    it; reason: what is known of the last of them.
     """
 
     name: str
@@ -46,6 +51,7 @@ class Ticket:
     limit: float | None = None
     requires: dict[str, str] = dataclasses.field(default_factory=dict)
     deaths: int = 0
+    reason: str = ""
 
     @classmethod
     def read(cls, file: Path) -> Self:
@@ -61,10 +67,15 @@ class Ticket:
             raise DataError(f"{file}: is not a ticket: its names must be plain names of folders")
         return ticket
 
+    def text(self) -> str:
+        """Return the content of its file."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True) + "\n"
+
     def write(self, file: Path) -> None:
         """Write the ticket in one stroke."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_json(file, dataclasses.asdict(self))
+        with full(file), durable.appearing(file) as aside:
+            aside.write_text(self.text(), encoding="utf-8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +84,11 @@ class Claim:
 
     ticket: Ticket
     file: Path
+
+    @property
+    def worker(self) -> str:
+        """Who holds it."""
+        return self.file.name.rpartition("@")[2]
 
     def beat(self) -> bool:
         """Show that the worker lives; False if the claim was lost."""
@@ -108,22 +124,29 @@ class Queue:
 
     def put(self, tickets: Iterable[Ticket]) -> int:
         """Add tickets, in order, that are neither waiting nor running; return how many were new."""
-        present = {file.name for file in self._waiting_files()} | {_name(file) for file in _files(self.running)}
+        present = self.names()
         last = max((int(bucket.name) for bucket in self._buckets()), default=-1)
         added = 0
         for ticket in tickets:
             if ticket.name in present:
                 continue
-            # a result of an earlier attempt, which the driver did not keep
+            # the account of an earlier attempt, which the driver did not keep
             (self.ended / ticket.name).unlink(missing_ok=True)
             ticket.write(self.waiting / f"{last + 1 + added // BUCKET:05}" / ticket.name)
             present.add(ticket.name)
             added += 1
         return added
 
+    def names(self) -> set[str]:
+        """Return the names of tickets that wait or run."""
+        # a ticket that is claimed or given back between the two listings is seen in one of them
+        running = {_name(file) for file in _files(self.running)}
+        waiting = {file.name for file in self._waiting_files()}
+        return running | waiting | {_name(file) for file in _files(self.running)}
+
     def claim(self, worker: str, accepts: Callable[[Ticket], bool] = lambda _: True) -> Claim | None:
         """Take the first waiting ticket that the worker accepts; None if there is none."""
-        for file in self._waiting_files():
+        for file in self._waiting_files(hurried=True):
             mine = self.running / f"{file.name}@{worker}"
             try:
                 file.rename(mine)
@@ -142,33 +165,47 @@ class Queue:
         with contextlib.suppress(FileNotFoundError):
             claim.file.rename(self.ended / claim.ticket.name)
 
-    def release(self, claim: Claim) -> None:
-        """Give a ticket back that was interrupted: its trial goes on from its checkpoint elsewhere."""
-        self._back(claim.file, claim.ticket, self.waiting / f"{0:05}")
+    def release(self, claim: Claim, deaths: int = 0, reason: str = "") -> Ticket | None:
+        """Give a ticket back: its trial goes on from its checkpoint elsewhere. Return it if it has died too often.
 
-    def revive(self, file: Path) -> Ticket | None:
-        """Put the ticket of a dead worker back, and count the death; return it if it has died too often."""
+        deaths: how many to add: none where the worker itself was asked to stop. reason: of the death.
+        """
+        if deaths and not claim.beat():
+            return None  # another observer was faster
+        ticket = dataclasses.replace(claim.ticket, deaths=claim.ticket.deaths + deaths, reason=reason)
+        gone = ticket.deaths >= DEATHS
+        if deaths:
+            # in place: a file that was renamed away meanwhile must not appear again under this name
+            with contextlib.suppress(FileNotFoundError), claim.file.open("r+", encoding="utf-8") as text:
+                text.write(ticket.text())
+                text.truncate()
+        self._back(claim.file, ticket, self.ended if gone else self.waiting / f"{0:05}")
+        return ticket if gone else None
+
+    def revive(self, file: Path, observer: str = "") -> Ticket | None:
+        """Put the ticket of a dead worker back, and count the death; return it if it has died too often.
+
+        The observer first takes the claim over under its own name, where it is a claim like any other: an observer
+        that dies here is itself noticed, and of two observers one succeeds.
+        """
+        mine = file.with_name(f"{_name(file)}@{observer or hosts.worker_name()}")
         try:
-            ticket = dataclasses.replace(ticket := Ticket.read(file), deaths=ticket.deaths + 1)
+            file.rename(mine)
+            os.utime(mine)
+            # a driver that held a claim on behalf of a node was stopped, and its trial is not to blame
+            drove = file.name.rpartition("@")[2].startswith(hosts.DRIVER)
+            reason = f"{file.name.rpartition('@')[2]} gave no sign of life"
+            return self.release(Claim(Ticket.read(mine), mine), 0 if drove else 1, reason)
         except FileNotFoundError:
             return None  # it ended, or another observer was faster
-        # whoever renames it away from the dead worker's name decides what becomes of it
-        away = self.running / f".{file.name}.{os.getpid()}"
-        try:
-            file.rename(away)
-        except FileNotFoundError:
-            return None
-        gone = ticket.deaths >= DEATHS
-        ticket.write(self.ended / ticket.name if gone else self.waiting / f"{0:05}" / ticket.name)
-        away.unlink(missing_ok=True)
-        return ticket if gone else None
 
     def collect(self) -> list[Ticket]:
         """Return tickets that have ended, and clear them away."""
         tickets = []
         for file in _files(self.ended):
-            tickets.append(Ticket.read(file))
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                tickets.append(Ticket.read(file))
+                file.unlink()
         return tickets
 
     def claims(self) -> list[Path]:
@@ -186,10 +223,19 @@ class Queue:
         except FileNotFoundError:
             return []
 
-    def _waiting_files(self) -> Iterator[Path]:
+    def _waiting_files(self, hurried: bool = False) -> Iterator[Path]:
+        """Yield waiting tickets in order. hurried: of a bucket, those after the first in any order.
+
+        A worker that lost the first ticket of a bucket to another would otherwise lose the next to it as well.
+        """
         for bucket in self._buckets():
             files = sorted(_files(bucket))
-            yield from files
+            yield from files[:1]
+            rest = files[1:]
+            if hurried and files and not files[0].exists() and rest:
+                at = random.randrange(len(rest))
+                rest = rest[at:] + rest[:at]
+            yield from rest
             if not files:
                 # the last one out removes the bucket; one that is being filled stays
                 with contextlib.suppress(OSError):
@@ -202,16 +248,19 @@ class Queue:
 
 
 class Watch:
-    """Heartbeats as an observer sees them: which claims have not changed for `patience` seconds of its own clock."""
+    """Heartbeats as an observer sees them: which claims have not changed for `patience` seconds of its own clock.
+
+    A claim of this host whose process is gone needs no patience.
+    """
 
     def __init__(self, queue: Queue, patience: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.queue, self.patience, self.clock = queue, patience, clock
         self._seen: dict[str, tuple[int, float]] = {}
 
     @property
-    def claims(self) -> list[str]:
-        """The names of claimed tickets at the last look."""
-        return [name.rpartition("@")[0] for name in self._seen]
+    def claims(self) -> list[tuple[str, str]]:
+        """The names of claimed tickets at the last look, and who holds them."""
+        return [(name, worker) for name, _, worker in (key.rpartition("@") for key in self._seen)]
 
     def dead(self) -> list[Path]:
         """Look once, and return the claims whose workers are taken for dead."""
@@ -226,10 +275,22 @@ class Watch:
                     continue
                 before, since = self._seen.get(entry.name, (stamp - 1, now))
                 seen[entry.name] = (stamp, since if before == stamp else now)
-                if before == stamp and now - since > self.patience:
+                gone = before == stamp and now - since > self.patience
+                if gone or hosts.is_gone(entry.name.rpartition("@")[2]):
                     silent.append(self.queue.running / entry.name)
         self._seen = seen
         return silent
+
+
+@contextlib.contextmanager
+def full(path: Path) -> Iterator[None]:
+    """Say in one line that a shared folder refuses to be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE):
+            raise
+        raise DataError(f"{path}: cannot be written: {error.strerror}; what was written before is intact") from None
 
 
 def _is_ticket(name: str) -> bool:

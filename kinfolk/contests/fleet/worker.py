@@ -3,24 +3,25 @@
 import contextlib
 import dataclasses
 import importlib.metadata
-import os
-import re
+import json
 import signal
-import socket
 import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from kinfolk.contests.fleet.queue import Claim, Queue, Ticket, Watch
+from kinfolk.contests.fleet import hosts
+from kinfolk.contests.fleet.desk import Desk
+from kinfolk.contests.fleet.queue import FOLDER, Claim, Queue, Ticket, Watch, full
 from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.outcome import CRASHED, Outcome
+from kinfolk.contests.outcome import FILE as RESULT
 from kinfolk.contests.schedule import Running
-from kinfolk.contests.trial import Trial
+from kinfolk.contests.trial import INTERRUPTED, Trial
 from kinfolk.core import child, plugins
-from kinfolk.core.errors import DataError
+from kinfolk.core.errors import DataError, KinfolkError
 
 HEARTBEAT = 5.0
 """Seconds between two signs of life."""
@@ -29,6 +30,10 @@ PATIENCE = 60.0
 """Seconds without a sign of life after which a worker is taken for dead."""
 
 ROOMS = ("trials", "calibrations")
+JOURNAL = "journal"
+
+DATA = "data"
+"""In what a ticket requires: the fingerprint of its trial's data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,63 +45,154 @@ class Worker:
 
     queue: Queue
     say: Callable[[str], None]
-    name: str = dataclasses.field(default_factory=lambda: worker_name())
+    name: str = dataclasses.field(default_factory=hosts.worker_name)
     heartbeat: float = HEARTBEAT
     patience: float = PATIENCE
 
     def work(self, wait: float = 0.0, most: int | None = None) -> int:
         """Run trials until none has been waiting for `wait` seconds, or `most` were run; return how many were run."""
         done, idle = 0, time.monotonic()
-        refused: set[str] = set()
+        needs = Needs(self.queue.home, self.say)
         watch = Watch(self.queue, self.patience)
-        while most is None or done < most:
-            for file in watch.dead():
-                if (ticket := self.queue.revive(file)) is not None:
-                    self.say(f"{ticket.name}: {ticket.deaths} workers died over it; given up")
-            claim = self.queue.claim(self.name, lambda ticket: self._accepts(ticket, refused))
-            if claim is None:
+        with full(self.queue.home), terminable():
+            while most is None or done < most:
+                claim = self.queue.claim(self.name, needs.met)
+                if claim is not None:
+                    done += self.run(claim) is not None
+                    idle = time.monotonic()
+                    continue
+                # the driver looks for the dead; workers do so when there is nothing else to do
+                for file in watch.dead():
+                    if (ticket := self.queue.revive(file, self.name)) is not None:
+                        self.say(f"{ticket.name}: {ticket.deaths} workers died over it; given up")
                 if time.monotonic() - idle >= wait:
                     break
                 time.sleep(min(1.0, self.heartbeat))
-                continue
-            self.say(f"{claim.ticket.name} begins")
-            if outcome := self.run(claim):
-                self.say(f"{claim.ticket.name}: {outcome.status}")
-                done += 1
-            idle = time.monotonic()
-        if refused and not done:
-            raise DataError("\n".join(sorted(refused)))
+        if needs.unmet and not done:
+            raise DataError("\n".join(sorted(needs.unmet)))
         return done
 
     def run(self, claim: Claim) -> Outcome | None:
         """Run a claimed trial to its end; None if the claim was lost. An interruption gives the ticket back."""
-        running = Running.start(job_of(self.queue.home, claim.ticket))
+        desk = Desk(self.queue.home / claim.ticket.room / claim.ticket.name, self.name)
+        journal = Journal(self.queue, self.name)
+        journal.write("claimed", claim.ticket)
+        self.say(f"{claim.ticket.name} begins")
+        try:
+            outcome = desk.open() or self._watched(claim, desk)
+            if outcome is not None and desk.publish():
+                self.queue.end(claim)
+                journal.write("ended", claim.ticket, outcome)
+                self.say(f"{claim.ticket.name}: {outcome.status}")
+                return outcome
+        except FileNotFoundError:
+            if claim.beat():
+                raise
+        except Terminated as error:
+            # something other than this worker has ended the process, for example a batch system on its way to us
+            desk.leave()
+            journal.write("died", claim.ticket)
+            self.queue.release(claim, 1, str(error))
+            self.say(f"{claim.ticket.name}: {error}")
+            return None
+        except BaseException:
+            if claim.beat():
+                desk.leave()
+                journal.write("released", claim.ticket)
+                self.queue.release(claim)
+            raise
+        self.say(f"{claim.ticket.name}: another worker has taken over; stopped here")
+        journal.write("lost", claim.ticket)
+        return None
+
+    def _watched(self, claim: Claim, desk: Desk) -> Outcome | None:
+        """Run the trial's process, with heartbeats; None if the claim was lost."""
+        running = Running.start(job_of(self.queue.home, claim.ticket, desk.folder))
         beat = time.monotonic()
         try:
-            with _terminable():
-                while (outcome := running.look(neighbours=0)) is None:
-                    if time.monotonic() - beat >= self.heartbeat:
-                        beat = time.monotonic()
-                        if not claim.beat():
-                            self.say(f"{claim.ticket.name}: another worker has taken over; stopped here")
-                            running.stop(patience=0)
-                            return None
-                    time.sleep(min(0.2, self.heartbeat / 4))
+            while (outcome := running.look(neighbours=0)) is None:
+                if time.monotonic() - beat >= self.heartbeat:
+                    beat = time.monotonic()
+                    if not claim.beat():
+                        running.stop(patience=0)
+                        return None
+                time.sleep(min(0.2, self.heartbeat / 4))
         except BaseException:
             running.stop()
-            self.queue.release(claim)
             raise
-        self.queue.end(claim)
+        if outcome.status == CRASHED and running.child.process.returncode in INTERRUPTIONS:
+            (desk.folder / RESULT).unlink()
+            raise Terminated(outcome.reason.partition("\n")[0])
+        if is_full(outcome):
+            (desk.folder / RESULT).unlink(missing_ok=True)
+            raise DataError(outcome.reason.splitlines()[-1])
         return outcome
 
-    def _accepts(self, ticket: Ticket, refused: set[str]) -> bool:
+
+class Terminated(Exception):  # noqa: N818
+    """A trial's process was ended from outside, by a signal that means "stop" and not by a fault of its own."""
+
+
+INTERRUPTIONS = (-signal.SIGTERM, -signal.SIGHUP, -signal.SIGINT, INTERRUPTED)
+
+
+def is_full(outcome: Outcome) -> bool:
+    """Tell whether a trial failed because the shared folder was full, which the trial is not to blame for."""
+    return outcome.status == CRASHED and "the disk is full" in outcome.reason
+
+
+class Needs:
+    """What tickets require and whether this process has it; data is opened once and compared by fingerprint."""
+
+    def __init__(self, home: Path, say: Callable[[str], None]) -> None:
+        self.home, self.say = home, say
+        self.unmet: set[str] = set()
+        self._fingerprints: dict[str, str] = {}
+
+    def met(self, ticket: Ticket) -> bool:
         """Tell whether this worker has what a ticket requires; what is missing is said once, by name."""
         missing = mismatches(ticket.requires)
+        if not missing and (wanted := ticket.requires.get(DATA)):
+            missing = self._data(ticket, wanted)
         for line in missing:
-            if line not in refused:
-                refused.add(line)
+            if line not in self.unmet:
+                self.unmet.add(line)
                 self.say(line)
         return not missing
+
+    def _data(self, ticket: Ticket, wanted: str) -> list[str]:
+        """Compare the data of a ticket's trial with its fingerprint."""
+        source = trial_of(self.home, ticket).data
+        key = json.dumps(source, sort_keys=True)
+        if key not in self._fingerprints:
+            self._fingerprints[key] = fingerprint(source)
+        mine = self._fingerprints[key]
+        return [] if mine == wanted else [f"data {source.get('name')!r} {wanted[:12]} is required, {mine}"]
+
+
+def fingerprint(source: Mapping[str, Any]) -> str:
+    """Return the fingerprint of data, or what keeps this host from having it."""
+    from kinfolk.data import open_data
+
+    try:
+        return open_data(**source).fingerprint
+    except (KinfolkError, OSError) as error:
+        return f"this worker cannot open it: {error}"
+
+
+class Journal:
+    """What a worker did, line by line in a file of its own: `queue/journal/WORKER.jsonl`."""
+
+    def __init__(self, queue: Queue, worker: str) -> None:
+        self.file = queue.home / FOLDER / JOURNAL / f"{worker}.jsonl"
+
+    def write(self, event: str, ticket: Ticket, outcome: Outcome | None = None) -> None:
+        """Append one event."""
+        line = {"event": event, "trial": ticket.name, "at": time.time(), "deaths": ticket.deaths}
+        line |= {"status": outcome.status, "seconds": outcome.seconds} if outcome else {}
+        self.file.parent.mkdir(exist_ok=True)
+        with self.file.open("a", encoding="utf-8") as text:
+            text.write(json.dumps(line) + "\n")
 
 
 def requirements() -> dict[str, str]:
@@ -112,19 +208,13 @@ def mismatches(required: dict[str, str]) -> list[str]:
         f"{name} {value[:12]} is required, this worker has {mine[name][:12] if name in mine else 'none'}"
         + ("" if name in mine or not name.startswith("plugin ") else " (start it with --plugin)")
         for name, value in required.items()
-        if mine.get(name) != value
+        if name != DATA and mine.get(name) != value
     ]
 
 
-def job_of(home: Path, ticket: Ticket) -> Job:
-    """Return the job of a ticket: the trial in its folder, by the command of this installation and no other."""
-    if ticket.room not in ROOMS:
-        raise DataError(f"{home}: a ticket names the folder {ticket.room!r} (known: {', '.join(ROOMS)})")
-    folder = home / ticket.room / ticket.name
-    try:
-        trial = Trial.read(folder)
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{folder}: its trial cannot be read: {error}") from None
+def job_of(home: Path, ticket: Ticket, folder: Path) -> Job:
+    """Return the job of a ticket: the trial in a folder, by the command of this installation and no other."""
+    trial = trial_of(home, ticket)
     return Job(
         name=trial.name,
         seed=trial.seed,
@@ -136,14 +226,19 @@ def job_of(home: Path, ticket: Ticket) -> Job:
     )
 
 
-def worker_name() -> str:
-    """Return a name that no other worker has: host, process, and a part of a random number."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
-    return f"{host}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+def trial_of(home: Path, ticket: Ticket) -> Trial:
+    """Return the trial of a ticket."""
+    if ticket.room not in ROOMS:
+        raise DataError(f"{home}: a ticket names the folder {ticket.room!r} (known: {', '.join(ROOMS)})")
+    folder = home / ticket.room / ticket.name
+    try:
+        return Trial.read(folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{folder}: its trial cannot be read: {error}") from None
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def terminable() -> Iterator[None]:
     """Take a request to terminate, as batch systems send it before preemption, for Ctrl-C."""
 
     def interrupt(*_: object) -> None:

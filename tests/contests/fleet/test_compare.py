@@ -20,7 +20,7 @@ TOY = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=32", "training.batch_size=
 
 def settings(out: Path, **more: object) -> Settings:
     chosen: dict[str, object] = {"data": "copy", "budget": "2k-tokens", "seeds": 2, "tune": "off", "match": "none"}
-    chosen |= {"contestants": ("gpt", "gpt2"), "assignments": TOY, "out": out, "jobs": 1, "threads": 1}
+    chosen |= {"contestants": ("gpt", "gpt2"), "assignments": TOY, "out": out, "jobs": 1, "threads": 1, "nice": 0}
     return Settings(**(chosen | more))
 
 

@@ -90,7 +90,7 @@ def test_a_silent_worker_is_dead_by_the_observers_clock(queue: Queue, skew: floa
     assert not silent.beat(), "the dead worker learns that its claim is lost"
     assert alive.beat()
     again = queue.claim("c").ticket
-    assert again == dataclasses.replace(silent.ticket, deaths=1)
+    assert again == dataclasses.replace(silent.ticket, deaths=1, reason="silent gave no sign of life")
 
 
 def test_after_too_many_deaths_a_trial_is_given_up(queue: Queue) -> None:

@@ -35,7 +35,7 @@ class Fleet:
         self.ran: dict[str, int] = {}
         self.n_events = 0
         began = time.process_time()
-        self.driver.put(self.job(i) for i in range(n_trials))
+        self.driver.put([self.job(i) for i in range(n_trials)])
         self.driving += time.process_time() - began
         for _ in range(n_workers):
             self.at(self.random.uniform(0, 10), "claim", None)

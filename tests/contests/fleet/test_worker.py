@@ -15,6 +15,7 @@ import pytest
 from kinfolk.cli.main import main
 from kinfolk.contests.fleet import worker as module
 from kinfolk.contests.fleet.driver import Driver
+from kinfolk.contests.fleet.engines import Waiting
 from kinfolk.contests.fleet.queue import Queue, Ticket, Watch
 from kinfolk.contests.fleet.worker import Worker, mismatches, requirements
 from kinfolk.contests.job import Job
@@ -32,6 +33,7 @@ def job(home: Path, name: str, code: str = "") -> Job:
     result = {"name": name, "seed": 0, "status": DONE, "curve": []}
     folder = home / "trials" / name
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trial.json").write_text("{}")
     (folder / "code.py").write_text(code or ENDS.format(r=result))
     command = [sys.executable, str(folder / "code.py"), str(folder)]
     return Job(name=name, seed=0, key="k", folder=folder, command=command, threads=1)
@@ -41,9 +43,8 @@ def job(home: Path, name: str, code: str = "") -> Job:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Let workers run the line of Python that lies in a trial's folder."""
 
-    def job_of(home: Path, ticket: Ticket) -> Job:
-        folder = home / ticket.room / ticket.name
-        command = [sys.executable, str(folder / "code.py"), str(folder)]
+    def job_of(home: Path, ticket: Ticket, folder: Path) -> Job:
+        command = [sys.executable, str(home / ticket.room / ticket.name / "code.py"), str(folder)]
         return Job(name=ticket.name, seed=0, key="k", folder=folder, command=command, threads=1)
 
     monkeypatch.setattr(module, "job_of", job_of)
@@ -64,7 +65,7 @@ def drive(home: Path, jobs: list[Job], n_workers: int = 2, patience: float = 60.
         for _ in range(n_workers)
     ]
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(every=0.05)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.05)))
     thread.start()
     for each in workers:
         each.start()
@@ -92,7 +93,7 @@ def test_every_trial_runs_once_and_crashes_are_told(fake: Path) -> None:
 def test_a_trial_whose_worker_died_is_run_by_another(fake: Path) -> None:
     driver = driver_of(fake, [job(fake, "one")], patience=0.5)
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(every=0.05)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.05)))
     thread.start()
     while (claim := Queue(fake).claim("dead")) is None:
         time.sleep(0.01)
@@ -108,7 +109,7 @@ def test_a_trial_whose_worker_died_is_run_by_another(fake: Path) -> None:
 def test_a_trial_that_kills_its_workers_becomes_a_row(fake: Path) -> None:
     driver = driver_of(fake, [job(fake, "deadly")], patience=0.2)
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(every=0.02)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.02)))
     thread.start()
     deadline = time.monotonic() + 30
     while thread.is_alive():
@@ -160,9 +161,9 @@ def test_the_command_line_says_what_is_missing(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_ticket_cannot_name_another_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="names the folder 'elsewhere'"):
-        module.job_of(tmp_path, Ticket(name="a", room="elsewhere"))
+        module.job_of(tmp_path, Ticket(name="a", room="elsewhere"), tmp_path)
     with pytest.raises(DataError, match="its trial cannot be read"):
-        module.job_of(tmp_path, Ticket(name="a", room="trials"))
+        module.job_of(tmp_path, Ticket(name="a", room="trials"), tmp_path)
 
 
 def test_a_terminated_worker_gives_its_ticket_back(tmp_path: Path) -> None:
@@ -174,9 +175,9 @@ def test_a_terminated_worker_gives_its_ticket_back(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from kinfolk.contests.fleet import worker; from kinfolk.contests.job import Job\n"
-        "def job_of(home, t):\n"
-        "    f = home / t.room / t.name\n"
-        "    return Job(name='s', seed=0, key='k', folder=f, command=[sys.executable, str(f / 'code.py')], threads=1)\n"
+        "def job_of(home, t, f):\n"
+        "    code = home / t.room / t.name / 'code.py'\n"
+        "    return Job(name='s', seed=0, key='k', folder=f, command=[sys.executable, str(code)], threads=1)\n"
         "worker.job_of = job_of\n"
         f"worker.Worker(worker.Queue(Path({str(tmp_path)!r})), print, heartbeat=0.1).work()\n"
     )

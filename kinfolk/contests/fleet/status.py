@@ -1,0 +1,39 @@
+"""The state of a comparison as its folder shows it, for whoever looks from another host."""
+
+import contextlib
+from pathlib import Path
+
+from kinfolk.contests.fleet.desk import PREFIX
+from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.fleet.totals import Totals
+from kinfolk.contests.fleet.worker import ROOMS
+from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.trial import last_row
+from kinfolk.core.errors import DataError
+
+
+def status(home: Path) -> Totals:
+    """Return the totals of a comparison's folder and of those inside it (the tasks of a suite, amounts of a ladder)."""
+    folders = [path.parent for path in [home / "trials", *home.glob("*/trials")] if path.is_dir()]
+    if not folders:
+        raise DataError(f"{home}: holds no comparison: there is no folder trials/ in it")
+    totals = Totals()
+    for folder in folders:
+        _add(totals, folder)
+    return totals
+
+
+def _add(totals: Totals, folder: Path) -> None:
+    queue = Queue(folder)
+    counts = queue.count()
+    totals.queued += counts["waiting"]
+    totals.running += counts["running"]
+    for file in queue.claims():
+        name, _, worker = file.name.rpartition("@")
+        for room in ROOMS:
+            row = last_row(folder / room / name / f"{PREFIX}{worker}")
+            totals.tokens_per_second += float(row.get("tokens_per_second", 0.0))
+    for path in (folder / "trials").iterdir():
+        with contextlib.suppress(NotADirectoryError):
+            if (outcome := Outcome.read(path)) is not None:
+                totals.add(outcome)
