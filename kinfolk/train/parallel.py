@@ -150,6 +150,8 @@ def join(strategy: str = "ddp", device: str = "auto") -> Iterator[Team]:
     from torch.distributed.rendezvous import rendezvous
 
     end_with_parent()
+    if world > int(os.environ.get("LOCAL_WORLD_SIZE", world)):
+        _choose_interface()
     limit = datetime.timedelta(minutes=30)
     store, rank, world = next(iter(rendezvous("env://", timeout=limit)))
     # torch elastic keeps one store over restarts; the addresses of processes that died must not be found in it
@@ -160,6 +162,30 @@ def join(strategy: str = "ddp", device: str = "auto") -> Iterator[Team]:
         yield Team(rank, world, where, strategy)
     finally:
         dist.destroy_process_group()
+
+
+def _choose_interface() -> None:
+    """Let Gloo use the interface that leads to the first node; by default it takes the one of the host's name.
+
+    A host's name often means the loopback interface, or one that other nodes do not reach.
+    """
+    if "GLOO_SOCKET_IFNAME" in os.environ or "MASTER_ADDR" not in os.environ:
+        return
+    import socket
+
+    import psutil
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(os.environ["MASTER_ADDR"], 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            # a datagram socket sends nothing when it connects; it only finds the way
+            probe.connect(address)
+            own = probe.getsockname()[0]
+    except OSError:
+        return  # the rendezvous says what is wrong with the address
+    names = [name for name, entries in psutil.net_if_addrs().items() if own in {entry.address for entry in entries}]
+    if names:
+        os.environ["GLOO_SOCKET_IFNAME"] = names[0]
 
 
 def inside() -> bool:

@@ -12,12 +12,12 @@ from kinfolk.contests.fleet.queue import FOLDER, Queue
 from kinfolk.contests.fleet.worker import Worker
 from kinfolk.contests.process import last_lines
 from kinfolk.core import plugins
-from kinfolk.core.errors import DataError, SpecError, TrainingError
+from kinfolk.core.errors import SpecError, TrainingError
 
 MOST = 100
 """Workers of one comparison, unless --jobs says otherwise."""
 
-WAIT = 60.0
+WAIT = 10.0
 """Seconds that a worker stays when nothing waits: the next stage of a comparison may begin."""
 
 LOOK_EVERY = 10.0
@@ -116,7 +116,7 @@ class SlurmEngine:
         try:
             jobs = self._array(n)
         except (FailedJobError, subprocess.SubprocessError, OSError) as error:
-            raise DataError(f"slurm: the workers were refused: {' '.join(str(error).split())[-300:]}") from None
+            raise SpecError(f"slurm: the workers were refused: {' '.join(str(error).split())[-300:]}") from None
         self.jobs += [str(job.job_id) for job in jobs]
         driver.screen.note(f"slurm: {n} workers submitted as {self.jobs[-1].partition('_')[0]}")
 

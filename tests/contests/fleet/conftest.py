@@ -1,0 +1,40 @@
+"""One Ray cluster for all tests of a session: a head and a second node, which share nothing but this machine."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+"""Nothing is reported to anybody. Nodes talk over this machine's own address, which never leaves it."""
+
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
+def patiently(start: Callable[[], Any], tries: int = 3) -> Any:
+    """Start a node; Ray gives up after 30 seconds, which are not enough on a machine that does other things."""
+    for left in reversed(range(tries)):
+        try:
+            return start()
+        except Exception as error:
+            if not left or "timed out during startup" not in str(error):
+                raise
+            time.sleep(5)
+    return None
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    os.environ.update(QUIET)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False}))
+    patiently(lambda: made.add_node(**NODE))
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
