@@ -29,6 +29,8 @@ examples:
   kin compare --finetune minilm runs/bert --tactics plain,ulmfit,lora=8,scratch --data a.csv --valid b.csv
                                                                 which checkpoint and which tactic suits my labels?
   kin compare --suite lra-small --relatives bert,linear         the same five, small enough for two cores and minutes
+  kin compare gpt2 llama --budget 200M-tokens --on slurm --per-trial gpus=1,cores=4,hours=2 --out /shared/a
+  kin compare --status /shared/a                                how far it is, from any host
 
 Stop it at any time; the same command goes on. More seeds or contestants with the same --out add only what is missing.
 A table.toml has [contestants.NAME] with relative = "gpt2" and numbers, for example n_layers = 8."""

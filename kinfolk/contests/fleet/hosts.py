@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 import uuid
 from pathlib import Path
 
@@ -49,3 +50,16 @@ def is_gone(worker: str) -> bool:
     except OSError:
         return False
     return False
+
+
+SKEW = 30.0
+"""Seconds between this host's clock and that of a shared folder from which on it is worth a line."""
+
+
+def skew(folder: Path) -> float:
+    """Return how many seconds this host's clock is ahead of the clock that stamps files in a folder."""
+    probe = folder / f".clock-{worker_name()}"
+    probe.touch()
+    stamp = probe.stat().st_mtime
+    probe.unlink()
+    return time.time() - stamp

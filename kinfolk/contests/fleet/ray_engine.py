@@ -28,6 +28,10 @@ STOPPING = 40.0
 """Seconds that tasks may take to save and send when the driver is stopped."""
 
 
+HEAD = "node:__internal_head__"
+"""The resource that Ray gives to the head node alone: letters must outlive all other nodes."""
+
+
 class Mailbox:
     """Letters of running trials, until the driver takes them."""
 
@@ -77,10 +81,7 @@ class RayEngine:
     def __init__(self, on: str, home: Path, per_trial: PerTrial, most: int | None) -> None:
         self.queue, self.per_trial, self.most = Queue(home), per_trial, most
         self.ray, self._own = _connect(on)
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
-        self.mailbox = self.ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=here).remote()
+        self.mailbox = self.ray.remote(Mailbox).options(num_cpus=0, resources={HEAD: 0.001}).remote()
         memory = {"memory": int(per_trial.memory * 1e9)} if per_trial.memory else {}
         self.remote = self.ray.remote(task).options(
             num_cpus=per_trial.cores, num_gpus=per_trial.gpus, max_retries=0, **memory

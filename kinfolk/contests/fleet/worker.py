@@ -55,6 +55,11 @@ class Worker:
         needs = Needs(self.queue.home, self.say)
         watch = Watch(self.queue, self.patience)
         with full(self.queue.home), terminable():
+            ahead = hosts.skew(self.queue.running)
+            if abs(ahead) > hosts.SKEW:
+                self.say(
+                    f"this host's clock is {ahead:+,.0f} s from the shared folder's; only dates in journals differ"
+                )
             while most is None or done < most:
                 claim = self.queue.claim(self.name, needs.met)
                 if claim is not None:

@@ -33,8 +33,9 @@ def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     made = patiently(lambda: Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False}))
-    patiently(lambda: made.add_node(**NODE))
+    # before there is a second node: the driver belongs to the head, and must not go with the other
     ray.init(address=made.address, log_to_driver=False)
+    patiently(lambda: made.add_node(**NODE))
     yield made
     ray.shutdown()
     made.shutdown()

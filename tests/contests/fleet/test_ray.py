@@ -33,7 +33,7 @@ def local(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Any:
 
 
 def asked(out: Path, text: Path, **more: object) -> Any:
-    return settings(out, **({"contestants": ("gpt2",), "data": str(text), "budget": "8k-tokens"} | more))
+    return settings(out, **({"contestants": ("gpt2",), "data": str(text), "budget": "8k-tokens", "jobs": 2} | more))
 
 
 def test_tasks_give_the_local_results_and_a_lost_node_costs_nothing(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.fleet.queue import DEATHS, Queue, Ticket
 from kinfolk.contests.run import run
 from kinfolk.core.errors import SpecError
 from tests.contests.fleet import slurm
@@ -27,26 +27,24 @@ def conf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield file
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return run(asked(tmp_path_factory.mktemp("local")), console=quiet())
-
-
 def asked(out: Path, **more: object) -> Any:
     return settings(out, **({"contestants": ("gpt2",), "budget": "8k-tokens"} | more))
 
 
 @needs_slurm
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("kills", [0, 10])
-def test_an_array_of_workers_gives_the_local_results(conf: Path, local: Any, tmp_path: Path, kills: int) -> None:
-    chance, stop, killed = random.Random(0), threading.Event(), []
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("kills", "seeds"), [(0, 2), (2, 2), (10, 6)])
+def test_an_array_of_workers_gives_the_local_results(conf: Path, tmp_path: Path, kills: int, seeds: int) -> None:
+    home, chance, stop, killed = tmp_path / "shared", random.Random(0), threading.Event(), []
+    local = run(asked(tmp_path / "local", seeds=seeds), console=quiet())
 
     def kill() -> None:
-        while len(killed) < kills and not stop.wait(chance.uniform(3, 15)):
+        """Kill jobs while trials run that may lose one more worker."""
+        while len(killed) < kills and not stop.wait(chance.uniform(1, 10)):
+            owners = [file.name for file in Queue(home).claims() if Ticket.read(file).deaths < DEATHS - 1]
             ids = slurm_jobs()
-            if ids:
+            if owners and len(owners) == len(Queue(home).claims()) and ids:
                 victim = chance.choice(ids)
                 # half are preempted, which gives them a moment, and half are killed at once
                 how = ["scontrol", "requeue", victim] if len(killed) % 2 else ["scancel", "--signal=KILL", victim]
@@ -54,13 +52,14 @@ def test_an_array_of_workers_gives_the_local_results(conf: Path, local: Any, tmp
 
     thread = threading.Thread(target=kill)
     thread.start()
-    more = {"on": "slurm", "per_trial": "cores=1,hours=0.5", "jobs": 2}
-    comparison = run(asked(tmp_path, **more), console=quiet())
+    more = {"on": "slurm", "per_trial": "cores=1,hours=0.5", "jobs": 2, "seeds": seeds}
+    comparison = run(asked(home, **more), console=quiet())
     stop.set()
     thread.join()
     assert scores(comparison) == scores(local)
-    assert ended(tmp_path) == dict.fromkeys(ended(tmp_path), 1)
-    assert Queue(tmp_path).count() == {"waiting": 0, "running": 0}
+    assert set(ended(home).values()) == {1}
+    assert Queue(home).count() == {"waiting": 0, "running": 0}
+    assert not kills or killed
     deadline = time.monotonic() + 120
     while slurm_jobs():
         assert time.monotonic() < deadline, "workers are cancelled with the comparison"
