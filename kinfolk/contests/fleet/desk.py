@@ -40,8 +40,6 @@ class Desk:
 
     def open(self) -> Outcome | None:
         """Take over what an earlier attempt left; return the outcome if it lacked only being published."""
-        if (outcome := Outcome.read(self.home)) is not None:
-            return outcome
         # of several, the one that has come furthest; one without the order was written by a worker that had lost its
         # claim and did not know yet
         left = [old for old in self.home.glob(f"{PREFIX}*") if (old / ORDER).exists() and old != self.folder]
@@ -61,10 +59,15 @@ class Desk:
         self._move(self.home, self.folder)
         return Outcome.read(self.folder)
 
+    @property
+    def published(self) -> Outcome | None:
+        """The outcome of the trial, if it was published by whichever worker."""
+        return Outcome.read(self.home)
+
     def publish(self) -> bool:
         """Move everything where a finished trial has it; False if the folder is another worker's by now."""
-        if Outcome.read(self.folder) is None:
-            return Outcome.read(self.home) is not None
+        if not (self.folder / ORDER).exists() or Outcome.read(self.folder) is None:
+            return False
         try:
             entries = [path for path in self.folder.iterdir() if path.name not in (RESULT, ORDER)]
             for path in [*entries, self.folder / RESULT]:

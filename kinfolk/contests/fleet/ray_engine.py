@@ -188,7 +188,7 @@ class RayEngine:
             return False
         ticket = claim.ticket
         desk = Desk(self.queue.home / ticket.room / ticket.name, sender)
-        if desk.open() is not None and desk.publish():
+        if desk.published is not None or (desk.open() is not None and desk.publish()):
             driver.queue.end(claim)
             return True
         shipment = Shipment.of(load_order(desk.folder), self._digest)

@@ -81,6 +81,10 @@ class Worker:
         """Run a claimed trial to its end; None if the claim was lost. An interruption gives the ticket back."""
         desk = Desk(self.queue.home / claim.ticket.room / claim.ticket.name, self.name)
         journal = Journal(self.queue, self.name)
+        if (outcome := desk.published) is not None:
+            # its worker died after it had published, and before it could say so
+            self.queue.end(claim)
+            return outcome
         journal.write("claimed", claim.ticket)
         self.say(f"{claim.ticket.name} begins")
         try:

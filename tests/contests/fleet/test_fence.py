@@ -67,7 +67,9 @@ def test_a_worker_that_wakes_up_late_can_publish_nothing(home: Path) -> None:
     assert not claim.beat(), "the check before publishing fails"
     # whoever comes next takes nothing of it
     third = Desk(home, "third")
-    assert third.open() == done("of owner")
+    assert third.published == done("of owner")
+    assert not late.publish(), "its folder has a result, and not the order that came with the claim"
+    assert third.published == done("of owner")
 
 
 def test_folders_without_an_order_are_removed_and_those_with_a_run_are_preferred(home: Path) -> None:
