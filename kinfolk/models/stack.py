@@ -1,12 +1,14 @@
-"""Axis Depth: blocks own weights, and depth says how they run.
+"""Axis Depth: a stack of Transformer blocks. Blocks own weights, an order says how often each runs (ALBERT, Lan 2019).
 
 `Stack(blocks, order)` runs block `order[0]`, then `order[1]`, …: twelve layers that share their weights are one block
-with `order=(0,) * 12`, two interleaved kinds of layer are `(0, 1) * 6`.
+with `order=(0,) * 12`, two interleaved kinds of layer are `(0, 1) * 6`. Wrappers change how a stack runs, and combine:
+layer drop says which runs are made, reversible coupling what the backward pass keeps, halting and layer mix what is
+read of all layers.
 """
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ from kinfolk.layers.module import Dims, Module, Shared
 from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.positions.position import NoPosition, Position
 from kinfolk.models.block import Block
+from kinfolk.models.reader import Layers, Reader, Reading
 
 
 class Depth(Spec):
@@ -33,6 +36,10 @@ class Depth(Spec):
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         """Return the cost of one pass."""
         raise NotImplementedError
+
+    def wrap(self, wrapper: "DepthWrapper") -> "Depth":
+        """Return a depth that runs by one rule more."""
+        raise SpecError(f"{self.kind!r} has no blocks whose runs {wrapper.kind!r} could change")
 
     @property
     def n_layers(self) -> int:
@@ -49,6 +56,45 @@ class Depth(Spec):
         """How many times as wide as the model the states are that it gives."""
         return 1
 
+    @property
+    def reversible(self) -> bool:
+        """Whether its blocks find their inputs again from their outputs."""
+        return False
+
+
+class DepthWrapper(Spec):
+    """Axis: how the blocks of a stack run. Wrappers of one stack combine; the first is the innermost.
+
+    reads: its output is made of all layers. reversible: its stack keeps no activations.
+    """
+
+    reads: ClassVar[bool] = False
+    reversible: ClassVar[bool] = False
+
+    def check(self, stack: "Stack") -> None:
+        """Refuse a stack that cannot run so."""
+
+    def block(self, block: Block) -> Block:
+        """Return a block as it is built."""
+        return block
+
+    def wrap(self, module: "StackModule", stack: "Stack", dims: Dims) -> None:
+        """Change how a module runs; its own weights become attributes of the module."""
+        raise NotImplementedError
+
+    def cost(self, cost: Cost, stack: "Stack", dims: Dims, shape: Shape) -> Cost:
+        """Return the cost of a pass that costs `cost` without it."""
+        return cost
+
+    def of_level(self, level: int) -> "DepthWrapper":
+        """Return the wrapper of one of several stacks that follow each other."""
+        return self
+
+    @property
+    def widens(self) -> int:
+        """How many times as wide as the model the states are that it gives."""
+        return 1
+
 
 class DepthModule(Module):
     """What a model may ask of its depth."""
@@ -56,20 +102,17 @@ class DepthModule(Module):
     recompute: str = "none"
 
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
-        return self.run(x_BLD, ctx, states, None)
+        return self.run(x_BLD, ctx, states)
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
-        """Return the output; where a list is given, append the hidden states after every run of a block to it."""
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+        """Return the output; a reading gets the hidden states of all layers."""
         raise NotImplementedError
 
     def layers(self, x_BLD: Tensor, ctx: Context, n: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the output, and the hidden states before the first of `n` layers and after each.
-
-        A layer that did not run (layer drop, halting) leaves the states as they were.
-        """
-        each = [x_BLD]
-        out_BLD = self.run(x_BLD, ctx, None, each)
-        return out_BLD, each + each[-1:] * (n + 1 - len(each))
+        """Return the output, and the hidden states before the first of `n` layers and after each."""
+        every = Layers(n)
+        reading = Reading(every)
+        return self.run(x_BLD, ctx, None, reading), every.every(reading.total)
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         """Return an empty state for every run of a block."""
@@ -83,7 +126,7 @@ class DepthModule(Module):
 class Stack(Depth, kind="stack"):
     """Blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none).
 
-    `position` is added before every run of a block, which it is told the number of: the first is 1.
+    `position` is added before every run of a block and depends on its number: the first is 1.
     """
 
     blocks: tuple[Block, ...]
@@ -95,17 +138,39 @@ class Stack(Depth, kind="stack"):
         wrong = [i for i in self.order if i >= len(self.blocks)]
         if wrong or not self.order:
             raise SpecError(f"order: {wrong or 'nothing'} does not name any of {len(self.blocks)} blocks")
+        readers = [wrapper.kind for wrapper in self.wraps if wrapper.reads]
+        if len(readers) > 1:
+            raise SpecError(
+                f"wrappers: {' and '.join(map(repr, readers))} both say what the output is; use one of them"
+            )
+        for wrapper in self.wraps:
+            wrapper.check(self)
+
+    @property
+    def wraps(self) -> tuple[DepthWrapper, ...]:
+        """How its blocks run, the innermost rule first."""
+        return ()
+
+    @property
+    def unwrapped(self) -> dict[str, Any]:
+        """The fields of the plain stack inside."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Stack)}
+
+    def wrap(self, wrapper: DepthWrapper) -> "Stack":
+        return Wrapped(**self.unwrapped, wrappers=(*self.wraps, wrapper))
 
     def build(self, dims: Dims) -> DepthModule:
         return StackModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         total, seen = self.norm.cost(dims.d_model), set()
-        dims = dataclasses.replace(dims, shared=Shared())
+        inside = dataclasses.replace(dims, shared=Shared())
         for i in self.order:
-            cost = self.blocks[i].cost(dims, shape) + self.position.cost(dims)
+            cost = self.blocks[i].cost(inside, shape) + self.position.cost(inside)
             total += cost.again() if i in seen else cost
             seen.add(i)
+        for wrapper in self.wraps:
+            total = wrapper.cost(total, self, dims, shape)
         return total
 
     @property
@@ -116,40 +181,95 @@ class Stack(Depth, kind="stack"):
     def n_sublayers(self) -> int:
         return sum(len(self.blocks[i].parts) for i in self.order)
 
+    @property
+    def widens(self) -> int:
+        return max((wrapper.widens for wrapper in self.wraps), default=1)
+
+    @property
+    def reversible(self) -> bool:
+        return any(wrapper.reversible for wrapper in self.wraps)
+
+
+class Wrapped(Stack, kind="wrapped"):
+    """A stack that runs by several rules at once, the innermost first."""
+
+    wrappers: tuple[DepthWrapper, ...]
+
+    @property
+    def wraps(self) -> tuple[DepthWrapper, ...]:
+        return self.wrappers
+
+
+class Walk:
+    """How hidden states pass through the blocks: one stream, under ordinary autograd."""
+
+    def __call__(
+        self, stack: "StackModule", x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[Reading]
+    ) -> Any:
+        """Return the states after the last run; readings get those of all runs."""
+        runs, own = dict(stack.runs()), readings[0]
+        for n in range(len(stack.order)):
+            # while decoding, later tokens may make runs that these do not, and attend to these
+            if states is None and own.reader.done(own.carry):
+                break
+            with ctx.scope(str(n)):
+                for reading in readings:
+                    reading.decide(n, x_BLD)
+                if n in runs:
+                    state = None if states is None else states[n]
+                    x_BLD = own.reader.step(stack, n, x_BLD, own.carry, ctx.layer(n), state)
+                for reading in readings:
+                    reading.add(n, x_BLD)
+                if n in runs:
+                    ctx.tap("hidden", x_BLD)
+        return x_BLD
+
+    def close(self, stack: "StackModule", last: Any) -> Tensor:
+        """Return the output of the last states, or of what a reader made of all."""
+        out: Tensor = stack.norm(last)
+        return out
+
 
 class StackModule(DepthModule):
     """Runs blocks in their order.
 
     `divided` are the blocks that some process may leave out of a pass, or whose parts are called on their own: their
-    weights cannot be gathered by the call of the block.
+    weights cannot be gathered by the call of the block. `reader`, `walk` and `skips` are what wrappers change.
     """
 
     divided: frozenset[int] = frozenset()
 
     def __init__(self, spec: Stack, dims: Dims) -> None:
         super().__init__()
-        dims = dataclasses.replace(dims, shared=Shared())
-        self.blocks = nn.ModuleList(block.build(dims) for block in spec.blocks)
-        self.shared = nn.ModuleList(dims.shared.modules.values())
+        inside = dataclasses.replace(dims, shared=Shared())
+        blocks = (functools.reduce(lambda block, wrapper: wrapper.block(block), spec.wraps, b) for b in spec.blocks)
+        self.blocks = nn.ModuleList(block.build(inside) for block in blocks)
+        self.shared = nn.ModuleList(inside.shared.modules.values())
         self.order = spec.order
         self.norm = spec.norm.build(dims.d_model)
-        self.position = spec.position.build(dims)
+        self.position = spec.position.build(inside)
+        self.reader, self.walk = Reader(), Walk()
+        for wrapper in spec.wraps:
+            wrapper.wrap(self, spec, inside)
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
-        again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
-        blocks = list(self.blocks)
-        call = functools.partial(checkpoint, use_reentrant=False) if again else _call
-        for n, i in self.runs():
-            block, state = blocks[i], None if states is None else states[n]
-            with ctx.scope(str(n)):
-                if layers is not None:
-                    layers += layers[-1:] * (n + 1 - len(layers))
-                x_BLD = call(block, self.position.add(x_BLD, ctx, n + 1), ctx.layer(n), state)
-                ctx.tap("hidden", x_BLD)
-            if layers is not None:
-                layers.append(x_BLD)
-        out: Tensor = self.norm(x_BLD)
-        return out
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+        own = Reading(self.reader)
+        readings = [own] if reading is None else [own, reading]
+        for one in readings:
+            one.begin(x_BLD, ctx)
+        last = self.walk(self, x_BLD, ctx, states, readings)
+        return self.walk.close(self, own.result(last, ctx))
+
+    def step(self, n: int, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+        """Return the states after the n-th run of a block, at all positions."""
+        after_BLD: Tensor = self.call(self.blocks[self.order[n]], self.position.add(x_BLD, ctx, n + 1), ctx, states)
+        return after_BLD
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call a function, with gradient checkpointing where it is asked for."""
+        if self.recompute == "blocks" and self.training and torch.is_grad_enabled():
+            return checkpoint(function, *arguments, use_reentrant=False)
+        return function(*arguments)
 
     @property
     def units(self) -> list[nn.Module]:
@@ -158,7 +278,11 @@ class StackModule(DepthModule):
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the runs of this pass by number, and the block of each."""
-        return list(enumerate(self.order))
+        return [(n, i) for n, i in enumerate(self.order) if not self.skips(n)]
+
+    def skips(self, n: int) -> bool:
+        """Tell whether the n-th run is left out of this pass."""
+        return False
 
     def new_state(self, batch_size: int, max_len: int) -> list[Any]:
         blocks: list[Any] = list(self.blocks)
@@ -167,7 +291,3 @@ class StackModule(DepthModule):
     def new_memory(self) -> list[Any]:
         blocks: list[Any] = list(self.blocks)
         return [blocks[i].new_memory() for i in self.order]
-
-
-def _call(block: Any, *arguments: Any) -> Any:
-    return block(*arguments)

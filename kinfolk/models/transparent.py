@@ -1,4 +1,4 @@
-"""A bridge to all layers: each layer of the decoder looks at a mixture of its own."""
+"""Transparent attention: each decoder layer attends to a learned mixture of all encoder layers (Bapna et al. 2018)."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Module
 from kinfolk.models.bridge import Bridge
+from kinfolk.models.reader import Layers, Reader, Reading
 from kinfolk.models.stack import Depth
 
 
@@ -47,11 +48,50 @@ class _Transparent(Module):
         nn.init.normal_(self.logits_Nn, std=len(self.logits_Nn) ** -0.5)
 
     def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
-        last_BMD, states = encoder.layers(x_BMD, ctx, len(self.logits_Nn) - 1)
-        # what the encoder returned is closed already
-        states = [*(encoder.norm(h_BMD) for h_BMD in states[:-1]), last_BMD]
         weights_Nn = nn.functional.dropout(self.logits_Nn, self.spec.dropout, self.training).softmax(0)
+        mixture = _Mixture(weights_Nn, encoder.norm)
+        reading = Reading(mixture)
+        mixed_nBMD = mixture.mixed(encoder.run(x_BMD, ctx, None, reading), reading.total)
         ctx.tap("layers", weights_Nn)
-        mixed_nBMD = (weights_Nn.mT @ torch.stack(states).flatten(1)).unflatten(1, x_BMD.shape)
         keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
         return LayerwiseOutput(mixed_nBMD[-1], keep_BM, layers_NBMD=mixed_nBMD)
+
+
+class _Mixture(Layers):
+    """All states side by side, and one matrix product; or one layer at a time, where no state is kept."""
+
+    def __init__(self, weights_Nn: Tensor, norm: nn.Module) -> None:
+        super().__init__(len(weights_Nn) - 1)
+        self.weights_Nn, self.norm = weights_Nn, norm
+
+    @property
+    def streaming(self) -> Reader:
+        return _Streaming(self.weights_Nn, self.norm)
+
+    def mixed(self, last_BMD: Tensor, total: Any) -> Tensor:
+        """Return the mixtures; the output of the encoder, which its norm has closed already, is the last state."""
+        if not isinstance(total, list):
+            return _share(total, self.weights_Nn[-1], last_BMD)
+        states = [*(self.norm(h_BMD) for h_BMD in self.every(total)[:-1]), last_BMD]
+        return (self.weights_Nn.mT @ torch.stack(states).flatten(1)).unflatten(1, last_BMD.shape)
+
+
+class _Streaming(Reader):
+    def __init__(self, weights_Nn: Tensor, norm: nn.Module) -> None:
+        self.weights_Nn, self.norm = weights_Nn, norm
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [self.weights_Nn, *self.norm.parameters()]
+
+    def start(self, x_BLD: Tensor) -> Tensor:
+        return _share(None, self.weights_Nn[0], self.norm(x_BLD))
+
+    def add(self, n: int, after_BLD: Tensor, carry: Any, total: Tensor) -> Tensor:
+        # the last state is the output of the encoder
+        return total if n == len(self.weights_Nn) - 2 else _share(total, self.weights_Nn[n + 1], self.norm(after_BLD))
+
+
+def _share(total_nBMD: Tensor | None, weights_n: Tensor, h_BMD: Tensor) -> Tensor:
+    share_nBMD = weights_n[:, None, None, None] * h_BMD
+    return share_nBMD if total_nBMD is None else total_nBMD + share_nBMD

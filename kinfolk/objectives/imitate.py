@@ -147,6 +147,8 @@ def _scores(output: Output, stack: str, layer: int) -> list[Tensor]:
 
 
 def _apart(a_BHLM: Tensor, b_BHLM: Tensor, stack: str, layer: int) -> Tensor:
+    if torch.is_grad_enabled() and not a_BHLM.requires_grad:
+        raise SpecError(f"objective.attention: the student's {stack} is reversible and keeps no scores; set it to 0")
     if a_BHLM.shape != b_BHLM.shape:
         raise SpecError(
             f"objective.attention: layer {layer + 1} of the student's {stack} has {a_BHLM.shape[1]} heads and that of "

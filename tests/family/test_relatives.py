@@ -17,6 +17,9 @@ from kinfolk.family.making import numbers_of
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import entry
 from kinfolk.layers.heads.class_head import JudgingHead
+from kinfolk.layers.part import PartModule
+from kinfolk.layers.residuals.residual import ResidualModule
+from kinfolk.models.block import BlockModule
 from kinfolk.models.cost import cost
 from kinfolk.objectives.knowledge import Entities, Facts, Lexicon, Triples
 from kinfolk.objectives.learner import Learner
@@ -340,16 +343,42 @@ def test_recomputing_blocks_changes_no_gradient(name):
         assert torch.equal(stored, again)
 
 
+def heard(name, taps):
+    """Return logits, gradients, bytes that wait for the backward pass, the parts that are called, and taps."""
+    m, calls, waiting = kf.build(kf.relative(name, size="tiny", **numbers(name, dropout=0.1)), seed=1).train(), [], {}
+    weights = {p.untyped_storage().data_ptr() for p in m.parameters()}
+    for path, module in m.named_modules():
+        if isinstance(module, BlockModule | PartModule | ResidualModule):
+            module.register_forward_hook(functools.partial(lambda path, *_: calls.append(path), path))
+
+    def wait(t):
+        if t.untyped_storage().data_ptr() not in weights:
+            waiting[t.untyped_storage().data_ptr()] = t
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(wait, lambda t: t):
+        out = run(m, tokens(2, 16), taps=taps)
+    drawn = torch.random.get_rng_state()
+    n_bytes = sum(t.untyped_storage().nbytes() for t in waiting.values())
+    loss = out.logits.square().mean() + sum(out.side_losses.values())
+    grads = torch.autograd.grad(loss, list(m.parameters()), allow_unused=True)
+    return [out.logits, drawn, *(g for g in grads if g is not None)], n_bytes, calls, out.taps
+
+
 @pytest.mark.parametrize("name", sampled(NAMES, "taps"))
-def test_taps_hear_without_changing_the_output(name):
-    m = model(name)
-    quiet, heard = run(m, tokens(2, 8)), run(m, tokens(2, 8), taps=True)
-    torch.testing.assert_close(quiet.logits, heard.logits, rtol=1e-9, atol=1e-11)
-    assert quiet.taps == {}
-    assert any(key.endswith("hidden") for key in heard.taps)
-    only = run(m, tokens(2, 8), taps=["hidden"]).taps
-    assert only
-    assert all(key.endswith(".hidden") for key in only)
+def test_listening_changes_nothing_that_runs(name):
+    """Output, gradients, random draws, activations that are kept and modules that are called, to the bit."""
+    quiet, n_bytes, calls, none = heard(name, False)
+    assert none == {}
+    for taps in (True, ["hidden"], ["weights"]):
+        tensors, n_bytes_heard, calls_heard, found = heard(name, taps)
+        assert len(tensors) == len(quiet)
+        assert all(map(torch.equal, tensors, quiet))
+        assert calls_heard == calls
+        # a state that is found again must be kept for one who learns from it
+        assert n_bytes_heard == n_bytes
+        assert taps == ["weights"] or any(key.endswith(".hidden") for key in found)
+        assert taps is True or all(key.endswith(f".{taps[0]}") for key in found)
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, "long inputs"))

@@ -128,7 +128,7 @@ def dropped(rate=0.5, seed=0):
 
 
 def runs_at(depth, step):
-    depth.at_step(step)
+    depth.layer_drop.at_step(step)
     return depth.runs()
 
 
@@ -160,7 +160,7 @@ def test_a_dropped_layer_is_not_there():
 
 def test_all_processes_drop_the_same_layers():
     model, twin = (kf.build(dropped()).train() for _ in range(2))
-    assert isinstance(model.decoder, Paced)
+    assert isinstance(model.decoder.layer_drop, Paced)
     torch.manual_seed(0)
     first = [runs_at(model.decoder, 3), model.decoder.runs()]
     torch.manual_seed(1)
@@ -178,7 +178,7 @@ def test_layers_of_the_relative_are_dropped_and_without_a_rate_none():
     models = [kf.build(r, seed=3).double().train() for r in (plain, never, often)]
     for model in models[1:]:
         for depth in (model.encoder, model.decoder):
-            depth.at_step(2)
+            depth.layer_drop.at_step(2)
     same, without, dropped_out = (model(TOKENS, TOKENS).logits for model in models)
     assert torch.equal(same, without)
     assert not torch.equal(same, dropped_out)

@@ -119,7 +119,7 @@ VARIANTS = {
 def test_halting_is_a_loop_over_positions(variant, pattern, crowded):
     halting = Halting(bias=-1.0, **VARIANTS[variant])
     m = module(block(pattern), halting)
-    m.crowded = crowded
+    m.reader.crowded = crowded
     found = {}
 
     def hand(x, ctx):
@@ -153,9 +153,9 @@ def test_skipping_changes_nothing(pattern, position, residual, where):
     if where == "packed":
         group = (torch.arange(11) >= 4).long().expand(3, 11)
         ctx = ctx.replace(group_BL=group, pos_BL=torch.arange(11) - 4 * group)
-    m.crowded = -1.0
+    m.reader.crowded = -1.0
     want = m(x, ctx, None)
-    m.crowded = 1.0
+    m.reader.crowded = 1.0
     torch.testing.assert_close(m(x, ctx, None)[keep], want[keep], rtol=1e-10, atol=1e-11)
 
 
@@ -166,7 +166,7 @@ def test_tokens_that_halted_are_seen_by_later_ones(pattern, chunks, crowded):
     m = module(block(pattern), direction="past")
     x, memory = inputs()
     want = m(x, Context(encoder_output=EncoderOutput(memory)), None)
-    m.crowded, states, at, got = crowded, m.new_state(3, 11), 0, []
+    m.reader.crowded, states, at, got = crowded, m.new_state(3, 11), 0, []
     for n in chunks:
         got.append(m(x[:, at : at + n], Context(start=at, encoder_output=EncoderOutput(memory)), states))
         at += n
@@ -268,7 +268,7 @@ def test_what_cannot_be_is_refused():
 
 def test_recomputed_steps_have_the_same_gradients():
     m = module(block("causal")).train()
-    m.crowded = 1.0
+    m.reader.crowded = 1.0
     _, want = gradients(m, ours(m))
     m.recompute = "blocks"
     _, got = gradients(m, ours(m))

@@ -1,4 +1,4 @@
-"""No depth at all: what a token is does not depend on where it stands."""
+"""Static word embeddings without layers (word2vec, Mikolov et al. 2013): the baseline of contextual models."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.layers.module import Dims
+from kinfolk.models.reader import Reading
 from kinfolk.models.stack import Depth, DepthModule
 
 
@@ -29,7 +30,9 @@ class Flat(Depth, kind="flat"):
 
 
 class _Flat(DepthModule):
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+        if reading is not None:
+            reading.begin(x_BLD, ctx)
         ctx.tap("hidden", x_BLD)
         return x_BLD
 

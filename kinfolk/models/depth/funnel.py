@@ -1,4 +1,4 @@
-"""Depth over fewer and fewer positions: levels of layers, each over a shorter sequence, and the way back.
+"""Funnel-Transformer: layers over ever shorter pooled sequences, and upsampling to full length (Dai et al. 2020).
 
 Neighbours are pooled inside their document only, and padding has no part in a mean: a slot is real if any of its
 positions is.
@@ -23,7 +23,8 @@ from kinfolk.layers.part import KeyValues
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import XL
 from kinfolk.models.bridge import Bridge
-from kinfolk.models.stack import Depth, DepthModule, Stack, StackModule
+from kinfolk.models.reader import Reading
+from kinfolk.models.stack import Depth, DepthModule, DepthWrapper, Stack, StackModule
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
 from kinfolk.ops.pooling import count, pool, unpool
@@ -100,6 +101,17 @@ class Funnel(Depth, kind="funnel"):
     def n_sublayers(self) -> int:
         return sum(stack.n_sublayers for stack in self._stacks)
 
+    def wrap(self, wrapper: DepthWrapper) -> "Funnel":
+        if wrapper.reads or wrapper.widens > 1:
+            raise SpecError(f"levels: {wrapper.kind!r} of one level would not be that of the funnel")
+        levels = tuple(level.wrap(wrapper.of_level(i)) for i, level in enumerate(self.levels))
+        top = None if self.top is None else self.top.wrap(wrapper.of_level(len(levels)))
+        return self.replace(levels=levels, top=top)
+
+    @property
+    def reversible(self) -> bool:
+        return any(stack.reversible for stack in self._stacks)
+
     @property
     def _stacks(self) -> tuple[Stack, ...]:
         return self.levels if self.top is None else (*self.levels, self.top)
@@ -117,8 +129,8 @@ class _Funnel(DepthModule):
                 # keys and values of the longer sequence are made outside the block that attends to them
                 level.divided = frozenset({level.order[0]})
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
-        if layers is not None:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+        if reading is not None:
             raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be mixed")
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
         if self.spec.pool > 1 and slots:
@@ -133,8 +145,10 @@ class _Funnel(DepthModule):
         x_BLD = self._run(0, self.levels[0], x_BLD, ctx, None)
         first_BLD, slots, inner = x_BLD, [], ctx
         for i, level in enumerate(self.levels[1:], 1):
+            assert isinstance(level, StackModule)
             cut = _Cut.of(inner, x_BLD, self.spec)
-            wide = self._wide(level, x_BLD, inner, cut) if self.spec.keys == "longer" else None
+            asks = self.spec.keys == "longer" and not level.skips(0)
+            wide = self._wide(level, x_BLD, inner, cut) if asks else None
             x_BLD, within = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
             if wide is not None:
                 # its queries stand among the tokens of the longer sequence, and every pool-th place is one

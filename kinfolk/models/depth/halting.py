@@ -1,15 +1,13 @@
-"""Depth that each position decides: adaptive computation time over the blocks of a stack.
+"""Adaptive computation time (ACT) over depth: each position decides how often blocks run (Universal Transformer).
 
-After a position has halted its state stays as it is, others go on looking at it, and the rest of the block is not run
+After a position has halted its state stays as it is, others go on attending to it, and the rest of the block is not run
 for it: active positions are taken out of their rows and put back. So time follows the number of steps.
 """
 
-import functools
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
@@ -20,7 +18,8 @@ from kinfolk.layers.mixers.query_subset import Some
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward
 from kinfolk.models.block import Block
-from kinfolk.models.stack import DepthModule, Stack, StackModule
+from kinfolk.models.reader import Reader
+from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
 from kinfolk.ops.act import halt
 
 CROWDED = 0.75
@@ -41,101 +40,141 @@ class Halting(Pondering):
     halted: Literal["frozen", "moving"] = "frozen"
 
 
-class Universal(Stack, kind="universal"):
-    """A stack whose positions halt, after all of `order` at the latest (Dehghani et al. 2019, section 2.2).
+class HaltingDepth(DepthWrapper, kind="halting"):
+    """Positions halt, after all of the stack's `order` at the latest (Dehghani et al. 2019, section 2.2).
 
     The chance to halt is read from the state before a step. Where the first part of a block is attention and the
     others run at each position alone, halted positions are skipped; otherwise all are run, and halted ones put back.
-    Its cost is that of the steps that are made at first.
+    The cost is that of the steps that are made at first.
     """
+
+    reads: ClassVar[bool] = True
+    halting: Halting = Halting()
+
+    def check(self, stack: Stack) -> None:
+        if self.halting.accumulate == "blend" and stack.reversible:
+            raise SpecError(
+                "accumulate: 'blend' needs the sums of all steps, which a reversible stack lacks; use 'mean'"
+            )
+
+    def wrap(self, module: StackModule, stack: Stack, dims: Dims) -> None:
+        if self.halting.scope == "sequence" and dims.direction == "past":
+            raise SpecError("scope: a decoder whose positions halt together would see the future; use 'position'")
+        skippable = [self.halting.halted == "frozen" and _skippable(stack.blocks[i]) for i in stack.order]
+        module.unit = HaltingUnit(dims.d_model, self.halting.bias)
+        module.reader = _Halting(self.halting, module, skippable)
+        # how many steps a pass makes depends on its data, and halted positions pass through the parts alone
+        module.divided = frozenset(stack.order)
+
+    def cost(self, cost: Cost, stack: Stack, dims: Dims, shape: Shape) -> Cost:
+        n, d = self.halting.steps_at_first(len(stack.order)), dims.d_model
+        run = Stack(**{**stack.unwrapped, "order": stack.order[:n]}).cost(dims, shape)
+        unit = linear(d, 1, True)
+        # a step keeps the state it came from; the sum is made of the states
+        return Cost(cost.params + unit.params, run.flops + n * (unit.flops + 2.0 * d), run.kept + n * d)
+
+
+class Universal(Stack, kind="universal"):
+    """A stack whose positions halt (Dehghani et al. 2019, section 2.2)."""
 
     halting: Halting = Halting()
 
-    def build(self, dims: Dims) -> DepthModule:
-        if self.halting.scope == "sequence" and dims.direction == "past":
-            raise SpecError("scope: a decoder whose positions halt together would see the future; use 'position'")
-        return _Universal(self, dims)
+    @classmethod
+    def of(cls, depth: Depth, halting: Halting) -> Depth:
+        """Return a depth whose positions halt."""
+        if type(depth) is Stack:
+            return cls(**depth.unwrapped, halting=halting)
+        return depth.wrap(HaltingDepth(halting=halting))
 
-    def cost(self, dims: Dims, shape: Shape) -> Cost:
-        n, d = self.halting.steps_at_first(len(self.order)), dims.d_model
-        begun = Stack(blocks=self.blocks, order=self.order[:n], norm=self.norm, position=self.position)
-        run = begun.cost(dims, shape)
-        unit, params = linear(d, 1, True), super().cost(dims, shape).params
-        # a step keeps the state it came from; the sum is made of the states
-        return Cost(params + unit.params, run.flops + n * (unit.flops + 2.0 * d), run.kept + n * d)
+    @property
+    def wraps(self) -> tuple[DepthWrapper, ...]:
+        return (HaltingDepth(halting=self.halting),)
 
 
-class _Universal(StackModule):
-    def __init__(self, spec: Universal, dims: Dims) -> None:
-        super().__init__(spec, dims)
-        self.spec = spec.halting
-        self.unit = HaltingUnit(dims.d_model, spec.halting.bias)
-        self.skips = [spec.halting.halted == "frozen" and _skips(spec.blocks[i]) for i in spec.order]
-        self.crowded = CROWDED
-        # how many steps a pass makes depends on its data, and halted positions pass through the parts alone
-        self.divided = frozenset(spec.order)
+class _Ponder(NamedTuple):
+    """Sums over the steps of each position, [B, L], and which positions take part in a step and go on after it."""
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
-        keep_BL = _kept(x_BLD, ctx)
-        at, zeros_BL = _Progress(keep_BL), torch.zeros_like(x_BLD[..., 0])
-        total_BL, steps_BL, rest_BL = zeros_BL, zeros_BL, zeros_BL
-        s_BLD, out_BLD = x_BLD, torch.zeros_like(x_BLD)
-        for n in range(len(self.order)):
-            # while decoding, later tokens may make steps that these do not, and look at them
-            if states is None and at.none:
-                break
-            with ctx.scope(str(n)):
-                chance_BL = self._chances(s_BLD, keep_BL, ctx)
-                weight_BL, total_BL, halts_BL = halt(chance_BL, total_BL, self.spec.eps, n == len(self.order) - 1)
-                weight_BL = weight_BL * at.active_BL
-                s_BLD = self._step(n, s_BLD, at, ctx.layer(n), None if states is None else states[n])
-                out_BLD = self._add(out_BLD, s_BLD, weight_BL)
-                steps_BL = steps_BL + at.active_BL
-                rest_BL = rest_BL + weight_BL * (at.active_BL & halts_BL)
-                at = _Progress(at.active_BL & ~halts_BL)
-                ctx.tap("hidden", s_BLD)
-            if layers is not None:
-                layers.append(s_BLD)
-        ctx.tap("steps", steps_BL)
-        ctx.tap("remainders", rest_BL)
-        n_real = keep_BL.sum().clamp(min=1)
-        ctx.add_loss("ponder", self.spec.ponder * (steps_BL + rest_BL).sum() / n_real)
-        out: Tensor = self.norm(out_BLD)
-        return out
+    chances: Tensor
+    steps: Tensor
+    rest: Tensor
+    weight: Tensor
+    keep: Tensor
+    now: "_Progress"
+    later: "_Progress"
 
-    def _chances(self, s_BLD: Tensor, keep_BL: Tensor, ctx: Context) -> Tensor:
-        chance_BL: Tensor = self.unit(s_BLD)
+
+class _Halting(Reader):
+    def __init__(self, spec: Halting, stack: Any, skippable: list[bool]) -> None:
+        self.spec, self.stack, self.skippable, self.crowded = spec, stack, skippable, CROWDED
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return list(self.stack.unit.parameters())
+
+    @property
+    def streaming(self) -> Reader | None:
+        return self if self.spec.accumulate == "mean" else None
+
+    def begin(self, x_BLD: Tensor, ctx: Context) -> _Ponder:
+        if self.spec.scope == "sequence" and ctx.group_BL is not None:
+            raise ShapeError("positions that halt together cannot be packed with those of other documents")
+        keep_BL, zeros_BL = _kept(x_BLD, ctx), torch.zeros_like(x_BLD[..., 0])
+        at = _Progress(keep_BL)
+        return _Ponder(zeros_BL, zeros_BL, zeros_BL, zeros_BL, keep_BL, at, at)
+
+    def start(self, x_BLD: Tensor) -> Tensor:
+        return torch.zeros_like(x_BLD)
+
+    def done(self, carry: _Ponder) -> bool:
+        return carry.later.none
+
+    def active(self, carry: _Ponder) -> Tensor | None:
+        return carry.now.active_BL if self.spec.halted == "frozen" else None
+
+    def decide(self, n: int, before_BLD: Tensor, carry: _Ponder) -> _Ponder:
+        now, last = carry.later, n == len(self.stack.order) - 1
+        chance_BL = self._chances(before_BLD, carry.keep)
+        weight_BL, total_BL, halts_BL = halt(chance_BL, carry.chances, self.spec.eps, last)
+        weight_BL = weight_BL * now.active_BL
+        rest_BL = carry.rest + weight_BL * (now.active_BL & halts_BL)
+        later = _Progress(now.active_BL & ~halts_BL)
+        return _Ponder(total_BL, carry.steps + now.active_BL, rest_BL, weight_BL, carry.keep, now, later)
+
+    def step(self, stack: Any, n: int, x_BLD: Tensor, carry: _Ponder, ctx: Context, states: list[Any] | None) -> Tensor:
+        at = carry.now
+        # annotations are about all positions
+        if self.skippable[n] and not ctx.annotations and at.most <= self.crowded * x_BLD.shape[1]:
+            block, u_BLD = stack.blocks[stack.order[n]], stack.position.add(x_BLD, ctx, n + 1)
+            stepped: Tensor = stack.call(_run_some, block, u_BLD, x_BLD, at, ctx, states)
+            return stepped
+        after_BLD: Tensor = stack.step(n, x_BLD, ctx, states)
+        if at.all or self.spec.halted == "moving":
+            return after_BLD
+        return torch.where(at.active_BL[..., None], after_BLD, x_BLD)
+
+    def add(self, n: int, after_BLD: Tensor, carry: _Ponder, total: Tensor) -> Tensor:
+        weight_BL1 = carry.weight[..., None]
+        if self.spec.accumulate == "blend":
+            total = total * (1 - weight_BL1)
+        return torch.addcmul(total, weight_BL1, after_BLD)
+
+    def result(self, last: Any, carry: _Ponder, total: Tensor, ctx: Context) -> Tensor:
+        ctx.tap("steps", carry.steps)
+        ctx.tap("remainders", carry.rest)
+        n_real = carry.keep.sum().clamp(min=1)
+        ctx.add_loss("ponder", self.spec.ponder * (carry.steps + carry.rest).sum() / n_real)
+        return total
+
+    def _chances(self, s_BLD: Tensor, keep_BL: Tensor) -> Tensor:
+        chance_BL: Tensor = self.stack.unit(s_BLD)
         if self.spec.scope == "position":
             return chance_BL
-        if ctx.group_BL is not None:
-            raise ShapeError("positions that halt together cannot be packed with those of other documents")
         mean_B1 = (chance_BL * keep_BL).sum(1, keepdim=True) / keep_BL.sum(1, keepdim=True).clamp(min=1)
         return mean_B1.expand_as(chance_BL)
 
-    def _add(self, out_BLD: Tensor, s_BLD: Tensor, weight_BL: Tensor) -> Tensor:
-        weight_BL1 = weight_BL[..., None]
-        if self.spec.accumulate == "blend":
-            out_BLD = out_BLD * (1 - weight_BL1)
-        return torch.addcmul(out_BLD, weight_BL1, s_BLD)
-
-    def _step(self, n: int, s_BLD: Tensor, at: "_Progress", ctx: Context, states: list[Any] | None) -> Tensor:
-        """Return the states after a step."""
-        again = self.recompute == "blocks" and self.training and torch.is_grad_enabled()
-        run = functools.partial(checkpoint, use_reentrant=False) if again else _call
-        block: Any = self.blocks[self.order[n]]
-        u_BLD = self.position.add(s_BLD, ctx, n + 1)
-        # annotations are about all positions
-        if self.skips[n] and not ctx.annotations and at.most <= self.crowded * s_BLD.shape[1]:
-            stepped: Tensor = run(_run_some, block, u_BLD, s_BLD, at, ctx, states)
-            return stepped
-        new_BLD: Tensor = run(block, u_BLD, ctx, states)
-        if at.all or self.spec.halted == "moving":
-            return new_BLD
-        return torch.where(at.active_BL[..., None], new_BLD, s_BLD)
-
 
 class _Progress:
-    """Which positions are active, and how many; of an accelerator, which would be waited for, that many may be."""
+    """Which positions are active, and how many; on an accelerator, which is not waited for, at most how many."""
 
     def __init__(self, active_BL: Tensor) -> None:
         self.active_BL = active_BL
@@ -160,7 +199,7 @@ def _run_some(
     return some.put(block(some.take(u_BLD), inner, [some.keys_values(everything), *others]), s_BLD)
 
 
-def _skips(block: Block) -> bool:
+def _skippable(block: Block) -> bool:
     """Whether a block needs of a halted position nothing but its keys and values."""
     first, *others = block.parts
     alone = (isinstance(p, CrossAttention) or (isinstance(p, FeedForward) and p.alone) for p in others)
@@ -171,7 +210,3 @@ def _kept(x_BLD: Tensor, ctx: Context) -> Tensor:
     if ctx.padding is not None:
         return ctx.padding.keep_BL
     return torch.ones(x_BLD.shape[:2], dtype=torch.bool, device=x_BLD.device)
-
-
-def _call(block: Any, *arguments: Any) -> Any:
-    return block(*arguments)

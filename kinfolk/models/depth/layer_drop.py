@@ -1,46 +1,58 @@
-"""A stack that leaves out whole layers while it learns, so that it can do with fewer later."""
-
-from typing import Any
+"""LayerDrop: whole layers are skipped at random in training, so that a model bears to have fewer (Fan et al. 2020)."""
 
 from kinfolk.core.bounds import NonNegativeInt, Rate
 from kinfolk.core.rng import derive
-from kinfolk.layers.module import Dims
-from kinfolk.models.stack import DepthModule, Stack, StackModule
+from kinfolk.layers.module import Dims, Module
+from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
 
 
-class LayerDrop(Stack, kind="layer-drop"):
-    """Every run of a block is skipped with probability `rate` in training, never in evaluation (Fan et al. 2020).
+class DropLayers(DepthWrapper, kind="layer-drop"):
+    """Every run of a block is skipped with probability `rate` in training, never in evaluation.
 
-    A smaller model is the same with fewer numbers in `order`. Who is skipped depends on seed and step, so that all
-    processes and all parts of a batch skip the same, and an encoder others than its decoder. Before the first step
-    nothing is skipped. What is skipped costs nothing.
+    Which ones depends on seed and step, so that all processes and all parts of a batch skip the same, and an encoder
+    others than its decoder. Before the first step nothing is skipped. A skipped block is not called.
     """
 
     rate: Rate = 0.2
     seed: NonNegativeInt = 0
 
+    def wrap(self, module: StackModule, stack: Stack, dims: Dims) -> None:
+        module.layer_drop = _LayerDrop(self, dims)
+        module.skips = module.layer_drop.skips  # type: ignore[method-assign]
+
+    def of_level(self, level: int) -> "DropLayers":
+        return self.replace(seed=self.seed + level)
+
+
+class LayerDrop(Stack, kind="layer-drop"):
+    """A stack whose layers are dropped. A smaller model is the same with fewer numbers in `order`."""
+
+    rate: Rate = 0.2
+    seed: NonNegativeInt = 0
+
     @classmethod
-    def of(cls, stack: Stack, rate: float, seed: int = 0) -> "LayerDrop":
-        """Return a stack whose layers are dropped."""
-        fields: dict[str, Any] = {name: getattr(stack, name) for name in ("blocks", "order", "norm", "position")}
-        return cls(**fields, rate=rate, seed=seed)
+    def of(cls, depth: Depth, rate: float, seed: int = 0) -> Depth:
+        """Return a depth whose layers are dropped."""
+        if type(depth) is Stack:
+            return cls(**depth.unwrapped, rate=rate, seed=seed)
+        return depth.wrap(DropLayers(rate=rate, seed=seed))
 
-    def build(self, dims: Dims) -> DepthModule:
-        return _LayerDrop(self, dims)
+    @property
+    def wraps(self) -> tuple[DepthWrapper, ...]:
+        return (DropLayers(rate=self.rate, seed=self.seed),)
 
 
-class _LayerDrop(StackModule):
-    def __init__(self, spec: LayerDrop, dims: Dims) -> None:
-        super().__init__(spec, dims)
-        self.spec, self.side, self.step = spec, dims.direction, 0
+class _LayerDrop(Module):
+    def __init__(self, spec: DropLayers, dims: Dims) -> None:
+        super().__init__()
+        self.spec, self.side, self.number = spec, dims.direction, 0
 
     def at_step(self, step: int) -> None:
-        """Begin a step of training; the first is 1."""
-        self.step = step
+        """Note the step of training; the first is 1."""
+        self.number = step
 
-    def runs(self) -> list[tuple[int, int]]:
-        every = super().runs()
-        if not self.training or not self.step:
-            return every
-        now = (self.spec.seed, "layer-drop", self.side, self.step)
-        return [(n, i) for n, i in every if derive(*now, n) / 2**63 >= self.spec.rate]
+    def skips(self, n: int) -> bool:
+        """Tell whether the n-th run is skipped in this step."""
+        if not self.training or not self.number:
+            return False
+        return derive(self.spec.seed, "layer-drop", self.side, self.number, n) / 2**63 < self.spec.rate

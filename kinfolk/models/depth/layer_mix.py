@@ -1,10 +1,10 @@
-r"""A stack that is read at all layers: what it gives is a learned mean of what each of them left.
+r"""Scalar mix: the output is a learned weighted mean of all layers (ELMo; Peters et al. 2019, section 3.1).
 
-$\gamma \sum_l s_l h_l$ with $s = \mathrm{softmax}(w)$ (Peters et al. 2019, section 3.1), the stream before the first
-layer included. For features of a body that does not move: what a task needs may stand below the top.
+$\gamma \sum_l s_l h_l$ with $s = \mathrm{softmax}(w)$, the embedding included. For features of a frozen model: what a
+task needs may be below the top layer.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,38 +12,70 @@ from torch import Tensor, nn
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.layers.module import Dims
-from kinfolk.models.stack import DepthModule, Stack, StackModule
+from kinfolk.models.reader import Layers, Reader
+from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
+
+
+class MixLayers(DepthWrapper, kind="layer-mix"):
+    """All layers begin with equal shares. With all of the share at the last one it is the stack itself."""
+
+    reads: ClassVar[bool] = True
+
+    def wrap(self, module: StackModule, stack: Stack, dims: Dims) -> None:
+        module.layer_mix = nn.Parameter(torch.zeros(stack.n_layers + 1))
+        module.layer_scale = nn.Parameter(torch.ones(1))
+        module.reader = _LayerMix(module)
+
+    def cost(self, cost: Cost, stack: Stack, dims: Dims, shape: Shape) -> Cost:
+        n = stack.n_layers + 1
+        return cost + Cost(n + 1, 2.0 * n * dims.d_model, n * dims.d_model)
 
 
 class LayerMix(Stack, kind="layer-mix"):
-    """All layers begin with equal shares. With all of the share at the last one it is the stack itself."""
+    """A stack that is read at all layers."""
 
     @classmethod
-    def of(cls, stack: Stack) -> "LayerMix":
-        """Return a stack that is read at all layers."""
-        fields: dict[str, Any] = {name: getattr(stack, name) for name in ("blocks", "order", "norm", "position")}
-        return cls(**fields)
+    def of(cls, depth: Depth) -> Depth:
+        """Return a depth that is read at all layers."""
+        return cls(**depth.unwrapped) if type(depth) is Stack else depth.wrap(MixLayers())
 
-    def build(self, dims: Dims) -> DepthModule:
-        return _LayerMix(self, dims)
-
-    def cost(self, dims: Dims, shape: Shape) -> Cost:
-        n = self.n_layers + 1
-        return super().cost(dims, shape) + Cost(n + 1, 2.0 * n * dims.d_model, n * dims.d_model)
+    @property
+    def wraps(self) -> tuple[DepthWrapper, ...]:
+        return (MixLayers(),)
 
 
-class _LayerMix(StackModule):
-    def __init__(self, spec: LayerMix, dims: Dims) -> None:
-        super().__init__(spec, dims)
-        self.layer_mix = nn.Parameter(torch.zeros(spec.n_layers + 1))
-        self.layer_scale = nn.Parameter(torch.ones(1))
+class _LayerMix(Layers):
+    def __init__(self, stack: Any) -> None:
+        super().__init__(len(stack.order))
+        self.stack = stack
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, layers: list[Tensor] | None) -> Tensor:
-        each = [x_BLD] if layers is None else layers
-        super().run(x_BLD, ctx, states, each)
-        each += each[-1:] * (len(self.layer_mix) - len(each))
-        shares = self.layer_mix.softmax(0)
+    @property
+    def streaming(self) -> Reader:
+        return _Streaming(self.stack.layer_mix.softmax(0))
+
+    def result(self, last: Any, carry: Any, total: Any, ctx: Context) -> Tensor:
+        shares = self.stack.layer_mix.softmax(0)
         ctx.tap("layers", shares)
-        mixed_BLD = sum((share * h_BLD for share, h_BLD in zip(shares, each, strict=True)), torch.zeros_like(x_BLD))
-        out: Tensor = self.norm(self.layer_scale * mixed_BLD)
-        return out
+        if isinstance(total, list):
+            states = self.every(total)
+            pairs = zip(shares, states, strict=True)
+            total = sum((share * h_BLD for share, h_BLD in pairs), torch.zeros_like(states[0]))
+        mixed_BLD: Tensor = self.stack.layer_scale * total
+        return mixed_BLD
+
+
+class _Streaming(Reader):
+    """The sum alone, one layer at a time."""
+
+    def __init__(self, shares: Tensor) -> None:
+        self.shares = shares
+
+    @property
+    def weights(self) -> list[Tensor]:
+        return [self.shares]
+
+    def start(self, x_BLD: Tensor) -> Tensor:
+        return self.shares[0] * x_BLD
+
+    def add(self, n: int, after_BLD: Tensor, carry: Any, total: Tensor) -> Tensor:
+        return total + self.shares[n + 1] * after_BLD

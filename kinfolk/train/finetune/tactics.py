@@ -13,7 +13,6 @@ from kinfolk.layers.adapters import Adapted, Lora
 from kinfolk.layers.heads.class_head import PoolingHead
 from kinfolk.layers.part import Mixer, Part
 from kinfolk.models.depth.layer_mix import LayerMix
-from kinfolk.models.depth.reversible import Reversible
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.supervised import Classify, ClassifyMany
@@ -115,7 +114,7 @@ def _adapters(recipe: Recipe, number: float, data: Data) -> Recipe:
 
 def _mixout(recipe: Recipe, number: float, data: Data) -> Recipe:
     stacks = [stack for stack in (recipe.model.encoder, recipe.model.decoder) if stack is not None]
-    if any(isinstance(stack, Reversible) for stack in stacks):
+    if any(stack.reversible for stack in stacks):
         raise SpecError("tactic 'mixout': a reversible stack finds its inputs again, and would find other weights")
     return recipe.replace(training=recipe.training.replace(noise=Mixout(p=number)))
 
