@@ -30,7 +30,7 @@ from kinfolk.layers.heads.tag_head import TagHead
 from kinfolk.models.depth.halting import Halting
 from kinfolk.objectives.supervised import Tag
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 from kinfolk.train import RunOptions
 from kinfolk.train.run import load_learner, reading_of, resume, train
 
@@ -71,7 +71,7 @@ def recipe_of(vocab_size: int, n_places: int, steps: int) -> Recipe:
         precision="fp32",
         eval_every=0,
         optimiser=AdamW(lr=1e-3, betas=(0.9, 0.98)),
-        schedule=Linear(warmup=200),
+        schedule=LinearDecay(warmup=200),
     )
     return recipe.replace(model=pre_norm(model), objective=Tag(), training=training)
 

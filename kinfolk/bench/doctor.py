@@ -21,7 +21,7 @@ from kinfolk.family.registry import about, entry, relatives
 from kinfolk.models.model import build_model
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.ops.experts import Weights
+from kinfolk.ops.experts import ExpertWeights
 from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim import Training
 from kinfolk.train.parallel import Team
@@ -60,7 +60,7 @@ def operators() -> dict[str, tuple[Any, ...]]:
         return torch.randint(below, shape, generator=drawn)
 
     keep_BL = torch.arange(5) < torch.tensor([[5], [3]])
-    experts = Weights(n(4, 6, 3), n(4, 6), n(4, 3, 6), n(4, 3))
+    experts = ExpertWeights(n(4, 6, 3), n(4, 6), n(4, 3, 6), n(4, 3))
     return {
         "activated_linear.activated_linear": (n(2, 3, 5), n(4, 5), n(4), "gelu"),
         "attention.attend.attend": (n(2, 2, 7, 4), n(2, 2, 7, 4), n(2, 2, 7, 4), Causal() & Window(left=3)),
@@ -123,8 +123,8 @@ def _run(function: Any, arguments: tuple[Any, ...], device: torch.device, dtype:
     leaves: list[Tensor] = []
 
     def there(x: Any) -> Any:
-        if isinstance(x, Weights):
-            return Weights(*map(there, x))
+        if isinstance(x, ExpertWeights):
+            return ExpertWeights(*map(there, x))
         if not isinstance(x, Tensor) or not x.is_floating_point():
             return send(x, device) if isinstance(x, Tensor) else x
         leaves.append(x.to(device=device, dtype=dtype).requires_grad_())

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kinfolk.family.grammar import Choice
+    from kinfolk.family.grammar import AxisChoice
 
 SHOWN = 8
 """Relatives that are named of those that use a choice."""
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(choice: "Choice") -> str:
+def _lines(choice: "AxisChoice") -> str:
     lines = [f"{choice.kind}: {choice.meaning}"]
     for field in choice.fields:
         default = "required" if field.required else f"default {json.dumps(field.default)}"

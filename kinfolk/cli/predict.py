@@ -71,7 +71,7 @@ def engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Answer every row, and say what happened on the way."""
-    from kinfolk.objectives.tasks.answering import Counts, How
+    from kinfolk.objectives.tasks.answering import How, PredictionCounts
     from kinfolk.use.predict.opening import open_run
     from kinfolk.use.predict.predicting import predict
     from kinfolk.use.predict.writing import writer
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         echo=args.echo,
         on_bad=args.on_bad,
     )
-    tally = Counts()
+    tally = PredictionCounts()
     with writer(args.out) as write, _Counter() as counter:
         for answer in predict(opened, _rows(args, opened), how, tally):
             write(answer)

@@ -9,8 +9,9 @@ from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.residuals.residual import PreNorm, Residual
 from kinfolk.layers.residuals.stochastic_depth import StochasticDepth
 from kinfolk.models.block import Block
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.stack import Stack
 
 
 def stack(block: Block, n_layers: int) -> Stack:

@@ -14,7 +14,7 @@ from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.denoise import Denoising
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 
 
 @relative(
@@ -41,7 +41,7 @@ def bart(
     recipe = vanilla(**numbers, vocab_size=vocab_size, dropout=dropout)
     optimiser = AdamW(lr=4e-4, weight_decay=0.01)
     training = recipe.training.replace(
-        steps=500_000, batch_size=8000, length=512, optimiser=optimiser, schedule=Linear(warmup=10_000), clip=0.1
+        steps=500_000, batch_size=8000, length=512, optimiser=optimiser, schedule=LinearDecay(warmup=10_000), clip=0.1
     )
     return recipe.replace(name="bart", model=two_sided(recipe.model), objective=Denoising(), training=training)
 

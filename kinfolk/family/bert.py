@@ -19,7 +19,7 @@ from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.sentences import SentencePairs
 from kinfolk.optim.lamb import LAMB
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 from kinfolk.optim.training import Training
 
 
@@ -61,7 +61,7 @@ def bert(
         length=512,
         order="documents",
         optimiser=AdamW(lr=1e-4, weight_decay=0.01),
-        schedule=Linear(warmup=10_000),
+        schedule=LinearDecay(warmup=10_000),
     )
     return Recipe(name="bert", model=model, objective=SentencePairs(), training=training)
 
@@ -89,7 +89,7 @@ def roberta(*, vocab_size: int = 50265, **numbers: Any) -> Recipe:
     embedding = Tokens(position=Learned(), norm=LayerNorm(eps=1e-12))
     optimiser = AdamW(lr=6e-4, betas=(0.9, 0.98), eps=1e-6, weight_decay=0.01)
     training = recipe.training.replace(
-        steps=500_000, batch_size=8192, optimiser=optimiser, schedule=Linear(warmup=24_000)
+        steps=500_000, batch_size=8192, optimiser=optimiser, schedule=LinearDecay(warmup=24_000)
     )
     return recipe.replace(name="roberta", model=recipe.model.replace(embedding=embedding), training=training)
 
@@ -118,7 +118,7 @@ def albert(*, vocab_size: int = 30000, d_inner: int = 0, n_groups: int = 1, **nu
         batch_size=4096,
         order="documents",
         optimiser=LAMB(lr=1.76e-3, weight_decay=0.01),
-        schedule=Linear(warmup=3125),
+        schedule=LinearDecay(warmup=3125),
     )
     objective = SentencePairs(question="order", unit="word", longest=3)
     return recipe.replace(name="albert", model=model, objective=objective, training=training)

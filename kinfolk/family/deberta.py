@@ -13,7 +13,7 @@ from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.stack import Stack
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 
 NORM = LayerNorm(eps=1e-7)
 
@@ -64,5 +64,5 @@ def _disentangled(vocab_size: int, numbers: dict[str, Any], distances: Disentang
         embedding=Tokens(norm=NORM), encoder=depth.replace(blocks=blocks), head=MaskedLMHead(norm=NORM)
     )
     optimiser = AdamW(lr=2e-4, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
-    training = recipe.training.replace(batch_size=2048, optimiser=optimiser, schedule=Linear(warmup=10_000))
+    training = recipe.training.replace(batch_size=2048, optimiser=optimiser, schedule=LinearDecay(warmup=10_000))
     return recipe.replace(model=model, training=training)

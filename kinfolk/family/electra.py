@@ -12,7 +12,7 @@ from kinfolk.layers.heads.head import MaskedLMHead
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.objectives.replaced import ReplacedTokens
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 
 
 @relative(
@@ -49,6 +49,6 @@ def electra(
     )
     model = recipe.model.replace(embedding=Projected(of=of, d_inner=d_inner) if d_inner else of, head=DetectionHead())
     training = recipe.training.replace(
-        steps=766_000, optimiser=AdamW(lr=2e-4, eps=1e-6, weight_decay=0.01), schedule=Linear(warmup=10_000)
+        steps=766_000, optimiser=AdamW(lr=2e-4, eps=1e-6, weight_decay=0.01), schedule=LinearDecay(warmup=10_000)
     )
     return recipe.replace(name="electra", model=model, objective=ReplacedTokens(generator=generator), training=training)

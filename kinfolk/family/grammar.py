@@ -28,7 +28,7 @@ class FieldOf:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class AxisChoice:
     """One value on an axis. `source` is the paper that its description names, `relatives` those that use it."""
 
     axis: str
@@ -44,14 +44,14 @@ def axes() -> dict[str, str]:
     return {name: _sentence(axis) for name, axis in sorted(_axes().items())}
 
 
-def choices(axis: str, relatives: bool = True) -> list[Choice]:
+def choices(axis: str, relatives: bool = True) -> list[AxisChoice]:
     """Return every choice on an axis. relatives: find which relatives use each, which builds all their recipes."""
     known = _axes()
     if axis not in known:
         raise SpecError(f"axis: unknown {axis!r}{suggest(axis, known)}")
     users = _users() if relatives else {}
     return [
-        Choice(axis, kind, _sentence(cls), _source(cls), tuple(_fields(cls)), tuple(users.get(cls, ())))
+        AxisChoice(axis, kind, _sentence(cls), _source(cls), tuple(_fields(cls)), tuple(users.get(cls, ())))
         for kind, cls in sorted(kinds_of(known[axis]).items())
     ]
 

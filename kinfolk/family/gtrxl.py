@@ -9,7 +9,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.residuals.gate import Gate
-from kinfolk.layers.residuals.rezero import Gated
+from kinfolk.layers.residuals.rezero import GatedResidual
 
 
 @relative(
@@ -42,5 +42,5 @@ def gtrxl(*, d_model: int = 256, gate: str = "gru", **numbers: Any) -> Recipe:
 
 def _gated(numbers: dict[str, Any], name: str, gate: str) -> Recipe:
     recipe = transformer_xl(**numbers)
-    residual = Gated(gate=from_plain(Gate, {"kind": gate}, "gate"))
+    residual = GatedResidual(gate=from_plain(Gate, {"kind": gate}, "gate"))
     return recipe.replace(name=name, model=with_residual(recipe.model, residual, LayerNorm()))

@@ -7,7 +7,7 @@ from kinfolk.family.registry import relative
 from kinfolk.layers.feed_forwards.feed_forward import Chunked
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.models.depth.reversible import Reversible
-from kinfolk.ops.lsh_attention import Recent
+from kinfolk.ops.lsh_attention import RecentKeys
 
 
 @relative(
@@ -22,7 +22,7 @@ from kinfolk.ops.lsh_attention import Recent
 def reformer_lsh(*, n_rounds: int = 4, sight: int = 64, **numbers: int | float) -> Recipe:
     """Section 2, with a sight of the last `sight` tokens of a bucket in place of chunks, which later tokens move."""
     recipe = gpt2(**numbers)  # type: ignore[arg-type]
-    hashed = Hashed(n_heads=1, sight=Recent(size=sight), hashing=Hashing(n_rounds=n_rounds))
+    hashed = Hashed(n_heads=1, sight=RecentKeys(size=sight), hashing=Hashing(n_rounds=n_rounds))
     model = with_mixer(recipe.model, lambda look: hashed.replace(n_heads=look.n_heads, bias=look.bias))
     return recipe.replace(name="reformer-lsh", model=model)
 

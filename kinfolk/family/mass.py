@@ -6,7 +6,7 @@ from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
 from kinfolk.objectives.mass import MaskedFragment
 from kinfolk.optim.optimiser import Adam
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 
 
 @relative(
@@ -32,6 +32,6 @@ def mass(
     numbers = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff, "max_len": max_len}
     recipe = vanilla(**numbers, vocab_size=vocab_size, dropout=dropout)
     training = recipe.training.replace(
-        steps=500_000, batch_size=32, length=256, optimiser=Adam(lr=1e-4), schedule=Linear(warmup=4000)
+        steps=500_000, batch_size=32, length=256, optimiser=Adam(lr=1e-4), schedule=LinearDecay(warmup=4000)
     )
     return recipe.replace(name="mass", model=two_sided(recipe.model), objective=MaskedFragment(), training=training)

@@ -83,5 +83,5 @@ def fixed_up(model: Model) -> Model:
         return ShiftedDense(d_ff=think.d_ff, activation=think.activation, bias=think.bias)
 
     encoder = with_residual(model, weighed.Fixup(), ShiftScale()).encoder
-    changed = with_residual(model, weighed.Fixup(), Shift()).replace(encoder=encoder, init=init.Fixup())
+    changed = with_residual(model, weighed.Fixup(), Shift()).replace(encoder=encoder, init=init.FixupInit())
     return with_feed_forward(changed, shifted)

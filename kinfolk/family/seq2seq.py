@@ -10,7 +10,7 @@ from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.init import Xavier
-from kinfolk.layers.mixers.alignment_score import Additive, Dot, General, Score
+from kinfolk.layers.mixers.alignment_score import Additive, AlignmentScore, DotScore, General
 from kinfolk.layers.mixers.attentional_rnn import Attentional, Feeding, Searching
 from kinfolk.layers.mixers.rnn import Chained, Recurrent
 from kinfolk.layers.part import Part
@@ -20,7 +20,7 @@ from kinfolk.models.ends import Ends
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.sequence import SequenceToSequence
 
-SCORES: dict[str, Score] = {"dot": Dot(), "general": General(), "additive": Additive()}
+SCORES: dict[str, AlignmentScore] = {"dot": DotScore(), "general": General(), "additive": Additive()}
 
 
 def _one_of(name: str, value: str, known: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from kinfolk.layers.heads.head import LMHead
 from kinfolk.models.depth.flat import Flat
 from kinfolk.objectives.skipgram import SkipGram
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 
 
 @relative(
@@ -40,7 +40,7 @@ def word2vec(
     recipe = masked_only(bert(d_model=d_model, n_layers=1, n_heads=1, dropout=dropout, **numbers))
     model = recipe.model.replace(embedding=Tokens(), encoder=Flat(), head=LMHead(weights="untied"))
     training = recipe.training.replace(
-        steps=100_000, optimiser=AdamW(lr=1e-3, weight_decay=0.0), schedule=Linear(warmup=0)
+        steps=100_000, optimiser=AdamW(lr=1e-3, weight_decay=0.0), schedule=LinearDecay(warmup=0)
     )
     objective = SkipGram(window=window, n_negative=n_negative, threshold=threshold)
     return recipe.replace(name="word2vec", model=model, objective=objective, training=training)

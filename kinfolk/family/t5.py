@@ -15,8 +15,9 @@ from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.positions.relative import T5Buckets
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.stack import Stack
 from kinfolk.objectives.denoise import T5_TABLE
 from kinfolk.objectives.span import SpanCorruption
 from kinfolk.optim.optimiser import Adafactor

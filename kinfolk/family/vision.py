@@ -10,7 +10,7 @@ from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.objectives.supervised import Classify
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 from kinfolk.optim.training import Training
 
 
@@ -49,6 +49,6 @@ def vit(
         batch_size=4096,
         length=max_len,
         optimiser=AdamW(lr=1e-3, weight_decay=0.1),
-        schedule=Linear(warmup=10_000),
+        schedule=LinearDecay(warmup=10_000),
     )
     return Recipe(name="vit", model=model, objective=Classify(), training=training)

@@ -13,7 +13,7 @@ from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.objectives.permuted import PermutedLM
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 from kinfolk.optim.training import Training
 
 
@@ -65,6 +65,6 @@ def xlnet(
         length=512,
         order="contiguous",
         optimiser=AdamW(lr=4e-4, eps=1e-6, weight_decay=0.01),
-        schedule=Linear(warmup=40_000),
+        schedule=LinearDecay(warmup=40_000),
     )
     return Recipe(name="xlnet", model=model, objective=PermutedLM(), training=training)

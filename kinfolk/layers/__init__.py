@@ -1,1 +1,1 @@
-"""The axes of the grammar: each spec stands directly above the module it builds."""
+"""The axes of the grammar (attention, feed-forward, norm, position, …): each spec above the module it builds."""

@@ -1,4 +1,4 @@
-"""What is put beside a trained part so that little has to be learnt: it adds nothing at first, and the part stays."""
+"""LoRA and adapters: small trainable modules beside frozen ones, initialised to the identity."""
 
 from typing import Any, ClassVar
 
@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from kinfolk.core.bounds import PositiveFloat, PositiveInt
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.layers.linear_maps import Map, Mapped
+from kinfolk.layers.linear_maps import LinearMap, Mapped
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.part import Part
 from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
-class AddedMap(Map):
+class AddedMap(LinearMap):
     """A whole map, and beside it one through `rank` numbers."""
 
     def __init__(self, spec: "Lora", whole: Linear) -> None:
@@ -48,7 +48,7 @@ class Lora(Mapped, kind="lora"):
     map that computes the same.
     """
 
-    makes: ClassVar[type[Map]] = AddedMap
+    makes: ClassVar[type[LinearMap]] = AddedMap
 
     rank: PositiveInt = 8
     alpha: PositiveFloat = 16.0

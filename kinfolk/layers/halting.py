@@ -1,4 +1,4 @@
-"""What all that ponders has in common: when it may stop, what pondering costs, and the unit that decides."""
+"""Adaptive computation time (ACT): halting threshold, ponder cost and halting unit (Graves 2016)."""
 
 import math
 

@@ -88,7 +88,7 @@ class Normal(Init, kind="normal"):
         nn.init.normal_(module.weight, std=self.std)
 
 
-class Fixup(Init, kind="fixup"):
+class FixupInit(Init, kind="fixup"):
     r"""He's normal times $n^{-1/(2m-2)}$ in a branch of m maps, one of n in the model; maps that end a branch are zero.
 
     Zhang et al. 2019, section 3, for the residual of the same name: one step of gradient descent then moves the

@@ -1,4 +1,4 @@
-"""Parts whose linear maps are others than plain ones: two thin ones in a row, whole numbers, or pruned as they learn.
+"""Replacements of linear layers: low-rank factors, int8 quantization and movement pruning.
 
 A part of this kind is built as it is, and then its maps are exchanged. Everything else about it stays: what it
 computes around them, its state while decoding, what it reports.
@@ -26,7 +26,7 @@ LEVELS = 127
 ENGINE = "fbgemm"
 
 
-class Map(Module):
+class LinearMap(Module):
     """What stands in the place of a `Linear`. Whoever asks for its matrix gets the one that it stands for."""
 
     in_features: int
@@ -57,7 +57,7 @@ class Map(Module):
 class Mapped(Part):
     """Axis: what is done to the linear maps of a part, which may be one of these: what it left plain is exchanged."""
 
-    makes: ClassVar[type[Map]] = Map
+    makes: ClassVar[type[LinearMap]] = LinearMap
 
     part: Part
 
@@ -108,7 +108,7 @@ class Rank(Spec):
     rank: PositiveInt
 
 
-class TwoMaps(Map):
+class TwoMaps(LinearMap):
     """A map to `rank` numbers and one from them."""
 
     def __init__(self, linear: Linear, rank: int) -> None:
@@ -145,7 +145,7 @@ class LowRank(Mapped, kind="low-rank"):
     It has fewer weights than one map where the rank is below $mn / (m + n)$.
     """
 
-    makes: ClassVar[type[Map]] = TwoMaps
+    makes: ClassVar[type[LinearMap]] = TwoMaps
 
     ranks: tuple[Rank, ...]
 
@@ -177,7 +177,7 @@ class LowRank(Mapped, kind="low-rank"):
         return {one.map: one.rank for one in self.ranks}
 
 
-class WholeMap(Map):
+class WholeMap(LinearMap):
     """A map whose matrix is whole numbers times a step for each output."""
 
     def __init__(self, linear: Linear, activations: bool) -> None:
@@ -268,7 +268,7 @@ class Int8(Mapped, kind="int8"):
     beside it. Elsewhere, and while learning, it is as with "float". Steps and biases can be learnt, whole numbers not.
     """
 
-    makes: ClassVar[type[Map]] = WholeMap
+    makes: ClassVar[type[LinearMap]] = WholeMap
 
     activations: Literal["int8", "float"] = "int8"
 

@@ -1,4 +1,4 @@
-"""What every layer shares: the base module, and the numbers that a parent hands down when it builds its children."""
+"""Base `nn.Module`, linear layers and dropout, and the dimensions that a parent passes to its children."""
 
 import dataclasses
 from collections.abc import Callable, Hashable

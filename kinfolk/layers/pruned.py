@@ -1,4 +1,4 @@
-"""Maps that lose weights while they learn: the smallest, or those that move towards zero (Sanh et al. 2020)."""
+"""Pruning during training: magnitude and movement pruning of linear layers (Sanh et al. 2020)."""
 
 import math
 from typing import ClassVar, Literal
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from kinfolk.core.bounds import Probability, Rate
 from kinfolk.core.cost import Cost
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.linear_maps import Map, Mapped
+from kinfolk.layers.linear_maps import LinearMap, Mapped
 from kinfolk.layers.module import Linear
 
 
-class PrunedMap(Map):
+class PrunedMap(LinearMap):
     """A whole map, the scores of its weights where they are learnt, and how many are gone at this moment."""
 
     def __init__(self, spec: "Pruned", linear: Linear) -> None:
@@ -72,7 +72,7 @@ class Pruned(Mapped, kind="pruned"):
     share that is kept falls by the cubic schedule of Zhu and Gupta 2018, equation 1.
     """
 
-    makes: ClassVar[type[Map]] = PrunedMap
+    makes: ClassVar[type[LinearMap]] = PrunedMap
 
     share: Rate
     method: Literal["movement", "magnitude"] = "movement"

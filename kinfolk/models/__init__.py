@@ -1,1 +1,1 @@
-"""Assembly only: blocks of parts, stacks of blocks, models of stacks."""
+"""Transformer models: blocks of parts, stacks of blocks, models of stacks."""

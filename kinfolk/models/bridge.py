@@ -1,4 +1,4 @@
-"""Axis Bridge: what of an encoder its decoder looks at."""
+"""Axis Bridge: the encoder output that cross-attention of the decoder reads."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from kinfolk.core.cost import Cost
 from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
-from kinfolk.models.stack import Depth
+from kinfolk.models.depth.depth import Depth
 
 
 class Bridge(Spec):

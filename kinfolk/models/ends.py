@@ -11,7 +11,8 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.rnn import FinalState, Recurrent
 from kinfolk.layers.module import Module
 from kinfolk.models.bridge import Bridge
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.depth.depth import Depth
+from kinfolk.models.stack import Stack
 
 
 class Ends(Bridge, kind="ends"):

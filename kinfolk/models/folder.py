@@ -1,4 +1,4 @@
-"""A model as a folder: `spec.toml`, `model.safetensors`, and `tokenizer.json` if it has one. Nothing is pickled."""
+"""Model checkpoints as folders: `spec.toml`, `model.safetensors`, and `tokenizer.json` if there is one."""
 
 import json
 from pathlib import Path

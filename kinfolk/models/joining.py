@@ -1,4 +1,4 @@
-"""Rows that come and go while others go on: states of decoding put together and taken apart.
+"""Continuous batching: decoding states whose rows join and leave between steps.
 
 Every part of a state holds its examples in rows (`kinfolk.layers.states.rows`), and examples may be at positions of
 their own, as after prompts of unequal lengths. So a state that has read a prompt joins one that is many tokens further,

@@ -1,4 +1,4 @@
-"""The model: an embedding, an encoder, a decoder or both, and a head, described by one spec."""
+"""Transformer model: an embedding, an encoder, a decoder or both, and a head, described by one spec."""
 
 import dataclasses
 import functools

@@ -11,8 +11,8 @@ from kinfolk.layers.heads.head import Head
 from kinfolk.layers.init import Init
 from kinfolk.layers.module import Dims
 from kinfolk.models.bridge import Bridge, LastLayer
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.prefix import refuse_one_way
-from kinfolk.models.stack import Depth
 
 
 class Model(Spec):

@@ -11,7 +11,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 
 
-class Reader:
+class LayerReader:
     """Reads nothing: the output of a stack is the last hidden state.
 
     `decide` maps a carry of small tensors, [B, L], from the states before a run; `add` adds what the states after it
@@ -24,7 +24,7 @@ class Reader:
         return []
 
     @property
-    def streaming(self) -> "Reader | None":
+    def streaming(self) -> "LayerReader | None":
         """The reader whose total only grows, so that no state has to be kept; None: it needs all states at once."""
         return self
 
@@ -62,14 +62,14 @@ class Reader:
         return last
 
 
-class Layers(Reader):
+class AllLayers(LayerReader):
     """All hidden states: before the first run and after each. A run that was skipped leaves them as they were."""
 
     def __init__(self, n: int) -> None:
         self.n = n
 
     @property
-    def streaming(self) -> Reader | None:
+    def streaming(self) -> LayerReader | None:
         return None
 
     def start(self, x_BLD: Tensor) -> list[Tensor]:
@@ -83,10 +83,10 @@ class Layers(Reader):
         return total + total[-1:] * (self.n + 1 - len(total))
 
 
-class Reading:
+class LayerReading:
     """A reader in one pass, with its carry and total."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: LayerReader) -> None:
         self.reader = reader
         self.carry: Any = ()
         self.total: Any = None

@@ -1,4 +1,4 @@
-"""A trained model of pictures made fit for larger or smaller ones."""
+"""Vision Transformers at another resolution: position embeddings interpolated bicubically."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Whether a model has room: its spec against the machine's memory and the header of its weights, before it is built."""
+"""Memory check before building: parameters in closed form against RAM and the header of the weights."""
 
 import math
 from collections.abc import Iterator

@@ -8,7 +8,7 @@ read of all layers.
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,109 +18,12 @@ from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.core.spec import Spec
-from kinfolk.layers.module import Dims, Module, Shared
+from kinfolk.layers.module import Dims, Shared
 from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.positions.position import NoPosition, Position
 from kinfolk.models.block import Block
-from kinfolk.models.reader import Layers, Reader, Reading
-
-
-class Depth(Spec):
-    """Axis: `(x_BLD, ctx, states) -> x_BLD`."""
-
-    def build(self, dims: Dims) -> "DepthModule":
-        """Return the module."""
-        raise NotImplementedError
-
-    def cost(self, dims: Dims, shape: Shape) -> Cost:
-        """Return the cost of one pass."""
-        raise NotImplementedError
-
-    def wrap(self, wrapper: "DepthWrapper") -> "Depth":
-        """Return a depth that runs by one rule more."""
-        raise SpecError(f"{self.kind!r} has no blocks whose runs {wrapper.kind!r} could change")
-
-    @property
-    def n_layers(self) -> int:
-        """How many times blocks run."""
-        raise NotImplementedError
-
-    @property
-    def n_sublayers(self) -> int:
-        """How many residual branches one pass adds up."""
-        raise NotImplementedError
-
-    @property
-    def widens(self) -> int:
-        """How many times as wide as the model the states are that it gives."""
-        return 1
-
-    @property
-    def reversible(self) -> bool:
-        """Whether its blocks find their inputs again from their outputs."""
-        return False
-
-
-class DepthWrapper(Spec):
-    """Axis: how the blocks of a stack run. Wrappers of one stack combine; the first is the innermost.
-
-    reads: its output is made of all layers. reversible: its stack keeps no activations.
-    """
-
-    reads: ClassVar[bool] = False
-    reversible: ClassVar[bool] = False
-
-    def check(self, stack: "Stack") -> None:
-        """Refuse a stack that cannot run so."""
-
-    def block(self, block: Block) -> Block:
-        """Return a block as it is built."""
-        return block
-
-    def wrap(self, module: "StackModule", stack: "Stack", dims: Dims) -> None:
-        """Change how a module runs; its own weights become attributes of the module."""
-        raise NotImplementedError
-
-    def cost(self, cost: Cost, stack: "Stack", dims: Dims, shape: Shape) -> Cost:
-        """Return the cost of a pass that costs `cost` without it."""
-        return cost
-
-    def of_level(self, level: int) -> "DepthWrapper":
-        """Return the wrapper of one of several stacks that follow each other."""
-        return self
-
-    @property
-    def widens(self) -> int:
-        """How many times as wide as the model the states are that it gives."""
-        return 1
-
-
-class DepthModule(Module):
-    """What a model may ask of its depth."""
-
-    recompute: str = "none"
-
-    def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
-        return self.run(x_BLD, ctx, states)
-
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
-        """Return the output; a reading gets the hidden states of all layers."""
-        raise NotImplementedError
-
-    def layers(self, x_BLD: Tensor, ctx: Context, n: int) -> tuple[Tensor, list[Tensor]]:
-        """Return the output, and the hidden states before the first of `n` layers and after each."""
-        every = Layers(n)
-        reading = Reading(every)
-        return self.run(x_BLD, ctx, None, reading), every.every(reading.total)
-
-    def new_state(self, batch_size: int, max_len: int) -> list[Any]:
-        """Return an empty state for every run of a block."""
-        raise NotImplementedError
-
-    def new_memory(self) -> list[Any]:
-        """Return an empty memory of earlier segments for every run of a block."""
-        raise NotImplementedError
+from kinfolk.models.depth.depth import Depth, DepthModule, DepthWrapper
+from kinfolk.models.reader import LayerReader, LayerReading
 
 
 class Stack(Depth, kind="stack"):
@@ -204,7 +107,7 @@ class Walk:
     """How hidden states pass through the blocks: one stream, under ordinary autograd."""
 
     def __call__(
-        self, stack: "StackModule", x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[Reading]
+        self, stack: "StackModule", x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
     ) -> Any:
         """Return the states after the last run; readings get those of all runs."""
         runs, own = dict(stack.runs()), readings[0]
@@ -248,12 +151,12 @@ class StackModule(DepthModule):
         self.order = spec.order
         self.norm = spec.norm.build(dims.d_model)
         self.position = spec.position.build(inside)
-        self.reader, self.walk = Reader(), Walk()
+        self.reader, self.walk = LayerReader(), Walk()
         for wrapper in spec.wraps:
             wrapper.wrap(self, spec, inside)
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
-        own = Reading(self.reader)
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: LayerReading | None = None) -> Tensor:
+        own = LayerReading(self.reader)
         readings = [own] if reading is None else [own, reading]
         for one in readings:
             one.begin(x_BLD, ctx)

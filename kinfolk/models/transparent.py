@@ -12,8 +12,8 @@ from kinfolk.core.encoder_output import EncoderOutput, LayerwiseOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Module
 from kinfolk.models.bridge import Bridge
-from kinfolk.models.reader import Layers, Reader, Reading
-from kinfolk.models.stack import Depth
+from kinfolk.models.depth.depth import Depth
+from kinfolk.models.reader import AllLayers, LayerReader, LayerReading
 
 
 class Transparent(Bridge, kind="transparent"):
@@ -50,14 +50,14 @@ class _Transparent(Module):
     def forward(self, encoder: Any, x_BMD: Tensor, ctx: Context) -> EncoderOutput:
         weights_Nn = nn.functional.dropout(self.logits_Nn, self.spec.dropout, self.training).softmax(0)
         mixture = _Mixture(weights_Nn, encoder.norm)
-        reading = Reading(mixture)
+        reading = LayerReading(mixture)
         mixed_nBMD = mixture.mixed(encoder.run(x_BMD, ctx, None, reading), reading.total)
         ctx.tap("layers", weights_Nn)
         keep_BM = None if ctx.padding is None else ctx.padding.keep_BL
         return LayerwiseOutput(mixed_nBMD[-1], keep_BM, layers_NBMD=mixed_nBMD)
 
 
-class _Mixture(Layers):
+class _Mixture(AllLayers):
     """All states side by side, and one matrix product; or one layer at a time, where no state is kept."""
 
     def __init__(self, weights_Nn: Tensor, norm: nn.Module) -> None:
@@ -65,7 +65,7 @@ class _Mixture(Layers):
         self.weights_Nn, self.norm = weights_Nn, norm
 
     @property
-    def streaming(self) -> Reader:
+    def streaming(self) -> LayerReader:
         return _Streaming(self.weights_Nn, self.norm)
 
     def mixed(self, last_BMD: Tensor, total: Any) -> Tensor:
@@ -76,7 +76,7 @@ class _Mixture(Layers):
         return (self.weights_Nn.mT @ torch.stack(states).flatten(1)).unflatten(1, last_BMD.shape)
 
 
-class _Streaming(Reader):
+class _Streaming(LayerReader):
     def __init__(self, weights_Nn: Tensor, norm: nn.Module) -> None:
         self.weights_Nn, self.norm = weights_Nn, norm
 

@@ -1,1 +1,1 @@
-"""What a model learns from: corrupt a batch, score an output."""
+"""Training objectives: corrupt a batch, score an output; tasks and metrics."""

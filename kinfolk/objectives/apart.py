@@ -1,4 +1,4 @@
-"""Learn from labels of two sequences that are read apart, by one model."""
+"""Siamese (two-tower) classification: labels of two sequences that one model encodes apart."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Losses beside the main one that make deep models learn (Al-Rfou et al. 2018)."""
+"""Auxiliary losses at intermediate layers, positions and future tokens (Al-Rfou et al. 2018)."""
 
 from typing import Literal, cast
 

@@ -1,4 +1,4 @@
-"""Predict every next token (Bengio et al. 2003; Radford et al. 2018)."""
+"""Causal language modelling: next-token prediction (Bengio et al. 2003; Radford et al. 2018)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What the objectives share that hide a part of a text from an encoder and ask a decoder for it."""
+"""Corruption for denoising pre-training: base of objectives that hide a part of a text from the encoder."""
 
 from typing import Any, ClassVar, NamedTuple
 

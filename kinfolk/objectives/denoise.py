@@ -1,4 +1,4 @@
-"""Write a text again from what noise has left of it, or what is missing from it.
+"""Denoising pre-training: reconstruct a corrupted text (BART, Lewis et al. 2020), or what is missing from it.
 
 Lewis et al. 2020, section 2.2; Raffel et al. 2020, section 3.3.
 """

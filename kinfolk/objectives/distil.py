@@ -1,4 +1,4 @@
-r"""Learn from a larger model: its probabilities, its states, and the task's own targets (Sanh et al. 2019).
+r"""Knowledge distillation: a teacher's probabilities and hidden states (DistilBERT, Sanh et al. 2019).
 
 $L = a\,T^2\,\mathrm{KL}(p_t(T) \| p_s(T)) + b\,\mathrm{CE} + c\,(1 - \cos(h_s, h_t))$ for each scored target, with
 $p(T)$ the softmax of logits over a temperature; the teacher runs as in evaluation and is not learnt. Where whole

@@ -1,4 +1,4 @@
-"""Predict the values of pictures: all of them one by one, or those that a smaller or cut-off picture leaves open.
+"""Autoregressive image modelling: all pixels, super-resolution, or completion.
 
 A picture is read in raster order, with or without an opening token before it, and predicted in the order of the model's
 grid (Parmar et al. 2018). Values have one byte, so bits per dimension are nats / ln 2.

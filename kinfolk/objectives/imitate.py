@@ -1,4 +1,4 @@
-r"""Learn to do inside what a larger model does inside: its embedding, its layers, its attention (Jiao et al. 2020).
+r"""Layer-wise knowledge distillation of embedding, hidden states and attention (TinyBERT, Jiao et al. 2020).
 
 Every layer m of a student of M layers is held to layer $g(m) = m N / M$ of a teacher of N, the first being 1:
 $\mathrm{MSE}(H_m W, H_{g(m)})$, the same for what the embedding gives, and $\mathrm{MSE}(A_m, A_{g(m)})$ of scores

@@ -1,4 +1,4 @@
-"""Axis Knowledge: what is looked up about the names in a text before a model reads it.
+"""Axis Knowledge: entities and facts retrieved for the mentions of a text before a model reads it.
 
 A recipe says where it is written and how it is used; `kinfolk.data.splits.facts` reads it for a tokenizer. The
 result is a function from prepared batches to batches, which runs where data is loaded: see `Vocabulary.known`.

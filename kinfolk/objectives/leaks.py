@@ -1,4 +1,4 @@
-"""Refuse models that see what they are asked for, or ignore what they are given: objective, topology and patterns.
+"""Target leakage: refuse models that see their targets or ignore their inputs, by topology and attention pattern.
 
 An objective says where its targets are (`Objective.targets`); a model says who sees whom by its patterns and the
 directions of its parts. Both are plain data, so the answer takes no weights and no time. The tests hold it to a probe:

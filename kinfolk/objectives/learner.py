@@ -13,7 +13,7 @@ from kinfolk.objectives.measures.measure import of_objective
 from kinfolk.objectives.objective import Loss, Objective, Vocabulary
 
 
-class Disturbance(Protocol):
+class NoiseHook(Protocol):
     """What disturbs weights while they learn: see `kinfolk.optim.noise`."""
 
     def begin(self, model: Transformer) -> None:
@@ -36,7 +36,7 @@ class Learner(Module):
         self.model, self.objective, self.vocabulary = model, objective, vocabulary
         self.partner = objective.partner(model, seed)
         self.stage = objective.stage(0.0, model.spec)
-        self.disturbance: Disturbance | None = None
+        self.disturbance: NoiseHook | None = None
 
     def begin(self) -> None:
         """Be told that the model has the weights with which training begins."""

@@ -1,4 +1,4 @@
-"""Predict hidden tokens from both sides (Devlin et al. 2019)."""
+"""Masked language modelling (BERT, Devlin et al. 2019)."""
 
 from typing import Literal
 

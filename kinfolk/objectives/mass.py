@@ -1,4 +1,4 @@
-"""Predict one fragment of a text from the rest (Song et al. 2019)."""
+"""Masked sequence to sequence pre-training (MASS, Song et al. 2019)."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Predict tokens in a random order, each from those before it in that order (Yang et al. 2019, XLNet)."""
+"""Permutation language modelling (XLNet, Yang et al. 2019)."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Act so that rewards come (proximal policy optimisation: Schulman et al. 2017)."""
+"""Policy gradient by proximal policy optimisation (PPO, Schulman et al. 2017)."""
 
 import dataclasses
 

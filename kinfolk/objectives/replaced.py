@@ -1,4 +1,4 @@
-"""Tell which tokens a small generator has replaced (Clark et al. 2020, ELECTRA)."""
+"""Replaced-token detection with a small generator (ELECTRA, Clark et al. 2020)."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Predict hidden tokens, and of two passages whether they belong together (Devlin et al. 2019; Lan et al. 2020)."""
+"""Masked tokens with next-sentence or sentence-order prediction (Devlin et al. 2019; Lan et al. 2020)."""
 
 from typing import Literal, cast
 

@@ -1,4 +1,4 @@
-"""Predict a target sequence from a source sequence (Sutskever et al. 2014; Vaswani et al. 2017)."""
+"""Sequence to sequence learning with teacher forcing (Sutskever et al. 2014; Vaswani et al. 2017)."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Several tasks at once with one body: the first is what the model is for, the others are learnt beside it.
+"""Multi-task learning with one shared body: a main task and others beside it.
 
 Liu et al. 2019 (MT-DNN), section 3: a batch is of one task, and tasks take turns in proportion to their size.
 """
@@ -60,7 +60,7 @@ class Several(Objective, kind="several"):
     def partner(self, model: Transformer, seed: int) -> Module | None:
         if any(objective.partner(model, seed) is not None for objective in (self.task, *self.others)):
             raise SpecError("several: a task that learns something besides the model cannot be one of them")
-        heads = Heads([head.build(model.spec.dims, model.embedding) for head in self.heads])
+        heads = TaskHeads([head.build(model.spec.dims, model.embedding) for head in self.heads])
         seeded(model.spec.init, heads, model.spec.dims, derive(seed, "several"))
         return heads.to(next(model.parameters()))
 
@@ -82,7 +82,7 @@ class Several(Objective, kind="several"):
         return (self.task, *self.others)[_number(batch)]
 
 
-class Heads(Module):
+class TaskHeads(Module):
     """The heads of the tasks beside the first."""
 
     def __init__(self, heads: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Predict the words around a word from it alone (Mikolov et al. 2013, word2vec)."""
+"""Skip-gram with negative sampling (word2vec, Mikolov et al. 2013)."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Predict the spans that are missing from a text (Raffel et al. 2020, section 3.1.4)."""
+"""Span corruption with sentinel tokens (T5, Raffel et al. 2020, section 3.1.4)."""
 
 from typing import Annotated, ClassVar, Literal
 

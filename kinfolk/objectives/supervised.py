@@ -1,4 +1,4 @@
-"""Learn from labels that somebody gave: of whole sequences, of tokens, of the span that answers a question."""
+"""Supervised objectives: cross entropy of labels of sequences, tokens and answer spans."""
 
 from typing import Literal
 

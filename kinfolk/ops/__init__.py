@@ -1,1 +1,1 @@
-"""Pure functions on tensors, without parameters. Each has a plain-loop twin of the same name in `ops/naive`."""
+"""Operators (attention, recurrences, losses) as pure functions; each has a plain-loop twin in `ops/naive`."""

@@ -1,4 +1,4 @@
-"""When to stop thinking: one step of adaptive computation time."""
+"""One step of adaptive computation time (ACT, Graves 2016)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Read tokens one after the other, pondering over each as long as it takes: recurrence with adaptive computation time.
+"""LSTM and GRU with adaptive computation time, token by token (Graves 2016).
 
 What is sequential here is many small products. They run without autograd, and the backward pass is written out: it goes
 through all steps in reverse and makes the gradients of weights at its end, by one product each.
@@ -28,7 +28,7 @@ class Rules(NamedTuple):
     max_steps: int
 
 
-class Weights(NamedTuple):
+class CellWeights(NamedTuple):
     """Of a cell, as PyTorch orders gates: what a new token adds, the map from the state and its bias; of halting."""
 
     flag_G: Tensor
@@ -47,7 +47,7 @@ class Pondered(NamedTuple):
     s_BS: Tensor
 
 
-def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: Weights, rules: Rules) -> Pondered:
+def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: CellWeights, rules: Rules) -> Pondered:
     r"""Carry a state through tokens whose share in the gates is `said`.
 
     $$s^n = S(s^{n-1}, [x; n = 1]), \qquad h^n = \sigma(u \cdot s^n + b), \qquad s = \sum_{n \le N} w_n s^n$$
@@ -81,7 +81,7 @@ class _Step(NamedTuple):
 Think = Callable[[Tensor, Tensor, Tensor], list[_Step]]
 
 
-def _think(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules: Rules) -> list[_Step]:
+def _think(said: Tensor, s: Tensor, keep: Tensor, weights: CellWeights, rules: Rules) -> list[_Step]:
     """Ponder over one token of every row that has one."""
     cell, d, steps = CELLS[rules.cell], weights.state_GD.shape[1], []
     rows = keep.nonzero()[:, 0]
@@ -104,7 +104,9 @@ def _think(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules: Rules
     return steps
 
 
-def _think_together(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules: Rules, most: int) -> list[_Step]:
+def _think_together(
+    said: Tensor, s: Tensor, keep: Tensor, weights: CellWeights, rules: Rules, most: int
+) -> list[_Step]:
     """Ponder over one token of every row for `most` steps; rows that have halted go on, with weights of 0."""
     cell, d, steps = CELLS[rules.cell], weights.state_GD.shape[1], []
     rows, active, total = torch.arange(len(s), device=s.device), keep, s.new_zeros(len(s))
@@ -145,7 +147,7 @@ def _read(think: Think, said: Tensor, s: Tensor, keep: Tensor) -> _Thoughts:
     return found
 
 
-def read_together(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules: Rules) -> _Thoughts:
+def read_together(said: Tensor, s: Tensor, keep: Tensor, weights: CellWeights, rules: Rules) -> _Thoughts:
     """Ponder over all tokens with as many steps for each: for accelerators, which are asked once who is not through.
 
     To ask after every step who has halted would be a synchronisation each. So all make a few steps, and where these
@@ -165,7 +167,7 @@ def read_together(said: Tensor, s: Tensor, keep: Tensor, weights: Weights, rules
 class _Ponder(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, said: Tensor, s: Tensor, keep: Tensor, rules: Rules, *weights: Tensor) -> tuple[Tensor, ...]:
-        of, d = Weights(*weights), weights[1].shape[1]
+        of, d = CellWeights(*weights), weights[1].shape[1]
         with full_precision(said):
             if said.device.type == "cpu":
                 found = _read(functools.partial(_think, weights=of, rules=rules), said, s, keep)
@@ -181,7 +183,7 @@ class _Ponder(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, _: Tensor, d_rest: Tensor, ds: Tensor) -> tuple[Any, ...]:
         saved = list(ctx.saved_tensors)
-        n_tokens, keep, weights = len(ctx.counts), saved[0], Weights(*saved[1:6])
+        n_tokens, keep, weights = len(ctx.counts), saved[0], CellWeights(*saved[1:6])
         carried, flat = saved[6 : 7 + n_tokens], saved[7 + n_tokens :]
         n_kept = len(_Step._fields)
         steps = [_Step(*flat[i : i + n_kept]) for i in range(0, len(flat), n_kept)]
@@ -199,7 +201,7 @@ class _Ponder(torch.autograd.Function):
 class _Backward:
     """Goes through the steps in reverse and gathers what the gradients of weights are made of."""
 
-    def __init__(self, weights: Weights, rules: Rules, shape: tuple[int, ...]) -> None:
+    def __init__(self, weights: CellWeights, rules: Rules, shape: tuple[int, ...]) -> None:
         self.of, self.cell = weights, CELLS[rules.cell]
         self.d_said = weights.flag_G.new_zeros(shape)
         self.d_flag = torch.zeros_like(weights.flag_G)

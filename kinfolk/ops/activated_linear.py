@@ -1,4 +1,4 @@
-"""An activation and the linear map after it, remembering only what went into the activation."""
+"""Activation and linear layer fused: the backward pass recomputes the activation from its input."""
 
 from collections.abc import Callable
 from typing import Any, Literal

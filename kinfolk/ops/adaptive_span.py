@@ -1,4 +1,4 @@
-"""Attention that fades out: weights fall linearly to nothing at the end of a span, and the span can be learnt."""
+"""Adaptive attention span: weights fall linearly to zero at the end of a learned span (Sukhbaatar et al. 2019)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Scores of pairs by a small network instead of a product, without keeping what it computes for every pair."""
+"""Additive attention scores without storing hidden units of every pair (Bahdanau et al. 2015)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The best answer among the spans of a text."""
+"""Best answer span of extractive question answering: argmax of start plus end scores."""
 
 import torch
 from torch import Tensor

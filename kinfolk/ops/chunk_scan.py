@@ -1,4 +1,4 @@
-"""Recurrences over long sequences, chunk by chunk: a state is carried from chunk to chunk, and inside a chunk all
+"""Chunk-wise scan of linear recurrences: a state is carried between chunks, and inside a chunk all
 positions are computed together.
 
 The backward pass starts from the state at the border of each chunk and recomputes the chunk, so that only inputs and

@@ -1,4 +1,4 @@
-"""Fewer keys and values than positions: by a learned map over positions, or window by window.
+"""Compressed keys and values: projection over positions (Linformer) or strided convolution (Liu et al. 2018).
 
 What comes out is attended to by `ops.attend` as if it were any keys and values.
 """

@@ -1,4 +1,4 @@
-"""Output layer and cross-entropy in one, without ever holding the logits of more than a few tokens.
+"""Output layer and cross entropy fused, in chunks of tokens, without the whole matrix of logits.
 
 The logits of a batch are the largest tensor of a small language model, and autograd would keep three of them. Here each
 chunk of tokens makes its logits, its loss and its gradients at once and forgets them.

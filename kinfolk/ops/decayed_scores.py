@@ -1,11 +1,11 @@
-"""Inner products of queries and keys inside a chunk, each multiplied by what decayed between the two."""
+"""Decayed query-key products inside a chunk, computed in log space (gated linear attention)."""
 
 import dataclasses
 
 import torch
 from torch import Tensor
 
-from kinfolk.ops.linear_attention import Masks, Sight
+from kinfolk.ops.linear_attention import Masks, Visibility
 
 TILE = 8
 """Positions whose pairs are computed channel by channel where every channel decays by itself."""
@@ -45,7 +45,7 @@ class Borders:
     def masks(self, at: slice, device: torch.device) -> ChunkMasks:
         """Return the masks of a chunk."""
         before = slice(at.start - self.chunk, at.start) if at.start else None
-        return ChunkMasks(Sight(None, self.group_BL).masks(at, before, device))
+        return ChunkMasks(Visibility(None, self.group_BL).masks(at, before, device))
 
 
 def exclusive(log: Tensor) -> Tensor:

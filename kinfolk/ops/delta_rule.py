@@ -1,4 +1,4 @@
-"""Linear attention that corrects its state instead of adding to it: the delta rule and its relatives.
+"""Delta rule of linear attention: DeltaNet, Gated DeltaNet, KDA, in WY form (Yang et al. 2024).
 
     S_t = (I - beta_t k_t k_t^T) diag(exp g_t) S_{t-1} + beta_t k_t v_t^T,    o_t = q_t^T S_t
 

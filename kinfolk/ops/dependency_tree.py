@@ -1,4 +1,4 @@
-"""Where tokens stand in a dependency tree: how deep, and how far from one another (Wang et al. 2019)."""
+"""Dependency trees: depth of tokens and distance between them (Wang et al. 2019)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Recurrences in which every number of the state has a decay of its own: RG-LRU and the selective scan of Mamba.
+"""Diagonal linear recurrences: RG-LRU and the selective scan of Mamba, with a decay for every number of a state.
 
     h_t = a_t h_{t-1} + b_t
 

@@ -1,4 +1,4 @@
-"""Mixtures of logistic distributions over a scale of whole numbers."""
+"""Discretised mixture of logistics: log-likelihood and sampling (Salimans et al. 2017)."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Feed-forward networks of which each token passes through a few.
+"""Mixture-of-experts feed-forward: tokens sorted by expert, one matrix product for each.
 
 Tokens are sorted by expert, so that every expert multiplies one contiguous piece and no table of tokens times experts
 exists.
@@ -19,7 +19,7 @@ FEW = 64
 """Without gradients an accelerator runs all experts on up to so many tokens: to ask which are needed takes longer."""
 
 
-class Weights(NamedTuple):
+class ExpertWeights(NamedTuple):
     """Two maps for every expert; biases may be missing.
 
     Where the first is twice as wide as the second expects, experts are gated (`ops/gated_linear`).
@@ -38,7 +38,12 @@ class Weights(NamedTuple):
 
 @shaped(out="LD")
 def mix_experts(
-    x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: Activation, seats: int | None = None
+    x_LD: Tensor,
+    expert_Lk: Tensor,
+    gate_Lk: Tensor,
+    weights: ExpertWeights,
+    activation: Activation,
+    seats: int | None = None,
 ) -> Tensor:
     r"""Return $\sum_k g_k\,\big(W_2^{(e_k)}\,\phi(W_1^{(e_k)} x + b_1^{(e_k)}) + b_2^{(e_k)}\big)$ for each token.
 
@@ -63,7 +68,7 @@ def mix_experts(
 
 
 def seated(
-    x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: Weights, activation: Activation, seats: int
+    x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, weights: ExpertWeights, activation: Activation, seats: int
 ) -> Tensor:
     """Return what `mix_experts` does, by batched products over `seats` places for each expert: no size depends on data.
 
@@ -122,7 +127,7 @@ class _MixExperts(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, expert: Tensor, gate: Tensor, activation: Activation, *weights: Tensor | None
     ) -> Tensor:
-        w = Weights(*weights)  # type: ignore[arg-type]
+        w = ExpertWeights(*weights)  # type: ignore[arg-type]
         pieces = _Pieces.of(expert, len(w.narrow_EDF))
         u = x.new_empty(sum(pieces.counts), w.widen_EFD.shape[1])
         out = _forward(x, pieces, gate, activation, w, u)
@@ -134,7 +139,7 @@ class _MixExperts(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         x, gate, u, order, *weights = ctx.saved_tensors
-        w, pieces = Weights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
+        w, pieces = ExpertWeights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
         # every expert that has tokens writes its own piece: filling all with zeros first would write them twice
         grads: list[Any] = [None if p is None else torch.empty_like(p) for p in w]
         for grad in (g for g in grads if g is not None):
@@ -163,7 +168,7 @@ class _MixExperts(torch.autograd.Function):
 
 
 def _forward(
-    x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: Weights, kept: Tensor | None
+    x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: ExpertWeights, kept: Tensor | None
 ) -> Tensor:
     """Run the experts; what goes into their activations is written to `kept`."""
     y = x.new_zeros(len(pieces.order), x.shape[1])
@@ -177,7 +182,7 @@ def _forward(
     return pieces.summed(y, gate)
 
 
-def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: Activation, w: Weights) -> Tensor:
+def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: Activation, w: ExpertWeights) -> Tensor:
     """Run every expert on every token: a graph cannot be told how many tokens each will have."""
     y_LD = torch.zeros_like(x_LD)
     for e in range(len(w.narrow_EDF)):

@@ -1,4 +1,4 @@
-"""How much better than expected actions turned out: generalised advantage estimation."""
+"""Generalised advantage estimation (Schulman et al. 2016)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A gate and the linear map after it, remembering only what went into the gate."""
+"""Gated linear unit (GLU) and linear layer fused: the backward pass recomputes the gate."""
 
 from typing import Any
 

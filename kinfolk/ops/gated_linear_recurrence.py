@@ -1,4 +1,4 @@
-"""Linear attention whose state decays: one recurrence for RetNet, GLA, HGRN2, the SSD of Mamba-2 and RWKV-6.
+"""Gated linear attention: one chunked recurrence for RetNet, GLA, HGRN2, the SSD of Mamba-2 and RWKV-6.
 
     S_t = diag(exp g_t) S_{t-1} + k_t v_t^T,    o_t = q_t^T S_t
 

@@ -1,4 +1,4 @@
-"""Convolutions over positions: kernels shared inside heads that may change at every position, or one per channel.
+"""Lightweight, dynamic and depthwise convolution over positions (Wu et al. 2019).
 
 Both read any neighbours that exist and zeros beyond the ends, so a caller pads nothing. They keep their inputs for the
 backward pass and nothing else; all that is larger is made a few tiles at a time.

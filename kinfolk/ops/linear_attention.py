@@ -1,4 +1,4 @@
-"""Kernel attention: averages whose weights are inner products of features, in time and memory linear in the length.
+"""Kernelised linear attention: softmax replaced by feature maps, linear in length (Katharopoulos et al. 2020).
 
 Because a weight is an inner product, the sum over keys is made once for all queries that see the same keys:
 
@@ -71,11 +71,13 @@ def kernel_attend(
     if direction == "both" and group_BM is None:
         out: Tensor = _Whole.apply(*inputs, keep_BM)
         return out
-    out, norm_BHL, unit_BHL = _Scan.apply(*inputs, Sight(keep_BM, group_BM), None, again)
+    out, norm_BHL, unit_BHL = _Scan.apply(*inputs, Visibility(keep_BM, group_BM), None, again)
     if direction == "past":
         return out
     # summing each group whole would hold the sums of all groups; what comes before and what comes after do not
-    later, later_norm_BHL, later_unit_BHL = _Scan.apply(*inputs, Sight(keep_BM, group_BM, future=True), None, again)
+    later, later_norm_BHL, later_unit_BHL = _Scan.apply(
+        *inputs, Visibility(keep_BM, group_BM, future=True), None, again
+    )
     top_BHL = torch.maximum(unit_BHL, later_unit_BHL)
     share_BHL = (unit_BHL - top_BHL).exp() * norm_BHL
     later_share_BHL = (later_unit_BHL - top_BHL).exp() * later_norm_BHL
@@ -92,7 +94,7 @@ def kernel_continue(
 
     Gradients reach the new keys and values and stop at the sums.
     """
-    sight, again = Sight(keep_BL), torch.is_grad_enabled()
+    sight, again = Visibility(keep_BL), torch.is_grad_enabled()
     out, _, _, *after = _Scan.apply(q_BHLK, k_BHLK, v_BHLK, phi, sight, sums, again)
     return out, Sums(*after)
 
@@ -121,7 +123,7 @@ class Masks:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sight:
+class Visibility:
     """Who sees whom: a query sees itself and what came before it, or with `future` what comes after it."""
 
     keep_BM: Tensor | None = None
@@ -221,7 +223,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, sight: Sight, start: Sums | None, again: bool
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, sight: Visibility, start: Sums | None, again: bool
     ) -> Any:
         phi, chunks = phi.to(_precision(q)), sight.chunks(q.shape[2])
         out, norm_BHL = _new(q, v.shape[3]), _new_norm(q)

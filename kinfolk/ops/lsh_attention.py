@@ -1,4 +1,4 @@
-"""Attention by hashing: a query looks only at keys that fall into its bucket, found by sorting (Kitaev et al. 2020).
+"""LSH attention: queries attend to keys of their hash bucket, found by sorting (Kitaev et al. 2020).
 
 Queries and keys are one vector, k = q / |q|. In each round every token is hashed; sorted by bucket and position,
 those that may see each other stand close together, so tiles of the sorted order hold all pairs, and nothing of size
@@ -39,20 +39,20 @@ _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-class Sight(Spec):
+class BucketSight(Spec):
     """Axis: which keys a query sees in one round of hashing."""
 
     size: PositiveInt = 64
 
 
-class Recent(Sight, kind="recent"):
+class RecentKeys(BucketSight, kind="recent"):
     """The last `size` earlier tokens of its bucket, and looking both ways the next `size` too.
 
     Strictly causal: how far back a token of the bucket stands is not changed by what comes later.
     """
 
 
-class Chunks(Sight, kind="chunks"):
+class Chunks(BucketSight, kind="chunks"):
     """The sorted order in chunks of `size`: its own chunk and the one before, for the first the last (equation 11).
 
     `within` "bucket" hides tokens of other buckets (equation 16), "chunk" does not (Trax, Hugging Face). Later tokens
@@ -69,7 +69,7 @@ class Looking:
     `repeats` "once" counts a pair once, however many rounds found it (appendix A); "each" once per round.
     """
 
-    sight: Sight
+    sight: BucketSight
     direction: str = "past"
     repeats: str = "once"
     scale: float = 1.0
@@ -97,7 +97,7 @@ def attend_hashed(
     (`keep_BL` false) is never seen, nor are tokens of another group. With `looking.repeats` "each", $j$ weighs as
     often as rounds found it.
 
-    Cost: rounds x L x 2 size scores (3 size for `Recent` both ways), memory linear in L in both passes. Tokens move
+    Cost: rounds x L x 2 size scores (3 size for `RecentKeys` both ways), memory linear in L in both passes. Tokens move
     within tiles when other tokens come or go, so sums of long sequences agree to rounding, sets exactly.
     Reference: `kinfolk.ops.naive.lsh_attention`.
     """
@@ -167,7 +167,7 @@ class _Tiling(NamedTuple):
 
 def _width(looking: Looking) -> int:
     """Return how many tiles of keys a tile of queries needs."""
-    return 3 if isinstance(looking.sight, Recent) and looking.direction == "both" else 2
+    return 3 if isinstance(looking.sight, RecentKeys) and looking.direction == "both" else 2
 
 
 @torch.no_grad()
@@ -187,7 +187,7 @@ def _plan(buckets_BHrL: Tensor, looking: Looking, keep_BL: Tensor | None, group_
     return _Plan(asks.unflatten(-1, (-1, size)), tiling.look_BTw, place, wrap, union=False)
 
 
-def _sort(buckets_BHrL: Tensor, sight: Sight, keep_BL: Tensor | None, group_BL: Tensor | None) -> _Sorted:
+def _sort(buckets_BHrL: Tensor, sight: BucketSight, keep_BL: Tensor | None, group_BL: Tensor | None) -> _Sorted:
     n_batch, length = len(buckets_BHrL), buckets_BHrL.shape[-1]
     document_BL = buckets_BHrL.new_zeros(n_batch, length) if group_BL is None else group_BL - group_BL.min()
     if keep_BL is not None:

@@ -1,4 +1,4 @@
-"""Hashing by angle: vectors that point the same way fall into the same bucket (Kitaev et al. 2020, section 2)."""
+"""Angular locality-sensitive hashing (LSH) by random rotations (Kitaev et al. 2020, section 2)."""
 
 import math
 

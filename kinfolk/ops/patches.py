@@ -1,4 +1,4 @@
-"""A picture cut into squares: every patch as one vector of its values."""
+"""Image patches: an image cut into squares, each flattened to a vector (Vision Transformer)."""
 
 import torch.nn.functional as F
 from torch import Tensor

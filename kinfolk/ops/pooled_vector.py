@@ -1,4 +1,4 @@
-"""One vector of a whole sequence: its first state, its last real one, or the mean or the maximum of the real ones."""
+"""Sequence pooling: first state, last real state, mean or maximum of the real ones."""
 
 from typing import Literal, get_args
 

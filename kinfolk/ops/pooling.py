@@ -1,4 +1,4 @@
-"""Fewer vectors from many, and as many again: means over runs of positions, and the way back."""
+"""Mean pooling over runs of positions, and upsampling (Funnel-Transformer)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What a policy is improved by: the clipped surrogate of proximal policy optimisation, likelihoods and entropy."""
+"""Proximal policy optimisation (PPO): clipped surrogate objective, log-likelihoods and entropy."""
 
 import math
 

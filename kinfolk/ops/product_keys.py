@@ -1,4 +1,4 @@
-"""A memory of n x n values whose keys are pairs: the best pairs are found without scoring them all."""
+"""Product-key memory lookup: top-k of n x n keys from two sets of n (Lample et al. 2019)."""
 
 import torch
 from torch import Tensor

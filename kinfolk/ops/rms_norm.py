@@ -1,4 +1,4 @@
-"""Division by the root mean square, remembering only the input and one number for each position."""
+"""RMSNorm that stores its input and one number for each position (Zhang and Sennrich 2019)."""
 
 from typing import Any
 

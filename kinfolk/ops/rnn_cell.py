@@ -1,4 +1,4 @@
-"""One step of a recurrent network, LSTM or GRU, remembering only its gates."""
+"""LSTM and GRU cells that store their gates only."""
 
 from typing import Any
 

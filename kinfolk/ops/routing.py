@@ -1,4 +1,4 @@
-"""Which experts a token goes to, who finds no seat, and how even the load is."""
+"""Expert routing: top-k choice, capacity and load-balancing loss (Switch, Fedus et al. 2021)."""
 
 import torch
 from torch import Tensor

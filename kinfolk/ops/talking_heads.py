@@ -1,4 +1,4 @@
-"""Maps across heads: what one head finds is made of what all have found."""
+"""Talking-heads attention: linear maps across heads (Shazeer et al. 2020)."""
 
 from torch import Tensor
 

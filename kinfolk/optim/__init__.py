@@ -1,11 +1,11 @@
-"""How the weights move: the optimiser, its learning rate over time, and the numbers of a training run."""
+"""Optimisers, learning-rate schedules, parameter groups and the hyperparameters of training."""
 
-from kinfolk.optim.groups import Groups, HeadFirst, LayerWise, Some, Together
+from kinfolk.optim.groups import Groups, HeadFirst, LayerWise, SomeWeights, Together
 from kinfolk.optim.lamb import LAMB
 from kinfolk.optim.lion import Lion
 from kinfolk.optim.muon import Muon
 from kinfolk.optim.optimiser import Adafactor, Adam, AdamW, Optimiser, named_groups
-from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, Linear, Schedule, SlantedTriangular
+from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, LinearDecay, Schedule, SlantedTriangular
 from kinfolk.optim.training import Training
 
 __all__ = [
@@ -20,13 +20,13 @@ __all__ = [
     "HeadFirst",
     "InverseSqrt",
     "LayerWise",
-    "Linear",
+    "LinearDecay",
     "Lion",
     "Muon",
     "Optimiser",
     "Schedule",
     "SlantedTriangular",
-    "Some",
+    "SomeWeights",
     "Together",
     "Training",
     "named_groups",

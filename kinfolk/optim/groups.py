@@ -1,4 +1,4 @@
-"""The groups axis: which parameters move, how far beside the others, and from when on.
+"""Axis Groups: parameter groups, frozen weights, layer-wise learning-rate decay, gradual unfreezing.
 
 Fine-tuning has many tactics of this kind. Each is a value here, read by the optimiser as data; the loop knows none of
 them. A group waits until its turn, and what waits has no gradient.
@@ -64,7 +64,7 @@ class Together(Groups, kind="together"):
         return Move()
 
 
-class Some(Groups, kind="some"):
+class SomeWeights(Groups, kind="some"):
     """Only what has one of these names moves; a star stands for anything.
 
     `head.*` alone is feature extraction with a frozen body; with `*bias` it is BitFit (Ben Zaken et al. 2022).

@@ -1,4 +1,4 @@
-"""The noise axis: what happens to weights during a pass of training, so that few data do not lead them astray."""
+"""Axis Noise of weights: Gaussian weight noise and mixout regularisation in training."""
 
 import contextlib
 from collections.abc import Iterator, Mapping

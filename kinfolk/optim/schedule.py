@@ -43,7 +43,7 @@ class Constant(Schedule, kind="constant"):
         return 1.0
 
 
-class Linear(Schedule, kind="linear"):
+class LinearDecay(Schedule, kind="linear"):
     """Fall in a straight line to `floor`, a share of the peak (BERT)."""
 
     floor: Probability = 0.0

@@ -1,4 +1,4 @@
-"""The numbers of a training run that belong to a recipe; where, when and on how many processes do not."""
+"""Hyperparameters of training that belong to a recipe: batch, optimiser, schedule, regularisation."""
 
 from typing import Literal
 

@@ -8,7 +8,7 @@ import kinfolk as kf
 from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.mixers.alignment_score import Additive, Dot, General
+from kinfolk.layers.mixers.alignment_score import Additive, DotScore, General
 from kinfolk.layers.mixers.attentional_rnn import Attentional, Feeding, Searching
 from kinfolk.layers.mixers.rnn import GRU, LSTM
 from kinfolk.layers.module import Dims
@@ -18,10 +18,10 @@ from tests.exact import assert_exact
 
 D, B, M = 6, 3, 5
 DIMS = Dims(d_model=D, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
-SCORES = {"dot": Dot(), "general": General(), "additive": Additive()}
+SCORES = {"dot": DotScore(), "general": General(), "additive": Additive()}
 KINDS = {
     "searching": Searching(),
-    "searching-lstm-dot": Searching(cell=LSTM(), score=Dot()),
+    "searching-lstm-dot": Searching(cell=LSTM(), score=DotScore()),
     "feeding": Feeding(n_layers=2),
     "feeding-gru-additive": Feeding(cell=GRU(), score=Additive()),
     "attentional": Attentional(),

@@ -7,14 +7,18 @@ import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims
-from kinfolk.layers.positions.axial import Axial
+from kinfolk.layers.positions.axial import AxialPositions
 
 DIMS = Dims(6, 20, 10, 0.0, 1)
 
 
 @pytest.mark.parametrize(
     ("spec", "columns", "first"),
-    [(Axial(shape=(3, 4), widths=(2, 4)), 4, 2), (Axial(), 4, 3), (Axial(shape=(5, 2)), 2, 3)],
+    [
+        (AxialPositions(shape=(3, 4), widths=(2, 4)), 4, 2),
+        (AxialPositions(), 4, 3),
+        (AxialPositions(shape=(5, 2)), 2, 3),
+    ],
 )
 def test_a_position_is_a_row_and_a_column(spec, columns, first):
     module = spec.build(DIMS)
@@ -32,10 +36,10 @@ def test_a_position_is_a_row_and_a_column(spec, columns, first):
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(SpecError, match="widths: 2 and 3 are not the 6"):
-        Axial(widths=(2, 3)).build(DIMS)
+        AxialPositions(widths=(2, 3)).build(DIMS)
     with pytest.raises(SpecError, match="shape:"):
-        Axial(shape=(3,))
+        AxialPositions(shape=(3,))
     with pytest.raises(ShapeError, match="position 12 is beyond a table of 3 rows and 4 columns"):
-        Axial(shape=(3, 4)).build(DIMS).add(torch.zeros(1, 13, 6), Context())
+        AxialPositions(shape=(3, 4)).build(DIMS).add(torch.zeros(1, 13, 6), Context())
     path = {"model.embedding.position": {"kind": "axial", "shape": [2, 4]}}
     assert kf.build(kf.relative("gpt2", size="tiny", max_len=8, **path)).limit == 8

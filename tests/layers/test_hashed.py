@@ -11,7 +11,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
 from kinfolk.ops import lsh_attention as lsh
-from kinfolk.ops.lsh_attention import Chunks, Recent
+from kinfolk.ops.lsh_attention import Chunks, RecentKeys
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
 LENGTH = 23
@@ -26,7 +26,9 @@ def route(request, monkeypatch):
 
 def layer(size=3, buckets=(4,), n_rounds=3, **options):
     torch.manual_seed(0)
-    spec = Hashed(n_heads=4, sight=Recent(size=size), hashing=Hashing(n_rounds=n_rounds, buckets=buckets), **options)
+    spec = Hashed(
+        n_heads=4, sight=RecentKeys(size=size), hashing=Hashing(n_rounds=n_rounds, buckets=buckets), **options
+    )
     return spec.build(DIMS).double()
 
 

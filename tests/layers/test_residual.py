@@ -8,14 +8,14 @@ import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.family.assembly import with_residual
 from kinfolk.layers.feed_forwards.feed_forward import Dense, ShiftedDense
-from kinfolk.layers.init import Fixup as FixupInit
+from kinfolk.layers.init import FixupInit as FixupInit
 from kinfolk.layers.init import seeded
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.module import Dims, Module
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm, RMSNorm
 from kinfolk.layers.residuals.gate import AddGate, GRUGate, HighwayGate, InputGate, OutputGate, SigmoidTanhGate
 from kinfolk.layers.residuals.residual import PreNorm
-from kinfolk.layers.residuals.rezero import Fixup, Gated, ReZero
+from kinfolk.layers.residuals.rezero import Fixup, GatedResidual, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.cost import cost
 from tests.exact import assert_exact
@@ -99,7 +99,7 @@ def test_no_gru_cell_is_the_gru_gate():
 
 @pytest.mark.parametrize("name", GATES)
 def test_gated_residuals_normalise_the_input_and_rectify_the_output(name):
-    spec = Gated(gate=GATES[name])
+    spec = GatedResidual(gate=GATES[name])
     residual = built(spec)
     got, state = residual(x(), Cubes(), Context(), "kept")
     assert_exact(got, residual.gate(x(), torch.relu(residual.norm(x()) ** 3)))
@@ -203,7 +203,7 @@ def test_fixup_stays_calm_in_a_deep_stack_where_others_explode():
 @pytest.mark.parametrize("name", GATES)
 def test_a_gate_in_a_whole_model(name):
     recipe = kf.relative("gpt2", size="tiny", **NUMBERS)
-    gated = with_residual(recipe.model, Gated(gate=GATES[name]), NoNorm())
+    gated = with_residual(recipe.model, GatedResidual(gate=GATES[name]), NoNorm())
     m = kf.build(gated, seed=1).double().eval()
     assert cost(gated, 16).params == m.n_params
     tokens = torch.arange(11)[None] + 7
@@ -212,7 +212,7 @@ def test_a_gate_in_a_whole_model(name):
     assert_exact(torch.cat(steps, 1), m(tokens).logits)
 
 
-@pytest.mark.parametrize("spec", [PreNorm(), ReZero(), Fixup(), *(Gated(gate=gate) for gate in GATES.values())])
+@pytest.mark.parametrize("spec", [PreNorm(), ReZero(), Fixup(), *(GatedResidual(gate=gate) for gate in GATES.values())])
 def test_the_closed_form_counts_what_a_residual_keeps(spec):
     dims = Dims(d_model=256, vocab_size=40, max_len=32, dropout=0.0, n_sublayers=4)
     residual, kept = spec.build(dims), {}

@@ -20,10 +20,10 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.positions.relative import Shaw, T5Buckets
 from kinfolk.layers.residuals.residual import PostNorm, PreNorm
-from kinfolk.layers.residuals.rezero import Fixup, Gated, ReZero
+from kinfolk.layers.residuals.rezero import Fixup, GatedResidual, ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.depth.reversible import Reversible
-from kinfolk.models.reader import Reading
+from kinfolk.models.reader import LayerReading
 from kinfolk.ops.lsh_attention import Chunks
 from kinfolk.ops.patterns.leaves import Causal
 
@@ -141,7 +141,7 @@ def test_any_residual_that_adds_can_be_undone(residual):
         torch.testing.assert_close(g, w, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("residual", [PostNorm(), Gated()], ids=str)
+@pytest.mark.parametrize("residual", [PostNorm(), GatedResidual()], ids=str)
 def test_residuals_that_do_not_add_are_refused(residual):
     with pytest.raises(SpecError, match="cannot be undone"):
         stack(residual=residual)
@@ -181,7 +181,7 @@ def test_what_is_kept_does_not_grow_with_depth():
 
 def test_inputs_come_back_from_outputs():
     module, (x, _) = stack(dropout=0.0).eval(), inputs(requires_grad=False)
-    p, q = module.walk.plainly(module, (x, x + 1), Context(), None, [Reading(module.reader)])
+    p, q = module.walk.plainly(module, (x, x + 1), Context(), None, [LayerReading(module.reader)])
     assert not torch.allclose(p, x)
     for i in reversed(module.order):
         parts = list(zip(module.blocks[i].parts, module.blocks[i].residuals, strict=True))

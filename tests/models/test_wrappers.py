@@ -19,13 +19,14 @@ from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.positions.position import DepthTime, LearnedSteps, NoPosition
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block, BlockModule
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.depth.flat import Flat
 from kinfolk.models.depth.funnel import Funnel
 from kinfolk.models.depth.halting import Halting, Universal
 from kinfolk.models.depth.layer_drop import DropLayers, LayerDrop
 from kinfolk.models.depth.layer_mix import LayerMix
 from kinfolk.models.depth.reversible import Reversible
-from kinfolk.models.stack import Depth, Stack, StackModule, Wrapped
+from kinfolk.models.stack import Stack, StackModule, Wrapped
 from kinfolk.models.transparent import Transparent
 
 D = 12
@@ -280,7 +281,7 @@ def test_what_does_not_combine_is_refused():
 
 def test_a_new_wrapper_needs_no_change_of_the_stack():
     """Skips every second run, in evaluation too: one class of a user's own."""
-    from kinfolk.models.stack import DepthWrapper
+    from kinfolk.models.depth.depth import DepthWrapper
 
     class Halved(DepthWrapper, kind="halved"):
         def wrap(self, module, stack, dims):

@@ -14,7 +14,7 @@ def leaves(n, n_experts, k, bias=True, d=3, f=5, gated=False):
     def make(*shape):
         return torch.randn(*shape, generator=g, dtype=torch.float64, requires_grad=True)
 
-    weights = fast.Weights(
+    weights = fast.ExpertWeights(
         make(n_experts, f * (1 + gated), d),
         make(n_experts, f * (1 + gated)) if bias else None,
         make(n_experts, d, f),
@@ -105,7 +105,7 @@ def test_only_the_input_and_the_inside_of_experts_are_kept():
 def test_autocast_multiplies_in_16_bits(dtype):
     x, expert, gate, weights = leaves(40, 4, 2, d=8, f=16)
     x, gate = x.float().detach().requires_grad_(), gate.float().detach().requires_grad_()
-    weights = fast.Weights(*(t.float().detach().requires_grad_() for t in weights))
+    weights = fast.ExpertWeights(*(t.float().detach().requires_grad_() for t in weights))
     want = fast.mix_experts(x, expert, gate, weights, "relu")
     with torch.autocast("cpu", dtype=dtype):
         got = fast.mix_experts(x, expert, gate, weights, "relu")

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.ops import lsh_attention as lsh
 from kinfolk.ops import lsh_hash as hashing
-from kinfolk.ops.lsh_attention import Chunks, Looking, Recent
+from kinfolk.ops.lsh_attention import Chunks, Looking, RecentKeys
 from kinfolk.ops.naive import lsh_attention as slow
 
-SIGHTS = [Recent(size=4), Chunks(size=4), Chunks(size=4, within="chunk")]
+SIGHTS = [RecentKeys(size=4), Chunks(size=4), Chunks(size=4, within="chunk")]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def masks(length, hide, packed, seed):
 @settings(max_examples=40, deadline=None)
 @given(
     length=st.integers(1, 13),
-    sight=st.sampled_from([Recent, Chunks, lambda size: Chunks(size=size, within="chunk")]),
+    sight=st.sampled_from([RecentKeys, Chunks, lambda size: Chunks(size=size, within="chunk")]),
     size=st.integers(1, 6),
     counts=st.tuples(st.integers(1, 3), st.integers(1, 4)),
     how=st.tuples(st.sampled_from(["past", "both"]), st.sampled_from(["once", "each"])),
@@ -71,7 +71,7 @@ def masks(length, hide, packed, seed):
 )
 # a bucket that reaches from the first chunk into the last, but not to its end
 @example(7, Chunks, 3, (1, 4), ("both", "once"), ("holes", False), "sorted", 3)
-@example(13, Recent, 2, (3, 1), ("past", "once"), ("nothing", False), "sorted", 0)
+@example(13, RecentKeys, 2, (3, 1), ("past", "once"), ("nothing", False), "sorted", 0)
 @example(1, Chunks, 1, (2, 2), ("past", "each"), ("end", True), "sorted", 0)
 def test_equals_naive(length, sight, size, counts, how, hide, route, seed):
     q, v, buckets = inputs(length, *counts, seed=seed)
@@ -90,7 +90,7 @@ def who(bucket, sight):
     """Return who sees whom in one round, by comparing all pairs: [L, L], future and self included."""
     here = torch.arange(len(bucket))
     same = bucket[:, None] == bucket
-    if isinstance(sight, Recent):
+    if isinstance(sight, RecentKeys):
         rank = torch.tensor([int((bucket[:i] == bucket[i]).sum()) for i in here])
         return same & ((rank[:, None] - rank).abs() <= sight.size)
     place = torch.empty_like(here)
@@ -134,7 +134,9 @@ def full(q, v, direction="past"):
     return F.scaled_dot_product_attention(q, q / q.norm(dim=-1, keepdim=True), v, ok, scale=1.0)
 
 
-@pytest.mark.parametrize("sight", [Recent(size=23), Chunks(size=23), Chunks(size=12), Chunks(size=30, within="chunk")])
+@pytest.mark.parametrize(
+    "sight", [RecentKeys(size=23), Chunks(size=23), Chunks(size=12), Chunks(size=30, within="chunk")]
+)
 @pytest.mark.parametrize("direction", ["past", "both"])
 @pytest.mark.parametrize("n_rounds", [1, 3])
 def test_one_bucket_and_a_wide_sight_is_dense_attention(sight, direction, n_rounds, always_sorted, monkeypatch):
@@ -155,12 +157,14 @@ def weights(q, buckets, looking, **masks):
 def test_more_rounds_come_closer_to_full_attention(direction):
     q, v, _ = inputs(96, heads=1, width=8)
     best = (
-        weights(4 * q, torch.zeros(1, 1, 1, 96, dtype=torch.long), Looking(Recent(size=96), direction)).topk(8).indices
+        weights(4 * q, torch.zeros(1, 1, 1, 96, dtype=torch.long), Looking(RecentKeys(size=96), direction))
+        .topk(8)
+        .indices
     )
     errors, recalls = [], []
     for n_rounds in (1, 2, 4, 8, 16, 32):
         buckets = hashing.hash_buckets(q, hashing.rotations(0, 1, 8, n_rounds, (8,)).double(), (8,))
-        looking = Looking(Recent(size=96), direction)
+        looking = Looking(RecentKeys(size=96), direction)
         errors.append((lsh.attend_hashed(4 * q, v, buckets, looking) - full(4 * q, v, direction)).abs().mean().item())
         recalls.append((weights(4 * q, buckets, looking).gather(-1, best)[:, :, 8:] > 0).double().mean().item())
     assert all(b < 0.9 * a for a, b in itertools.pairwise(errors)), errors
@@ -169,7 +173,7 @@ def test_more_rounds_come_closer_to_full_attention(direction):
     assert recalls[0] < 0.5 < 0.95 < recalls[-1]
 
 
-@pytest.mark.parametrize("sight", [Recent, Chunks])
+@pytest.mark.parametrize("sight", [RecentKeys, Chunks])
 def test_a_wider_sight_comes_closer_to_full_attention(sight, always_sorted):
     q, v, buckets = inputs(61, n_rounds=1, n_buckets=1)
     errors = [
@@ -198,7 +202,7 @@ def test_nobody_weighs_the_future_or_itself_unless_alone(sight, route, request):
 def test_a_small_case_by_hand(always_sorted):
     q, buckets = torch.ones(1, 1, 6, 1, dtype=torch.float64), torch.tensor([[[[0, 1, 0, 0, 1, 0]]]])
     third, half = 1 / 3, 1 / 2
-    assert weights(q, buckets, Looking(Recent(size=2)))[0, 0].tolist() == [
+    assert weights(q, buckets, Looking(RecentKeys(size=2)))[0, 0].tolist() == [
         pytest.approx(row, abs=1e-12)
         for row in (
             [1, 0, 0, 0, 0, 0],
@@ -229,7 +233,7 @@ def test_recent_is_strictly_causal_and_chunks_are_not(always_sorted):
         other, others = changed_after(cut, q, buckets)
         for sight in SIGHTS:
             before, after = (weights(*x, Looking(sight))[:, :, :cut] for x in ((q, buckets), (other, others)))
-            if isinstance(sight, Recent):
+            if isinstance(sight, RecentKeys):
                 assert torch.equal(before > 0, after > 0)
                 torch.testing.assert_close(after, before, rtol=1e-12, atol=0)
             else:
@@ -273,8 +277,8 @@ def test_extremes_stay_finite(sight, always_sorted):
 
 def test_half_precision_is_worked_on_in_single(always_sorted):
     q, v, buckets = inputs(29, heads=1)
-    want = lsh.attend_hashed(q, v, buckets, Looking(Recent(size=4)))
-    got = lsh.attend_hashed(q.bfloat16(), v.bfloat16(), buckets, Looking(Recent(size=4)))
+    want = lsh.attend_hashed(q, v, buckets, Looking(RecentKeys(size=4)))
+    got = lsh.attend_hashed(q.bfloat16(), v.bfloat16(), buckets, Looking(RecentKeys(size=4)))
     assert got.dtype == torch.bfloat16
     torch.testing.assert_close(got.double(), want, rtol=0.05, atol=0.05)
 
@@ -302,7 +306,9 @@ class Watch(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("looking", [Looking(Recent(size=8)), Looking(Recent(size=8), "both"), Looking(Chunks(size=8))])
+@pytest.mark.parametrize(
+    "looking", [Looking(RecentKeys(size=8)), Looking(RecentKeys(size=8), "both"), Looking(Chunks(size=8))]
+)
 def test_work_and_memory_grow_linearly(looking, monkeypatch):
     monkeypatch.setattr(lsh, "TILE_PAIRS", 1 << 11)
     scores, watched = [], []
@@ -370,13 +376,13 @@ def test_ranks_count_equal_ones_before():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match=r"direction: unknown 'pest'; did you mean 'past'\?"):
-        Looking(Recent(), "pest")
+        Looking(RecentKeys(), "pest")
     with pytest.raises(SpecError, match="repeats: unknown 'never'"):
-        Looking(Recent(), repeats="never")
+        Looking(RecentKeys(), repeats="never")
     with pytest.raises(SpecError, match="within: unknown 'buckets'"):
         Chunks(within="buckets")
     with pytest.raises(SpecError, match="size: 0 is not allowed; at least 1"):
-        Recent(size=0)
+        RecentKeys(size=0)
     q, v, buckets = inputs(5)
     with pytest.raises(ShapeError, match="v_BHLK has L=4"):
-        lsh.attend_hashed(q, v[:, :, :4], buckets, Looking(Recent()))
+        lsh.attend_hashed(q, v[:, :, :4], buckets, Looking(RecentKeys()))

@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kinfolk.ops import act_rnn as module
-from kinfolk.ops.act_rnn import Rules, Weights, ponder
+from kinfolk.ops.act_rnn import CellWeights, Rules, ponder
 from kinfolk.ops.naive import act_rnn as naive
 
 GATES = {"lstm": (4, 2), "gru": (3, 1)}
@@ -19,7 +19,7 @@ def made(cell, batch, length, d=3, seed=0, bias=-0.5):
     def draw(*shape, scale=1.0):
         return (scale * torch.randn(*shape, generator=g, dtype=torch.float64)).requires_grad_()
 
-    weights = Weights(draw(gates * d), draw(gates * d, d), draw(gates * d), draw(1, d, scale=4.0), draw(1))
+    weights = CellWeights(draw(gates * d), draw(gates * d, d), draw(gates * d), draw(1, d, scale=4.0), draw(1))
     weights.unit_bias_1.data.fill_(bias)
     keep = torch.rand(batch, length, generator=g) < 0.8
     return draw(batch, length, gates * d), draw(batch, states * d), keep, weights

@@ -4,7 +4,7 @@ import pytest
 
 import kinfolk as kf
 from kinfolk.core.errors import SpecError
-from kinfolk.optim import AdamW, HeadFirst, LayerWise, Some, Together, Training
+from kinfolk.optim import AdamW, HeadFirst, LayerWise, SomeWeights, Together, Training
 from kinfolk.optim.groups import depths, in_order, waits
 
 
@@ -44,15 +44,15 @@ def test_rates_fall_from_layer_to_layer_as_in_the_papers(model):
 
 def test_some_move_and_the_rest_has_no_gradient(model):
     kept = {name for name, _ in model.named_parameters() if name.startswith("head.") or name.endswith("bias")}
-    Some(names=("head.*", "*bias")).freeze(model)
+    SomeWeights(names=("head.*", "*bias")).freeze(model)
     try:
         assert {name for name, p in model.named_parameters() if p.requires_grad} == kept
-        moving = AdamW().build(model, Some(names=("head.*", "*bias")))
+        moving = AdamW().build(model, SomeWeights(names=("head.*", "*bias")))
         assert {name for group in moving.param_groups for name in group["names"]} == kept
     finally:
         model.requires_grad_(True)
     with pytest.raises(SpecError, match="no parameter that moves"):
-        Some(names=("tail.*",)).freeze(model)
+        SomeWeights(names=("tail.*",)).freeze(model)
 
 
 def test_groups_wait_for_their_turn(model):

@@ -8,7 +8,7 @@ from torch import nn
 
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, loads
-from kinfolk.optim import Adam, AdamW, Constant, Cosine, InverseSqrt, Linear, Optimiser, Training, named_groups
+from kinfolk.optim import Adam, AdamW, Constant, Cosine, InverseSqrt, LinearDecay, Optimiser, Training, named_groups
 
 
 class Net(nn.Module):
@@ -79,7 +79,7 @@ def test_inverse_sqrt_is_the_equation() -> None:
     assert InverseSqrt(warmup=0.04, d_model=512).scale(7, 100_000) == schedule.scale(7, 100_000)
 
 
-@pytest.mark.parametrize("kind", [Constant, Cosine, Linear])
+@pytest.mark.parametrize("kind", [Constant, Cosine, LinearDecay])
 def test_warmup_rises_in_a_line_and_then_only_falls(kind: type) -> None:
     for warmup, rise in ((10, 10), (0.1, 10), (0, 0), (100, 100), (250, 100)):
         scales = [kind(warmup=warmup).scale(step, 100) for step in range(1, 101)]
@@ -90,9 +90,9 @@ def test_warmup_rises_in_a_line_and_then_only_falls(kind: type) -> None:
 
 
 def test_decay_by_hand() -> None:
-    assert Linear(warmup=2).scale(3, 6) == 1
-    assert Linear(warmup=2).scale(6, 6) == pytest.approx(1 / 4)
-    assert Linear(warmup=2, floor=0.5).scale(5, 6) == pytest.approx(0.5 + 0.5 * 0.5)
+    assert LinearDecay(warmup=2).scale(3, 6) == 1
+    assert LinearDecay(warmup=2).scale(6, 6) == pytest.approx(1 / 4)
+    assert LinearDecay(warmup=2, floor=0.5).scale(5, 6) == pytest.approx(0.5 + 0.5 * 0.5)
     assert Cosine(floor=0.2).scale(51, 100) == pytest.approx(0.6)
     assert Cosine(floor=0.0).scale(26, 100) == pytest.approx(0.5 + 0.5 * math.sqrt(0.5))
 

@@ -9,7 +9,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.questions import Question
 from kinfolk.data.splits.answering import AnswerSplit, Reading
-from kinfolk.objectives.measures.answers import Answers, Windows, exact, overlap, plain_words
+from kinfolk.objectives.measures.answers import Answers, WindowAnswers, exact, overlap, plain_words
 from kinfolk.objectives.supervised import SpanAnswer
 from kinfolk.train.judgement import metrics_of, tally_of
 from tests.train.test_judgement import said
@@ -54,7 +54,7 @@ def scores(split, wanted, none=0.0):
 
 
 def join(split, wanted, none=0.0, longest=12):
-    found = Windows(split, longest)
+    found = WindowAnswers(split, longest)
     for window, rows in scores(split, wanted, none):
         found.add(rows, [window])
     return found
@@ -76,7 +76,7 @@ def test_the_share_of_an_answer_is_among_all_spans():
     split = asked("two", window=60)
     assert len(split) == 1
     ((window, rows),) = scores(split, {"two": 4.0}, none=3.0)
-    found = Windows(split, 5)
+    found = WindowAnswers(split, 5)
     found.add(rows, [window])
     begin, end = split.text_at(0)
     spans = [float(rows[0, i, 0] + rows[0, j, 1]) for i in range(begin, end) for j in range(i, min(i + 5, end))]
@@ -112,7 +112,7 @@ def test_no_answer_has_a_threshold():
 
 def test_the_window_least_sure_of_no_answer_speaks_for_all():
     split = asked("two", always=False)
-    found = Windows(split, 12)
+    found = WindowAnswers(split, 12)
     for window, rows in scores(split, {"two": 5.0}):
         rows[0, 0] = 1.0 + window
         found.add(rows, [window])

@@ -8,7 +8,7 @@ import torch
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.data import Split
 from kinfolk.data.files.conll import Tagged
-from kinfolk.objectives.measures.entities import Entities, entities, marks_entities
+from kinfolk.objectives.measures.entities import EntityConfusion, entities, marks_entities
 from kinfolk.objectives.supervised import Tag
 from kinfolk.train.judgement import tally_of
 from tests.train.test_judgement import said
@@ -88,7 +88,7 @@ def batches(width):
 
 def test_the_example_worked_by_hand():
     tally = tally_of(Tag(), Sentences())
-    assert isinstance(tally, Entities)
+    assert isinstance(tally, EntityConfusion)
     for output, batch in batches(9):
         tally.add(output, batch)
     # five are there, five are found, three are right: PER (0, 2), LOC (0, 1), PER (2, 3)

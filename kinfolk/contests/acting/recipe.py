@@ -13,7 +13,7 @@ from kinfolk.layers.embeddings.features import Features
 from kinfolk.layers.heads.policy_head import GaussianHead, PolicyHead
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.objectives.policy import Policy
-from kinfolk.optim import Adam, Linear
+from kinfolk.optim import Adam, LinearDecay
 
 NUMBERS = {"max_len": 256, "segment": 32, "memory": 64, "dropout": 0.0}
 """Of relatives that have them, where nothing else is asked for: rollouts are short."""
@@ -48,7 +48,7 @@ def as_policy(recipe: Recipe, world: World) -> Recipe:
         accumulate=1,
         clip=0.5,
         optimiser=Adam(lr=1e-3),
-        schedule=Linear(warmup=0.02),
+        schedule=LinearDecay(warmup=0.02),
         eval_every=100,
         eval_batches=4,
         precision="fp32",

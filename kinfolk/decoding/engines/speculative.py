@@ -20,7 +20,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.engine import Reading
 from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.engines.weight_layout import column_major
-from kinfolk.layers.states.rows import Rows
+from kinfolk.layers.states.rows import StateRows
 from kinfolk.models.model import State, Transformer
 from kinfolk.runs.run import Run
 
@@ -111,7 +111,7 @@ class SpeculativeEngine(TorchEngine):
     def read(self, prompts: list[list[int]], sources: list[list[int]] | None, need: int, chunk: int) -> Reading:
         """Prefill."""
         state, logits_BV, scores = yield from super().read(prompts, sources, need, chunk)
-        fixed = [name for name, part in state.parts.items() if not (isinstance(part, Rows) and part.rewinds)]
+        fixed = [name for name, part in state.parts.items() if not (isinstance(part, StateRows) and part.rewinds)]
         if fixed:
             kind = type(state.parts[fixed[0]]).__name__
             raise SpecError(

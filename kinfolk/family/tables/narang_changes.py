@@ -29,7 +29,7 @@ from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.positions.position import LearnedSteps
 from kinfolk.layers.residuals.residual import PreNorm
-from kinfolk.layers.residuals.rezero import Gated as GatedResidual
+from kinfolk.layers.residuals.rezero import GatedResidual as GatedResidual
 from kinfolk.layers.residuals.rezero import ReZero
 from kinfolk.models.block import Block
 from kinfolk.models.depth.funnel import Funnel, Narrowest

@@ -1,4 +1,4 @@
-"""Frequent words wide, rare words narrow: adaptive inputs and the adaptive softmax.
+"""Adaptive input embeddings and adaptive softmax: frequent words wide, rare words narrow (Baevski and Auli 2019).
 
 Both cut the vocabulary at the same kind of ids and need it sorted, frequent words first. The i-th cluster after the
 first has vectors of width d_model / divisor ** i.

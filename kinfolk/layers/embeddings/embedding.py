@@ -1,4 +1,4 @@
-"""Axis Embedding: from what comes in to vectors."""
+"""Axis Embedding: token embeddings, segment embeddings and positions, from a batch to vectors."""
 
 import dataclasses
 import itertools

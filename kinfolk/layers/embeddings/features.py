@@ -1,4 +1,4 @@
-"""An embedding of measurements: what comes in are vectors of numbers, not the numbers of tokens."""
+"""Linear embedding of real-valued features, for models that read measurements instead of tokens."""
 
 from torch import Tensor
 

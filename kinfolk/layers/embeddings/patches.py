@@ -1,4 +1,4 @@
-"""Pictures as sequences of patches: squares of pixels, each a vector, behind one that stands for the whole."""
+"""Patch embeddings of the Vision Transformer: squares of pixels as tokens, behind a class token."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Pictures as sequences of values: where a value stands in its picture, and a table of vectors for each channel."""
+"""Pixel embeddings of the Image Transformer: row, column and channel, with a table for each channel."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""An embedding whose table is shared by encoder and decoder, and nothing else (BART, MASS)."""
+"""Token embedding shared by encoder and decoder, with positions of their own (BART, MASS)."""
 
 from torch import Tensor
 

@@ -1,4 +1,4 @@
-"""A feed-forward of many experts, of which each token takes a few, and axis Router: who takes which.
+"""Mixture of experts: a feed-forward of which each token uses a few, and axis Router (Shazeer et al. 2017; Switch).
 
 While training, experts have a bounded number of seats and who comes too late passes by, as in the papers. At evaluation
 and in decoding nobody is turned away: whether a token finds a seat would depend on how the text was cut into calls, and
@@ -22,7 +22,7 @@ from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Linears, Module
 from kinfolk.layers.part import FeedForward, PartModule
 from kinfolk.ops.activated_linear import Activation
-from kinfolk.ops.experts import Weights, mix_experts
+from kinfolk.ops.experts import ExpertWeights, mix_experts
 from kinfolk.ops.routing import chance_of_choice, imbalance, most_seats, take_seats, top_two, unevenness
 
 
@@ -232,7 +232,7 @@ class ExpertsModule(PartModule):
         expert_BLk, gate_BLk = self._route(x_BLD, ctx)
         ctx.tap("experts", expert_BLk)
         ctx.tap("gates", gate_BLk)
-        weights = Weights(self.widen.weights, self.widen.biases, self.narrow.weights, self.narrow.biases)
+        weights = ExpertWeights(self.widen.weights, self.widen.biases, self.narrow.weights, self.narrow.biases)
         y_LD = mix_experts(
             x_BLD.flatten(0, 1),
             expert_BLk.flatten(0, 1),

@@ -1,4 +1,4 @@
-"""Axis FeedForward: what happens at each position alone."""
+"""Axis FeedForward: dense and gated MLPs (GLU), applied at each position alone."""
 
 from typing import Any
 

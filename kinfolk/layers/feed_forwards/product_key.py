@@ -1,4 +1,4 @@
-"""A feed-forward that looks things up: a large memory whose keys are pairs."""
+"""Product-key memory: a feed-forward that looks values up by pairs of keys (Lample et al. 2019)."""
 
 from typing import Annotated, Any
 

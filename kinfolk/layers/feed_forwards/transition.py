@@ -10,10 +10,10 @@ from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.convolution import Recent, SeparableConv
+from kinfolk.layers.mixers.convolution import RecentInputs, SeparableConv
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward, PartModule
-from kinfolk.layers.states.rows import Rows
+from kinfolk.layers.states.rows import StateRows
 
 
 class ConvTransition(FeedForward, kind="conv-transition"):
@@ -56,26 +56,28 @@ class _ConvTransition(PartModule):
         self.widen.out.ends_branch = False  # type: ignore[union-attr]
         self.narrow = narrow.build(dataclasses.replace(dims, d_model=spec.d_ff))
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: "Both | None") -> tuple[Tensor, "Both | None"]:
+    def forward(
+        self, x_BLD: Tensor, ctx: Context, state: "TransitionInputs | None"
+    ) -> tuple[Tensor, "TransitionInputs | None"]:
         u_BLF, _ = self.widen(x_BLD, ctx, None if state is None else state.first)
         y_BLD, _ = self.narrow(torch.relu(u_BLF), ctx, None if state is None else state.second)
         return y_BLD, state
 
-    def new_state(self, batch_size: int, max_len: int) -> "Both":
+    def new_state(self, batch_size: int, max_len: int) -> "TransitionInputs":
         """Return two memories of zeros."""
-        return Both(self.widen.new_state(batch_size, max_len), self.narrow.new_state(batch_size, max_len))
+        return TransitionInputs(self.widen.new_state(batch_size, max_len), self.narrow.new_state(batch_size, max_len))
 
 
-class Both(Rows):
+class TransitionInputs(StateRows):
     """What the two convolutions remember."""
 
-    def __init__(self, first: Recent, second: Recent) -> None:
+    def __init__(self, first: RecentInputs, second: RecentInputs) -> None:
         self.first, self.second = first, second
 
     def select(self, rows_B: Tensor) -> None:
         self.first.select(rows_B)
         self.second.select(rows_B)
 
-    def join(self, other: "Both") -> None:
+    def join(self, other: "TransitionInputs") -> None:
         self.first.join(other.first)
         self.second.join(other.second)

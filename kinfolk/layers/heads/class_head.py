@@ -1,4 +1,4 @@
-"""Heads over whole sequences: which class a text belongs to, or what number it stands for."""
+"""Classification and regression heads over pooled sequences."""
 
 from typing import Literal, NoReturn
 

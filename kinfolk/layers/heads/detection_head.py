@@ -1,4 +1,4 @@
-"""A head that says of every token whether it was there from the beginning."""
+"""Replaced-token detection head: whether each token is original (ELECTRA, Clark et al. 2020)."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Axis Head: from the last states to predictions and their losses.
+"""Axis Head: language-model heads (tied, untied, adaptive softmax), from hidden states to logits and losses.
 
 A head answers two questions about states: `logits(x)`, and `loss(x, targets)`, which never makes all the logits.
 """

@@ -1,4 +1,4 @@
-"""A head for values that have an order: neighbours share what is learnt of each other."""
+"""Discretised mixture of logistics over pixel intensities (PixelCNN++, Salimans et al. 2017)."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A head that mixes several softmaxes, whose log-probabilities may have a higher rank than the states."""
+"""Mixture of softmaxes: logits whose rank exceeds the width of hidden states (Yang et al. 2018)."""
 
 import torch
 from torch import Tensor

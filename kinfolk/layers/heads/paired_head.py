@@ -1,4 +1,4 @@
-"""A head with two answers: hidden tokens, and the class of the pair of passages they stand in."""
+"""Masked-token and sentence-pair heads together, as BERT and ALBERT are pre-trained."""
 
 import dataclasses
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Heads that act: how likely each action is, and what the state is worth."""
+"""Policy and value heads of an actor-critic: logits of actions and the value of a state."""
 
 import math
 

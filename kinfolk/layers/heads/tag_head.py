@@ -1,4 +1,4 @@
-"""Heads that judge every token: which tag it has, or whether an answer begins or ends there."""
+"""Token heads: tag classification, and start and end of an answer span."""
 
 import torch
 from torch import Tensor, nn

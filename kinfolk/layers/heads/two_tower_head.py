@@ -1,4 +1,4 @@
-"""A head over two sequences that were read apart."""
+"""Two-tower head over two sequences encoded apart (LRA's matching task, Tay et al. 2021)."""
 
 import itertools
 from typing import Literal

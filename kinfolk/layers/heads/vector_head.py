@@ -1,4 +1,4 @@
-"""A head that says nothing: one vector for a whole sequence, for search, for clustering, and for heads to come."""
+"""Sentence-embedding head: one pooled vector for a sequence, for search and clustering."""
 
 from typing import Literal
 

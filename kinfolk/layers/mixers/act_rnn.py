@@ -1,4 +1,4 @@
-"""A recurrent mixer that ponders over each token as long as it likes: adaptive computation time.
+"""Recurrent mixer with adaptive computation time: an RNN that ponders over each token (Graves 2016).
 
 How many steps a token takes is known only when the one before has ended, so tokens are read one after the other. Those
 of a batch that have halted wait without being computed.
@@ -19,7 +19,7 @@ from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.mixers.rnn import GRU, LSTM, Carried, Recurrent, draw_cell
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.ops.act_rnn import Rules, Weights, ponder
+from kinfolk.ops.act_rnn import CellWeights, Rules, ponder
 
 
 class PonderingRNN(Mixer, kind="pondering-rnn"):
@@ -83,7 +83,7 @@ class _PonderingRNN(PartModule):
         cell, spec = self.cell, self.spec
         # what a token says is the same in all its steps
         said_BLG = F.linear(x_BLD, cell.weight_ih_l0[:, :-1], cell.bias_ih_l0).to(cell.weight_hh_l0.dtype)
-        weights = Weights(
+        weights = CellWeights(
             cell.weight_ih_l0[:, -1], cell.weight_hh_l0, cell.bias_hh_l0, self.unit.weight_1D, self.unit.bias_1
         )
         rules = Rules(spec.cell.kind, spec.pondering.eps, spec.max_steps)

@@ -1,4 +1,4 @@
-"""Axis Span: how far back heads look, where that is learnt rather than given by the pattern.
+"""Axis Span: adaptive attention span, learned for each head or each token (Sukhbaatar et al. 2019).
 
 The pattern says what may be seen at all; a span lets weights fade out before that. In each pass the executor is given
 the pattern only as far as the furthest-looking head sees at present, so attention becomes cheaper as spans shrink.

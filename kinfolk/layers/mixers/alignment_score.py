@@ -1,4 +1,4 @@
-"""Axis Score: how well a state of a decoder and a state of an encoder go together, before Transformers.
+"""Axis AlignmentScore: additive and multiplicative attention scores (Bahdanau et al. 2015; Luong et al. 2015).
 
 One head, no values of its own: what is looked at are the encoder's states themselves. The softmax is that of
 `kinfolk.ops.attention.attend`, as everywhere.
@@ -19,7 +19,7 @@ from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.patterns.leaves import Full
 
 
-class Score(Spec):
+class AlignmentScore(Spec):
     """Axis: `keys(states_BMD)` once for a sequence, then `look(s_BLD, keys_BMD, memory)` for some of its tokens."""
 
     maps: ClassVar[tuple[int, int, int]]  # maps of the encoder's states, of the decoder's, and vectors
@@ -37,7 +37,7 @@ class Score(Spec):
         return keys + linear(d, of_state * d, False, kept=False) + Cost(vectors * d, products)
 
 
-class Dot(Score, kind="dot-score"):
+class DotScore(AlignmentScore, kind="dot-score"):
     r"""$s \cdot h$ (Luong et al. 2015, equation 8)."""
 
     maps: ClassVar[tuple[int, int, int]] = (0, 0, 0)
@@ -46,7 +46,7 @@ class Dot(Score, kind="dot-score"):
         return ScoreModule()
 
 
-class General(Score, kind="general-score"):
+class General(AlignmentScore, kind="general-score"):
     r"""$s \cdot W h$ (Luong et al. 2015, equation 8)."""
 
     maps: ClassVar[tuple[int, int, int]] = (1, 0, 0)
@@ -55,7 +55,7 @@ class General(Score, kind="general-score"):
         return _General(dims)
 
 
-class Additive(Score, kind="additive-score"):
+class Additive(AlignmentScore, kind="additive-score"):
     r"""$v \cdot \tanh(W s + U h)$ (Bahdanau et al. 2015, appendix A.1.2)."""
 
     maps: ClassVar[tuple[int, int, int]] = (1, 1, 1)

@@ -1,4 +1,4 @@
-"""Mixers that look: softmax attention of a sequence to itself, and of a decoder to its encoder.
+"""Multi-head self-attention and cross-attention (Vaswani et al. 2017).
 
 They project, hand queries, keys and values to `ops.attend`, and project back. What is seen is the pattern's business,
 where things stand is the position's, what is remembered while decoding is the cache's.

@@ -5,7 +5,7 @@ from typing import Protocol
 from kinfolk.core.cost import Cost
 
 
-class Scored(Protocol):
+class ScoredAttention(Protocol):
     """What an attention says of itself for its cost."""
 
     @property
@@ -17,7 +17,7 @@ class Scored(Protocol):
         """Of weights."""
 
 
-def score_cost(d_q: int, d_kv: int, spec: Scored, seen: float, scored: float) -> Cost:
+def score_cost(d_q: int, d_kv: int, spec: ScoredAttention, seen: float, scored: float) -> Cost:
     """Scores and weighted values: two products per seen key; queries, keys, values and norms are kept.
 
     Where the fused kernel cannot be used, so are the weights of all `scored` keys, what dropout leaves of them, and

@@ -1,4 +1,4 @@
-"""Recurrent decoders that look at an encoder: what attention was invented for.
+"""RNN decoders with attention to an encoder (Bahdanau et al. 2015; Luong et al. 2015; GNMT).
 
 Where a state depends on what was looked at for the token before, tokens can only be read one after the other.
 """
@@ -14,12 +14,12 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.mixers.alignment_score import Additive, General, Score
+from kinfolk.layers.mixers.alignment_score import Additive, AlignmentScore, General
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.rnn import GRU, LSTM, Recurrent, draw_cell
 from kinfolk.layers.module import Dims, Dropout, Linear
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.states.rows import Axes, Rows
+from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops.rnn_cell import step
 
 
@@ -31,7 +31,7 @@ class Searching(Mixer, kind="searching-rnn"):
     """
 
     cell: Recurrent = GRU()
-    score: Score = Additive()
+    score: AlignmentScore = Additive()
 
     def __post_init__(self) -> None:
         _refuse_directions(self.cell)
@@ -57,7 +57,7 @@ class Feeding(Mixer, kind="feeding-rnn"):
     """
 
     cell: Recurrent = LSTM()
-    score: Score = General()
+    score: AlignmentScore = General()
     n_layers: PositiveInt = 1
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class Feeding(Mixer, kind="feeding-rnn"):
 class Attentional(Mixer, kind="attentional"):
     r"""$a_t = \tanh(W [c_t; s_t])$, $c_t = \mathrm{look}(s_t)$, of all tokens at once (Luong et al. 2015, eq. 5)."""
 
-    score: Score = General()
+    score: AlignmentScore = General()
 
     def build(self, dims: Dims) -> PartModule:
         return _Attentional(self, dims)
@@ -90,7 +90,7 @@ class Attentional(Mixer, kind="attentional"):
         return linear(2 * d, d, False) + self.score.cost(dims, shape) + Cost(flops=d, kept=kept)
 
 
-class Begun(Rows):
+class Begun(StateRows):
     """States of each example, [B, ...], and what is looked at; nothing before the first token."""
 
     held: ClassVar = {"values": Axes(), "keys_BMD": Axes(room=1)}

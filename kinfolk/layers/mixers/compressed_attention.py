@@ -1,4 +1,4 @@
-"""Mixers that look at fewer keys and values than there are positions."""
+"""Attention to compressed keys and values: Linformer, memory-compressed attention."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
@@ -14,7 +14,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.module import Dims, Linear, Module, borrow
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.states.rows import Axes, Rows
+from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.attention.scores import Scoring, View
 from kinfolk.ops.compressed_keys import compress_positions, compress_windows
@@ -169,7 +169,7 @@ class MemoryCompressed(Mixer, kind="memory-compressed"):
         return linear(d, 3 * d, self.bias) + squeeze + scores + linear(d, d, self.bias)
 
 
-class Windows(Rows):
+class Windows(StateRows):
     """Keys and values of full windows, and those that wait for their window to fill. Slot 0 is empty and always seen.
 
     As long as a window is not full its slot lies in the future of every query. The last slot is never looked at: what

@@ -1,4 +1,4 @@
-"""Mixers that read their neighbours: lightweight, dynamic, separable and full convolutions.
+"""Convolutional mixers: lightweight, dynamic, separable and full convolutions (Wu et al. 2019).
 
 They see `kernel` positions: the last ones ("past", strictly causal) or as many on either side ("both"). Padding counts
 as nothing and so does what belongs to another packed document. While decoding they remember the last `kernel` - 1
@@ -18,7 +18,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.states.rows import Axes, Rows
+from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
 from kinfolk.ops.linear_attention import Direction
 
@@ -101,7 +101,7 @@ class Conv(Convolution, kind="conv"):
         return linear(dims.d_model, self.kernel * d_out, False) + Cost(params=d_out if self.bias else 0)
 
 
-class Recent(Rows):
+class RecentInputs(StateRows):
     """The last `kernel` - 1 inputs of each example; zeros before its first."""
 
     held: ClassVar = {"x_BmD": Axes()}
@@ -131,7 +131,7 @@ class _Convolution(PartModule):
         self.left = spec.kernel - 1 if spec.direction == "past" else spec.kernel // 2
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> tuple[Tensor, Recent | None]:
+    def forward(self, x_BLD: Tensor, ctx: Context, state: RecentInputs | None) -> tuple[Tensor, RecentInputs | None]:
         refuse_pairs(ctx, self.spec.kind)
         x_BLD = self._without_padding(self.inputs(x_BLD), ctx)
         if state is None:
@@ -148,13 +148,13 @@ class _Convolution(PartModule):
         """Convolve x_BMD for the positions of x_BLD, the first of which reads from `left` positions before it on."""
         raise NotImplementedError
 
-    def new_state(self, batch_size: int, max_len: int) -> Recent:
+    def new_state(self, batch_size: int, max_len: int) -> RecentInputs:
         """Return a memory of zeros."""
         if self.spec.direction != "past":
             raise SpecError(
                 f"a convolution of direction {self.spec.direction!r} cannot decode step by step; use 'past'"
             )
-        return Recent(self.out.weight.new_zeros(batch_size, self.spec.kernel - 1, self.out.in_features))
+        return RecentInputs(self.out.weight.new_zeros(batch_size, self.spec.kernel - 1, self.out.in_features))
 
     def _without_padding(self, x_BLD: Tensor, ctx: Context) -> Tensor:
         """Clear padding, unless it all stands in the future of those who look into the past."""
@@ -238,7 +238,7 @@ class _Conv(_Convolution):
         self.out = Linear(dims.d_model, spec.kernel * d_out, bias=False, packs=spec.kernel, ends_branch=True)
         self.bias_D = nn.Parameter(torch.zeros(d_out)) if spec.bias else None
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> tuple[Tensor, Recent | None]:
+    def forward(self, x_BLD: Tensor, ctx: Context, state: RecentInputs | None) -> tuple[Tensor, RecentInputs | None]:
         refuse_pairs(ctx, self.spec.kind)
         n_out, n_taps, x_BLD = x_BLD.shape[1], self.spec.kernel, self._without_padding(x_BLD, ctx)
         # every input passes through the maps of all taps once; then what belongs to one position is added up

@@ -1,4 +1,4 @@
-"""Attention that keeps content and distance apart: DeBERTa, both releases."""
+"""Disentangled attention of content and relative position: DeBERTa, both releases (He et al. 2021)."""
 
 import functools
 from typing import ClassVar, Literal, NamedTuple, get_args

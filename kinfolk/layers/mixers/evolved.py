@@ -1,4 +1,4 @@
-"""What the Evolved Transformer is made of: branches of one input, branches of convolutions, and a gated linear unit.
+"""Parts of the Evolved Transformer: parallel branches, separable convolutions, gated linear unit (So et al. 2019).
 
 So, Liang and Le 2019 found these cells by a search; what is narrower than its neighbour is filled up with zeros at the
 end of its channels.

@@ -1,4 +1,4 @@
-"""Knowledge attention and recontextualisation: what the mentions of a text may mean, told to its words (KnowBERT)."""
+"""Knowledge attention and recontextualisation over candidate entities of mentions (KnowBERT, Peters et al. 2019)."""
 
 import math
 from typing import Any, Literal

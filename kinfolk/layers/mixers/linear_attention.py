@@ -1,4 +1,4 @@
-"""Mixers whose weights are inner products of features, so that keys are summed before anyone looks: Performer, linear.
+"""Linear attention by feature maps: Performer (FAVOR+) and linear Transformers.
 
 Time and memory grow linearly with the length, and decoding remembers one matrix per head however much came before.
 Weights never exist, so there is no dropout on them and no position that scores pairs.
@@ -17,7 +17,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
-from kinfolk.layers.states.rows import Rows
+from kinfolk.layers.states.rows import StateRows
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.feature_maps import Elu, Exponential, FeatureMap, Rectified, draw
@@ -105,7 +105,7 @@ class Performer(Kernelised, kind="performer"):
         return self.n_directions(d_head) * (2 if self.kernel == "hyperbolic" else 1)
 
 
-class Remembered(Rows):
+class Remembered(StateRows):
     """What kernel attention remembers while decoding: sums over everything so far, of constant size."""
 
     def __init__(self, sums: Sums) -> None:

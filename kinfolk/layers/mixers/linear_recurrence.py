@@ -16,7 +16,7 @@ from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.convolution import Recent
+from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.decay import Decay, NoDecay
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
@@ -106,10 +106,10 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
         return d_keys if self.features == "swish-query" else d_in + (2 * d_keys if self.features == "swish-unit" else 0)
 
 
-class RecurrentMatrix(Recent):
+class RecurrentMatrix(RecentInputs):
     """One matrix per head, and the last inputs of the convolution: a state of constant size."""
 
-    held: ClassVar = {**Recent.held, "memory_BHRK": Axes()}
+    held: ClassVar = {**RecentInputs.held, "memory_BHRK": Axes()}
 
     def __init__(self, x_BmD: Tensor, memory_BHRK: Tensor) -> None:
         super().__init__(x_BmD)
@@ -191,7 +191,7 @@ class _LinearRecurrence(PartModule):
         return y_BLD if self.gate is None else y_BLD * ACTIVATIONS[self.spec.gate](self.gate(x_BLD))
 
 
-def shown(ctx: Context, state: Recent | None) -> Tensor | None:
+def shown(ctx: Context, state: RecentInputs | None) -> Tensor | None:
     """Return which positions are real, where that matters: padding behind everything real changes nothing later."""
     if ctx.padding is None or (ctx.padding.right and state is None):
         return None

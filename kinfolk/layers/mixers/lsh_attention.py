@@ -1,4 +1,4 @@
-"""The mixer that looks where hashes agree: attention of the Reformer.
+"""LSH attention of the Reformer: queries attend to keys in the same hash bucket (Kitaev et al. 2020).
 
 One map makes queries and keys, so that who resembles a token and who it asks for is the same; `ops.lsh` sorts tokens by
 their hashes and attends within buckets. While decoding, the last members of every bucket are remembered, and a new
@@ -20,11 +20,11 @@ from kinfolk.core.rng import derive
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule
-from kinfolk.layers.states.rows import Axes, Rows
+from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops import lsh_attention as lsh
 from kinfolk.ops import lsh_hash as hashing
 from kinfolk.ops.linear_attention import Direction
-from kinfolk.ops.lsh_attention import Looking, Recent, Sight
+from kinfolk.ops.lsh_attention import BucketSight, Looking, RecentKeys
 
 
 class Hashing(Spec):
@@ -57,7 +57,7 @@ class Hashed(Mixer, kind="hashed"):
     n_heads: PositiveInt
     d_head: NonNegativeInt = 0
     direction: Direction = "past"
-    sight: Sight = Recent()
+    sight: BucketSight = RecentKeys()
     hashing: Hashing = Hashing()
     repeats: Literal["once", "each"] = "once"
     score_scale: PositiveFloat = 1.0
@@ -103,7 +103,7 @@ class _HashedAttention(PartModule):
         buckets_BHrL = hashing.hash_buckets(q_BHLK, self.rotations_HKrj, self.factors)
         ctx.tap("buckets", buckets_BHrL)
         if state is None:
-            strict = self.spec.direction == "past" and isinstance(self.spec.sight, Recent)
+            strict = self.spec.direction == "past" and isinstance(self.spec.sight, RecentKeys)
             hidden = ctx.padding is None or (strict and ctx.padding.right)
             keep_BL = None if hidden or ctx.padding is None else ctx.padding.keep_BL
             y_BHLK = lsh.attend_hashed(q_BHLK, v_BHLK, buckets_BHrL, self.looking, keep_BL, ctx.group_BL)
@@ -115,7 +115,7 @@ class _HashedAttention(PartModule):
         """Return empty buckets."""
         if self.spec.direction != "past":
             raise SpecError("hashed attention in both directions cannot decode step by step")
-        if not isinstance(self.spec.sight, Recent):
+        if not isinstance(self.spec.sight, RecentKeys):
             raise SpecError('later tokens move the borders of chunks: to decode step by step, use sight "recent"')
         n_buckets = math.prod(self.factors)
         shape = (batch_size, self.spec.n_heads, max_len, self.d_head)
@@ -123,7 +123,7 @@ class _HashedAttention(PartModule):
         return BucketState(k_BHMK, v_BHMK, (self.spec.hashing.n_rounds, n_buckets), self.looking)
 
 
-class BucketState(Rows):
+class BucketState(StateRows):
     """Keys and values of every position, and of every bucket which positions entered it last.
 
     A step looks at rounds x size keys, however far decoding has come. A position's place is its bucket and how many of

@@ -15,7 +15,7 @@ from kinfolk.core.bounds import NonNegativeInt, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.convolution import Recent
+from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.decay import check_steps, draw_steps
 from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
 from kinfolk.layers.mixers.packing import refuse_pairs
@@ -65,10 +65,10 @@ class Mamba(Mixer, kind="mamba"):
         return self.rank or math.ceil(dims.d_model / 16)
 
 
-class RecurrentVector(Recent):
+class RecurrentVector(RecentInputs):
     """A few numbers of state per channel, and the last inputs of the convolution: a state of constant size."""
 
-    held: ClassVar = {**Recent.held, "memory_BDR": Axes()}
+    held: ClassVar = {**RecentInputs.held, "memory_BDR": Axes()}
 
     def __init__(self, x_BmD: Tensor, memory_BDR: Tensor) -> None:
         super().__init__(x_BmD)

@@ -1,4 +1,4 @@
-"""Packed documents as rows of their own, for mixers that have no pairs of positions to hide by a mask."""
+"""Packed documents as separate rows, for mixers that cannot use an attention mask."""
 
 import dataclasses
 from collections.abc import Callable

@@ -12,7 +12,7 @@ from kinfolk.layers.part import KeyValues
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Some:
+class QuerySubset:
     """Some tokens of every row, in their order: where they stand in it, and which of them are meant.
 
     Rows differ in how many they have; those with fewer have others at the end, which do no harm.
@@ -22,7 +22,7 @@ class Some:
     meant_BA: Tensor
 
     @classmethod
-    def of(cls, chosen_BL: Tensor, n: int) -> "Some":
+    def of(cls, chosen_BL: Tensor, n: int) -> "QuerySubset":
         """Pick up to `n` chosen tokens of every row."""
         at_BA = (~chosen_BL).to(torch.uint8).sort(dim=1, stable=True).indices[:, :n]
         return cls(at_BA, chosen_BL.gather(1, at_BA))
@@ -59,7 +59,7 @@ class Some:
 class _WholeRows(Taps):
     """Passes reports about some tokens on as reports about all, with zeros for the others."""
 
-    def __init__(self, taps: Taps, some: Some, length: int) -> None:
+    def __init__(self, taps: Taps, some: QuerySubset, length: int) -> None:
         super().__init__(taps.names)
         self.taps, self.some, self.length = taps, some, length
 

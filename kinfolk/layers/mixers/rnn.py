@@ -1,4 +1,4 @@
-"""Mixers that read a sequence in order and carry a state: LSTM and GRU, the baselines that attention replaced.
+"""Recurrent mixers: LSTM and GRU, the baselines that attention replaced.
 
 The state is all they remember, so a step of decoding costs the same at any position.
 """
@@ -22,7 +22,7 @@ from kinfolk.layers.module import Dims, Dropout, Module
 from kinfolk.layers.part import Mixer, PartModule
 from kinfolk.layers.residuals.residual import Residual, ResidualModule
 from kinfolk.layers.states.carried_state import Recurrence, go_on
-from kinfolk.layers.states.rows import Axes, Rows
+from kinfolk.layers.states.rows import Axes, StateRows
 
 Direction = Literal["past", "both", "future"]
 
@@ -91,7 +91,7 @@ class GRU(Recurrent, kind="gru"):
         return nn.GRU(d_in, d_out, batch_first=True, bidirectional=both)
 
 
-class Carried(Rows):
+class Carried(StateRows):
     """The state of each example: one tensor, or two (output and cell), [1, B, D]."""
 
     held: ClassVar = {"values": Axes(rows=1)}

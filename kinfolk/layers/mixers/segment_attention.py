@@ -1,4 +1,4 @@
-"""Attention with a memory: a text is read segment by segment, and a segment sees the states of those before it.
+"""Segment-level recurrence: attention to cached states of earlier segments (Transformer-XL, Dai et al. 2019).
 
 In training the memory is hidden states without a gradient, projected anew by the weights of each step (Dai et al.
 2019, section 3.2). While decoding and in evaluation weights do not change, so that keys, values and the keys of

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
-from kinfolk.layers.mixers.convolution import Recent
+from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.module import Module
 from kinfolk.ops.lightconv import depthwise_conv
 
@@ -26,7 +26,7 @@ class ShortConv(Module):
         if self.bias_D is not None:
             nn.init.uniform_(self.bias_D, -bound, bound)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: Recent | None) -> Tensor:
+    def forward(self, x_BLD: Tensor, ctx: Context, state: RecentInputs | None) -> Tensor:
         kernel, length = self.taps_Dt.shape[1], x_BLD.shape[1]
         if ctx.padding is not None and not ctx.padding.right:
             x_BLD = x_BLD.masked_fill(~ctx.padding.keep_BL[..., None], 0.0)

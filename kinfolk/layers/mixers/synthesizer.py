@@ -1,4 +1,4 @@
-"""Attention whose scores are made up: from the query alone, or from nothing but where query and key stand.
+"""Synthesizer attention: scores from the query alone or learned for each pair of positions (Tay et al. 2020).
 
 A made-up score is itself a product of two vectors (of the query, or of its place; and of the key's place), so it runs
 through `ops.attend` like any other, with its patterns, padding and memory for decoding; only a whole table of scores

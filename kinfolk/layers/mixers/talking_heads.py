@@ -1,4 +1,4 @@
-"""Axis Talk: whether the heads of a layer hear of one another while they look."""
+"""Axis Talk: talking-heads attention, linear maps across heads around the softmax (Shazeer et al. 2020)."""
 
 import dataclasses
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Attention of two streams of states, the content of positions and questions about them (Yang et al. 2019, XLNet).
+"""Two-stream attention: a content stream and a query stream (XLNet, Yang et al. 2019).
 
 A question stands at the position it asks about but is nobody's key, so that the two streams are one sequence: first the
 content, then the questions, and `ctx.visible_pairs` says which content each of both may look at. The mathematics is

@@ -1,4 +1,4 @@
-"""Attention whose heads do not meet before they have thought: a feed-forward for each of them, then a weighted sum."""
+"""Weighted Transformer: every attention head has a feed-forward branch, and branches are summed (Ahmed et al. 2017)."""
 
 from typing import Any
 

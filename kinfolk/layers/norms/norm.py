@@ -1,4 +1,4 @@
-"""Axis Norm: how activations are normalised."""
+"""Axis Norm: LayerNorm, RMSNorm, ScaleNorm and none."""
 
 import math
 from typing import Literal

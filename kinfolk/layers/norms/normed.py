@@ -1,4 +1,4 @@
-"""A part with its own pre-norm, for parallel branches of one input that have different norms."""
+"""Parallel branches with a pre-norm of their own (GPT-NeoX)."""
 
 from typing import Any
 

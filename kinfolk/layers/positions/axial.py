@@ -1,4 +1,4 @@
-"""Positions on a grid: one learned vector for the row and one for the column, side by side."""
+"""Axial position embeddings: one learned vector for the row and one for the column (Reformer)."""
 
 import math
 
@@ -13,7 +13,7 @@ from kinfolk.layers.module import Dims
 from kinfolk.layers.positions.position import Heads, Position, PositionModule
 
 
-class Axial(Position, kind="axial"):
+class AxialPositions(Position, kind="axial"):
     """Position p stands in row p // columns and column p % columns of a table (Kitaev et al. 2020, released code).
 
     `shape` is rows and columns, whose product is the number of positions; (): about a square of max_len. `widths` are
@@ -46,7 +46,7 @@ class Axial(Position, kind="axial"):
 
 
 class _Axial(PositionModule):
-    def __init__(self, spec: Axial, dims: Dims) -> None:
+    def __init__(self, spec: AxialPositions, dims: Dims) -> None:
         super().__init__()
         (rows, columns), (first, second) = spec.sizes(dims)
         self.rows, self.columns = nn.Embedding(rows, first), nn.Embedding(columns, second)

@@ -1,4 +1,4 @@
-"""Axis Position: how a model is told where tokens stand.
+"""Axis Position: position encodings (sinusoidal, learned, depth-time) and their hooks.
 
 Four places, the identity by default. `add` changes the embedding, `turn` the queries and keys, and `hooks` the scores
 (`bias`) and the output (`value`) of attention. An embedding calls the first, attention the others.

@@ -1,4 +1,4 @@
-"""Positions that attention sees as relations between a query and a key: Shaw, Transformer-XL, T5, rotary, ALiBi.
+"""Relative position encodings inside attention: Shaw, Transformer-XL, T5 buckets, rotary, ALiBi.
 
 Each works with any pattern, dense or sparse, and while decoding: it is told absolute positions and nothing else.
 """

@@ -1,4 +1,4 @@
-"""Axis Gate: how a stream x takes up what a part made of it, y (Parisotto et al. 2019, section 3).
+"""Axis Gate: gated residual connections, GRU and highway among them (Parisotto et al. 2019, section 3).
 
 In all but the input gate a large `bias` closes the door: the stream passes as it came, and a deep stack starts close
 to the identity.

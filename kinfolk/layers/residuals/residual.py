@@ -1,4 +1,4 @@
-"""Axis Residual: how a part joins the stream.
+"""Axis Residual: residual connections, post-norm and pre-norm.
 
 A residual owns what surrounds one part (norms, gates, dropout) and calls it: `forward(x, part, ctx, state)` on
 `given(x)`. One that is `additive` also has `branch(x, part, ctx, state)`, what it adds to x.

@@ -1,4 +1,4 @@
-"""Residuals that weigh what a part adds: by one learned number (ReZero, Fixup), or by a gate."""
+"""Weighted residual connections: ReZero, Fixup, and gated ones."""
 
 from typing import Any, ClassVar
 
@@ -83,7 +83,7 @@ class _Fixup(ResidualModule):
         return x + self.shift
 
 
-class Gated(Residual, kind="gated"):
+class GatedResidual(Residual, kind="gated"):
     """gate(x, relu(dropout(part(norm(x))))): identity-map reordering and a gate (Parisotto et al. 2019, section 3)."""
 
     gate: Gate = GRUGate()
@@ -98,7 +98,7 @@ class Gated(Residual, kind="gated"):
 
 
 class _Gated(ResidualModule):
-    def __init__(self, spec: Gated, dims: Dims) -> None:
+    def __init__(self, spec: GatedResidual, dims: Dims) -> None:
         super().__init__()
         self.norm, self.dropout = spec.norm.build(dims.d_model), Dropout(dims.dropout)
         self.gate = spec.gate.build(dims.d_model)

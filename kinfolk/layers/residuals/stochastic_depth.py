@@ -1,4 +1,4 @@
-"""A residual whose branch is sometimes absent: stochastic depth."""
+"""Stochastic depth: residual branches are dropped at random in training (Huang et al. 2016)."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""What a recurrent layer carries from segment to segment in training: its state, without a gradient.
+"""Recurrent state carried between segments in training: truncated backpropagation through time.
 
 Backpropagation ends where a segment begins (truncated backpropagation through time), the state does not.
 """
@@ -56,7 +56,7 @@ class Recurrence:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pieces:
+class SegmentDocuments:
     """The documents of a segment as rows of their own: where each token goes, and which row it came from."""
 
     at_b: Tensor  # B L
@@ -66,7 +66,7 @@ class Pieces:
     last_B: Tensor  # the last piece of each row that has a real token
 
     @classmethod
-    def of(cls, group_BL: Tensor, keep_BL: Tensor) -> "Pieces":
+    def of(cls, group_BL: Tensor, keep_BL: Tensor) -> "SegmentDocuments":
         """Cut rows where the document changes; on the host, since the number of pieces decides about shapes."""
         device, group_BL, keep_BL = group_BL.device, host(group_BL), host(keep_BL)
         n_rows, n = group_BL.shape
@@ -98,7 +98,7 @@ def go_on(cell: nn.Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, widt
     none, every = torch.zeros(shape, dtype=torch.long), torch.ones(shape, dtype=torch.bool)
     group_BL = send(none, device) if ctx.group_BL is None else ctx.group_BL
     keep_BL = send(every, device) if ctx.padding is None else ctx.padding.keep_BL
-    pieces = Pieces.of(group_BL, keep_BL)
+    pieces = SegmentDocuments.of(group_BL, keep_BL)
     n, longest = len(pieces.row_N), shape[1]
     x_ND = x_BLD.new_zeros(n * longest, x_BLD.shape[2]).index_copy(0, pieces.at_b, x_BLD.flatten(0, 1))
     begin = tuple(value[pieces.row_N].masked_fill(~pieces.goes_on_N[:, None], 0.0) for value in start)

@@ -1,4 +1,4 @@
-"""What attention remembers while decoding: keys and values at their positions, in memory allocated once.
+"""KV cache of incremental decoding: keys and values by position, or a ring buffer of the last ones.
 
 A slot is a position, so nothing has to be shifted, examples may stand at different positions, and the junk that right
 padding leaves behind lies in the future of every real query until a real token overwrites it. Where a pattern looks
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
-from kinfolk.layers.states.rows import Axes, Rows, chosen
+from kinfolk.layers.states.rows import Axes, StateRows, chosen
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Pattern
 
 
-class Slots(Rows):
+class Slots(StateRows):
     """Keys and values of every position up to `size`."""
 
     rewinds: ClassVar[bool] = True
@@ -152,7 +152,7 @@ class Rolling:
             self.ring.extend(old[0], old[1], Context(start=self._low))
 
 
-class MemorySlots(Rows):
+class MemorySlots(StateRows):
     """Keys and values of the encoder's memory: projected once, looked at by every step."""
 
     rewinds: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""States of decoding as rows: whatever a layer remembers, examples are chosen, and others join them, the same way."""
+"""Batch rows of decoding states: selection (beam search) and joining (continuous batching), for every kind of state."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -19,7 +19,7 @@ class Axes(NamedTuple):
     empty: float = 0.0
 
 
-class Rows:
+class StateRows:
     """A state that names what it holds of each example, once; to choose rows and to join others follow from it."""
 
     held: ClassVar[Mapping[str, Axes]] = {}

@@ -7,8 +7,8 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.layers.module import Dims
-from kinfolk.models.reader import Reading
-from kinfolk.models.stack import Depth, DepthModule
+from kinfolk.models.depth.depth import Depth, DepthModule
+from kinfolk.models.reader import LayerReading
 
 
 class Flat(Depth, kind="flat"):
@@ -30,7 +30,7 @@ class Flat(Depth, kind="flat"):
 
 
 class _Flat(DepthModule):
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: LayerReading | None = None) -> Tensor:
         if reading is not None:
             reading.begin(x_BLD, ctx)
         ctx.tap("hidden", x_BLD)

@@ -23,8 +23,9 @@ from kinfolk.layers.part import KeyValues
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import XL
 from kinfolk.models.bridge import Bridge
-from kinfolk.models.reader import Reading
-from kinfolk.models.stack import Depth, DepthModule, DepthWrapper, Stack, StackModule
+from kinfolk.models.depth.depth import Depth, DepthModule, DepthWrapper
+from kinfolk.models.reader import LayerReading
+from kinfolk.models.stack import Stack, StackModule
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
 from kinfolk.ops.pooling import count, pool, unpool
@@ -129,7 +130,7 @@ class _Funnel(DepthModule):
                 # keys and values of the longer sequence are made outside the block that attends to them
                 level.divided = frozenset({level.order[0]})
 
-    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: Reading | None = None) -> Tensor:
+    def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: LayerReading | None = None) -> Tensor:
         if reading is not None:
             raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be mixed")
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)

@@ -14,12 +14,13 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.halting import HaltingUnit, Pondering
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
-from kinfolk.layers.mixers.query_subset import Some
+from kinfolk.layers.mixers.query_subset import QuerySubset
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward
 from kinfolk.models.block import Block
-from kinfolk.models.reader import Reader
-from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
+from kinfolk.models.depth.depth import Depth, DepthWrapper
+from kinfolk.models.reader import LayerReader
+from kinfolk.models.stack import Stack, StackModule
 from kinfolk.ops.act import halt
 
 CROWDED = 0.75
@@ -103,7 +104,7 @@ class _Ponder(NamedTuple):
     later: "_Progress"
 
 
-class _Halting(Reader):
+class _Halting(LayerReader):
     def __init__(self, spec: Halting, stack: Any, skippable: list[bool]) -> None:
         self.spec, self.stack, self.skippable, self.crowded = spec, stack, skippable, CROWDED
 
@@ -112,7 +113,7 @@ class _Halting(Reader):
         return list(self.stack.unit.parameters())
 
     @property
-    def streaming(self) -> Reader | None:
+    def streaming(self) -> LayerReader | None:
         return self if self.spec.accumulate == "mean" else None
 
     def begin(self, x_BLD: Tensor, ctx: Context) -> _Ponder:
@@ -194,7 +195,10 @@ def _run_some(
     everything = block.keys_values(u_BLD, ctx, states)
     if at.none:
         return s_BLD
-    some, others = Some.of(at.active_BL, at.most), [None] * (len(block.parts) - 1) if states is None else states[1:]
+    some, others = (
+        QuerySubset.of(at.active_BL, at.most),
+        [None] * (len(block.parts) - 1) if states is None else states[1:],
+    )
     inner = some.context(ctx, u_BLD.shape[1])
     return some.put(block(some.take(u_BLD), inner, [some.keys_values(everything), *others]), s_BLD)
 

@@ -3,7 +3,8 @@
 from kinfolk.core.bounds import NonNegativeInt, Rate
 from kinfolk.core.rng import derive
 from kinfolk.layers.module import Dims, Module
-from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
+from kinfolk.models.depth.depth import Depth, DepthWrapper
+from kinfolk.models.stack import Stack, StackModule
 
 
 class DropLayers(DepthWrapper, kind="layer-drop"):

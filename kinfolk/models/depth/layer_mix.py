@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.layers.module import Dims
-from kinfolk.models.reader import Layers, Reader
-from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule
+from kinfolk.models.depth.depth import Depth, DepthWrapper
+from kinfolk.models.reader import AllLayers, LayerReader
+from kinfolk.models.stack import Stack, StackModule
 
 
 class MixLayers(DepthWrapper, kind="layer-mix"):
@@ -44,13 +45,13 @@ class LayerMix(Stack, kind="layer-mix"):
         return (MixLayers(),)
 
 
-class _LayerMix(Layers):
+class _LayerMix(AllLayers):
     def __init__(self, stack: Any) -> None:
         super().__init__(len(stack.order))
         self.stack = stack
 
     @property
-    def streaming(self) -> Reader:
+    def streaming(self) -> LayerReader:
         return _Streaming(self.stack.layer_mix.softmax(0))
 
     def result(self, last: Any, carry: Any, total: Any, ctx: Context) -> Tensor:
@@ -64,7 +65,7 @@ class _LayerMix(Layers):
         return mixed_BLD
 
 
-class _Streaming(Reader):
+class _Streaming(LayerReader):
     """The sum alone, one layer at a time."""
 
     def __init__(self, shares: Tensor) -> None:

@@ -20,9 +20,10 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.residuals.residual import Residual, ResidualModule
 from kinfolk.models.block import Block
+from kinfolk.models.depth.depth import Depth, DepthWrapper
 from kinfolk.models.depth.two_streams import Pair, coupled, mean_of, walk_lightly
-from kinfolk.models.reader import Reader, Reading
-from kinfolk.models.stack import Depth, DepthWrapper, Stack, StackModule, Walk
+from kinfolk.models.reader import LayerReader, LayerReading
+from kinfolk.models.stack import Stack, StackModule, Walk
 
 Join = Literal["mean", "concat", "wide"]
 
@@ -121,7 +122,7 @@ class _TwoStreams(Walk):
         self.join = join
 
     def __call__(
-        self, stack: StackModule, x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[Reading]
+        self, stack: StackModule, x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
     ) -> Pair:
         # a state for decoding must not be written twice, and sharded weights are whole only while a block runs
         decodes = states is not None and not stack.training
@@ -130,11 +131,11 @@ class _TwoStreams(Walk):
         return walk(stack, (x_BLD, x_BLD), ctx, states, readings)
 
     def plainly(
-        self, stack: StackModule, pair: Pair, ctx: Context, states: list[Any] | None, readings: list[Reading]
+        self, stack: StackModule, pair: Pair, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
     ) -> Pair:
         """Run under ordinary autograd."""
         runs, own = dict(stack.runs()), readings[0]
-        reads = [reading for reading in readings if type(reading.reader) is not Reader]
+        reads = [reading for reading in readings if type(reading.reader) is not LayerReader]
         for n in range(len(stack.order)):
             if states is None and own.reader.done(own.carry):
                 break

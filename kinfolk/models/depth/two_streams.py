@@ -18,7 +18,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.device import autocast_dtype
 from kinfolk.layers.part import KeyValues
 from kinfolk.layers.positions.position import PositionModule
-from kinfolk.models.reader import Reader, Reading
+from kinfolk.models.reader import LayerReader, LayerReading
 
 Pair = tuple[Tensor, Tensor]
 
@@ -61,7 +61,7 @@ def place(stack: Any, n: int, x_BLD: Tensor, ctx: Context) -> Tensor | None:
     return None if place_BLD is zeros_BLD else place_BLD
 
 
-def walk_lightly(stack: Any, pair: Pair, ctx: Context, states: list[Any] | None, readings: list[Reading]) -> Pair:
+def walk_lightly(stack: Any, pair: Pair, ctx: Context, states: list[Any] | None, readings: list[LayerReading]) -> Pair:
     """Run without keeping activations. Readings that need all states at once get them, with gradients."""
     streams = [(reading, reader) for reading in readings if (reader := reading.reader.streaming) is not None]
     others = [reading for reading in readings if reading.reader.streaming is None]
@@ -130,7 +130,9 @@ class _Step:
 class _Run:
     """One pass: its steps, what they read from outside, and what readers sum up."""
 
-    def __init__(self, stack: Any, ctx: Context, states: list[Any] | None, readers: list[Reader], each: bool) -> None:
+    def __init__(
+        self, stack: Any, ctx: Context, states: list[Any] | None, readers: list[LayerReader], each: bool
+    ) -> None:
         self.stack, self.ctx, self.states, self.readers, self.each = stack, ctx, states, readers, each
         self.steps: list[_Step] = []
         self.side_names: list[str] = []
@@ -244,7 +246,7 @@ class _Forwards:
 
     def __call__(self, pair: Pair) -> Pair:
         run, readers = self.run, self.run.readers
-        reads = any(type(reader) is not Reader for reader in readers)
+        reads = any(type(reader) is not LayerReader for reader in readers)
         for n in range(len(run.stack.order)):
             if run.states is None and any(r.done(c) for r, c in zip(readers, self.carries, strict=True)):
                 break

@@ -1,4 +1,4 @@
-"""Answers that are spans of a text: the best over all windows of a text, or none, and how right they are."""
+"""Exact match and F1 of extractive answers, over all windows of a text (SQuAD)."""
 
 import collections
 import dataclasses
@@ -24,7 +24,7 @@ _NO_MARKS = str.maketrans("", "", string.punctuation)
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class PredictedAnswer:
     """What a model answers: a text and where it stands, or "" for no answer.
 
     score: the share of this answer, as exponentials of scores, among all spans of its window, and no answer where that
@@ -39,7 +39,7 @@ class Found:
     margin: float
 
 
-class Windows:
+class WindowAnswers:
     """The best span of each question over all windows of its context.
 
     Spans of all windows compete by the sum of the scores of their ends (Devlin et al. 2019, section 4.3). There is no
@@ -76,15 +76,17 @@ class Windows:
                 self._spans[i], self._beside[i] = float(mass_B[row]), float(none_B[row])
                 self.places[i] = self.split.characters(window, *spans_B2[row].tolist())
 
-    def answer(self, i: int, threshold: float, *, always: bool) -> Found:
+    def answer(self, i: int, threshold: float, *, always: bool) -> PredictedAnswer:
         """Return the answer to a question; with `always`, some span whatever no answer scores."""
         margin = float(self.best[i] - self.none[i])
         start, stop = (int(x) for x in self.places[i])
         if not always and not margin > threshold:
-            return Found("", 0, 0, float(np.exp(self.none[i] - np.logaddexp(self._against[i], self.none[i]))), margin)
+            return PredictedAnswer(
+                "", 0, 0, float(np.exp(self.none[i] - np.logaddexp(self._against[i], self.none[i]))), margin
+            )
         text = self.split.questions[i].context[start:stop]
         total = self._spans[i] if always else np.logaddexp(self._spans[i], self._beside[i])
-        return Found(text, start, stop, float(np.exp(self.best[i] - total)), margin)
+        return PredictedAnswer(text, start, stop, float(np.exp(self.best[i] - total)), margin)
 
 
 def _mass(begin_BL: Tensor, end_BL: Tensor, longest: int) -> Tensor:
@@ -128,7 +130,7 @@ class Answers(Tally):
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
-        self.windows = Windows(self.split, self.longest)
+        self.windows = WindowAnswers(self.split, self.longest)
 
     def add(self, output: Output, batch: Batch) -> None:
         """Take the answers of a batch of windows."""
@@ -138,7 +140,7 @@ class Answers(Tally):
         """Return the questions that were read."""
         return np.flatnonzero(np.isfinite(self.windows.none)).tolist()
 
-    def answer(self, i: int) -> Found:
+    def answer(self, i: int) -> PredictedAnswer:
         """Return the answer to a question."""
         return self.windows.answer(i, self.threshold, always=self.split.always)
 

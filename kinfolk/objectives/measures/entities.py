@@ -1,4 +1,4 @@
-"""Entities that tags of words mark, and how many of them are found: whole, and of the right kind."""
+"""Entity-level F1 of BIO tags (CoNLL): whole entities of the right type."""
 
 import dataclasses
 import re
@@ -48,7 +48,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 @dataclasses.dataclass
-class Entities(Confusion):
+class EntityConfusion(Confusion):
     """Tags of words, and the entities they mark. An entity in words that were cut off counts as missed.
 
     split: where the sentences are from, with all their words.

@@ -12,11 +12,11 @@ from kinfolk.data.splits.split import Split
 from kinfolk.layers.heads.head import Head
 from kinfolk.layers.heads.tag_head import SpanHead
 from kinfolk.models.model import Model
-from kinfolk.objectives.measures.answers import Answers, Windows
+from kinfolk.objectives.measures.answers import Answers, WindowAnswers
 from kinfolk.objectives.measures.tallies import Tally
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import SpanAnswer
-from kinfolk.objectives.tasks.answering import Answering, Counts, How, answered
+from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts, answered
 from kinfolk.objectives.tasks.pooling import of_tokens
 from kinfolk.objectives.tasks.task import Example, Task
 
@@ -49,12 +49,12 @@ class QuestionAnswering(Task, kind="answer"):
         question, context = row.text(run.columns.question), row.text(run.columns.context)
         return Question(str(row.values.get("id", row.line)), question.strip(), context, (), row.where)
 
-    def answers(self, run: Answering, asked: list[Any], how: How, counts: Counts) -> list[dict[str, Any]]:
+    def answers(self, run: Answering, asked: list[Any], how: How, counts: PredictionCounts) -> list[dict[str, Any]]:
         objective = run.objective
         assert isinstance(objective, SpanAnswer)
         split = AnswerSplit("rows", run.tokenizer, asked, run.reading, always=run.always, labelled=False)
         counts.cut += split.questions_cut
-        windows = Windows(split, objective.longest)
+        windows = WindowAnswers(split, objective.longest)
         for which, logits in answered(run, split, how, None):
             windows.add(logits, which)
         always = run.always and how.margin is None

@@ -1,4 +1,4 @@
-"""What answers rows: a trained model with its tokenizer, and the options and counts of a prediction."""
+"""Inference on rows: a trained model with its tokenizer, its options and counts."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -96,7 +96,7 @@ class How:
 
 
 @dataclasses.dataclass
-class Counts:
+class PredictionCounts:
     """What happened during a prediction: rows answered, rows that were cut or read in parts, and bad rows."""
 
     rows: int = 0

@@ -25,7 +25,7 @@ from kinfolk.objectives.apart import ClassifyApart
 from kinfolk.objectives.measures.tallies import Confusion, Holding, Tally
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import Classify, ClassifyMany
-from kinfolk.objectives.tasks.answering import Answering, Counts, How, answered
+from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts, answered
 from kinfolk.objectives.tasks.pooling import of_sequences
 from kinfolk.objectives.tasks.task import Example, TableColumns, Task
 
@@ -72,7 +72,7 @@ class RowTask(Task):
         names = (columns.text, columns.second) if run.n_texts > 1 else (columns.text,)
         return tuple(row.text(name) for name in names)
 
-    def answers(self, run: Answering, asked: list[Any], how: How, counts: Counts) -> list[dict[str, Any]]:
+    def answers(self, run: Answering, asked: list[Any], how: How, counts: PredictionCounts) -> list[dict[str, Any]]:
         if run.picture is not None:
             labels = torch.as_tensor(np.array([self.blank(run.classes)] * len(asked)))
             batch = Batch(index=torch.arange(len(asked)), tokens=torch.from_numpy(ids(asked)), labels=labels)

@@ -1,4 +1,4 @@
-"""Which state of a model a head reads, by who attends to whom."""
+"""Choice of sequence pooling for a head, by the direction of attention."""
 
 from typing import Any, Literal
 
@@ -9,8 +9,9 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.disentangled import DisentangledAttention
 from kinfolk.layers.mixers.knowledge_attention import KnowledgeAttention
 from kinfolk.layers.part import FeedForward, Part
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import Causal, Full
 
 

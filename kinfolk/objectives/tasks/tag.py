@@ -19,11 +19,11 @@ from kinfolk.data.splits.split import Split
 from kinfolk.layers.heads.head import Head
 from kinfolk.layers.heads.tag_head import TagHead
 from kinfolk.models.model import Model
-from kinfolk.objectives.measures.entities import Entities, entities, marks_entities
+from kinfolk.objectives.measures.entities import EntityConfusion, entities, marks_entities
 from kinfolk.objectives.measures.tallies import Confusion, Tally
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import Labels, Tag
-from kinfolk.objectives.tasks.answering import Answering, Counts, How, answered
+from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts, answered
 from kinfolk.objectives.tasks.pooling import of_tokens
 from kinfolk.objectives.tasks.task import Example, Task
 
@@ -66,7 +66,7 @@ class Tagging(Task, kind="tag"):
             return None
         counts = torch.zeros(n, n, dtype=torch.long)
         whole = split.sentences is not None and marks_entities(classes)
-        return Entities(classes, counts, split) if whole else Confusion(classes, counts)
+        return EntityConfusion(classes, counts, split) if whole else Confusion(classes, counts)
 
     def ask(self, run: Answering, row: Row) -> Words:
         words = row.values.get(run.columns.tokens)
@@ -81,7 +81,7 @@ class Tagging(Task, kind="tag"):
             raise row.refuse("no words")
         return Words(tuple(words))
 
-    def answers(self, run: Answering, asked: list[Any], how: How, counts: Counts) -> list[dict[str, Any]]:
+    def answers(self, run: Answering, asked: list[Any], how: How, counts: PredictionCounts) -> list[dict[str, Any]]:
         split = WordRows(run.tokenizer, [row.words for row in asked], run.classes, run.length)
         counts.parted += split.n_parted
         # a [CLS] token moves every token one to the right

@@ -21,7 +21,7 @@ from kinfolk.layers.heads.head import Head
 from kinfolk.models.model import Model
 from kinfolk.objectives.measures.tallies import Tally
 from kinfolk.objectives.objective import Objective
-from kinfolk.objectives.tasks.answering import Answering, Counts, How
+from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Task(Spec):
         """Return what a row asks, or raise `DataError` with its line."""
         raise SpecError(f"task {self.kind!r}: has no labels, so it answers no rows")
 
-    def answers(self, run: Answering, asked: list[Any], how: How, counts: Counts) -> list[dict[str, Any]]:
+    def answers(self, run: Answering, asked: list[Any], how: How, counts: PredictionCounts) -> list[dict[str, Any]]:
         """Return the answers to some rows, each as plain data, in their order."""
         raise NotImplementedError
 

@@ -24,7 +24,7 @@ from kinfolk.core.device import send
 from kinfolk.ops.attention import scores
 from kinfolk.ops.attention.scores import PLAIN_VIEW, Scoring, View, allowed, keeps_too_much, positions
 from kinfolk.ops.patterns.leaves import Full, Pattern
-from kinfolk.ops.patterns.plan import Extent, Group, Plan, Sheet, plan
+from kinfolk.ops.patterns.plan import Extent, Sheet, TileGroup, TilePlan, plan
 
 CHUNK_BYTES = 24 << 20
 """Gathered keys and masks of one chunk stay below this, whatever the length."""
@@ -66,7 +66,7 @@ def _has_flex(device: torch.device) -> bool:
 class _Tile(NamedTuple):
     """Some rows of a group: which of the group's rows, and the indices that their queries and keys have."""
 
-    group: Group
+    group: TileGroup
     rows: slice
     q_at_rq: Tensor
     k_at_rk: Tensor
@@ -76,7 +76,7 @@ class _FusedBlocks(torch.autograd.Function):
     """The fused CPU kernel over gathered tiles. Saves inputs, output and one number per query, nothing gathered."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: Plan, view: View, scale: float | None) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tiling: TilePlan, view: View, scale: float | None) -> Tensor:
         outs, norms = zip(*(_sheet_forward(q, k, v, sheet, view, scale) for sheet in tiling.sheets), strict=True)
         out, norm = _combine(outs, norms)
         ctx.save_for_backward(q, k, v, out, norm)
@@ -148,7 +148,7 @@ def _combine(outs: tuple[Tensor, ...], norms: tuple[Tensor, ...]) -> tuple[Tenso
 
 
 def _explicit_blocks(
-    q: Tensor, k: Tensor, v: Tensor, blocks: Plan, view: View, scoring: Scoring, kept_pairs: int
+    q: Tensor, k: Tensor, v: Tensor, blocks: TilePlan, view: View, scoring: Scoring, kept_pairs: int
 ) -> Tensor:
     """Attend tile by tile under autograd: hooks, dropout, and devices without the fused kernel."""
     several = len(blocks.sheets) > 1

@@ -1,1 +1,1 @@
-"""The operators as plain loops, written from the definition: what the tests believe."""
+"""Reference operators as plain loops, from the definition: attention, recurrences, losses."""

@@ -1,4 +1,4 @@
-"""Pondering over tokens, one example, one token and one step at a time."""
+"""RNN with adaptive computation time, one example, one token and one step at a time."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""An activation and a linear map, one number at a time."""
+"""Activation and linear layer, one number at a time."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Attention that fades out, one pair at a time."""
+"""Adaptive attention span, one pair at a time."""
 
 import math
 

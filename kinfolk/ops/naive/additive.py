@@ -1,4 +1,4 @@
-"""Additive scores, one pair at a time."""
+"""Additive attention scores, one pair at a time."""
 
 import torch
 from torch import Tensor

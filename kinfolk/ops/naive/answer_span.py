@@ -1,4 +1,4 @@
-"""The best answer among the spans of a text, span by span."""
+"""Best answer span, span by span."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Compressed keys and values, one slot at a time, straight from the definition."""
+"""Compressed keys and values of attention, one slot at a time, from the definition."""
 
 import torch
 from torch import Tensor

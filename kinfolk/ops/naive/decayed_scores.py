@@ -1,4 +1,4 @@
-"""Decayed inner products, one pair at a time."""
+"""Decayed query-key products, one pair at a time."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The delta rule position by position, straight from the definition."""
+"""Delta rule of linear attention, position by position, from the definition."""
 
 import torch
 from torch import Tensor

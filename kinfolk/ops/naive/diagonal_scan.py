@@ -1,4 +1,4 @@
-"""Diagonal recurrences position by position, straight from the definition."""
+"""Diagonal linear recurrence, position by position, from the definition."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Mixtures of discretised logistics, value by value, from the definition."""
+"""Discretised mixture of logistics, value by value, from the definition."""
 
 import math
 

@@ -1,14 +1,14 @@
-"""A mixture of experts: every token, every choice, one after the other."""
+"""Mixture of experts: every token, every choice, one after the other."""
 
 import torch
 from torch import Tensor
 
-from kinfolk.ops.experts import Weights
+from kinfolk.ops.experts import ExpertWeights
 from kinfolk.ops.naive import gated_linear
 from kinfolk.ops.naive.activated_linear import FORMULAS
 
 
-def mix_experts(x: Tensor, expert: Tensor, gate: Tensor, weights: Weights, activation: str) -> Tensor:
+def mix_experts(x: Tensor, expert: Tensor, gate: Tensor, weights: ExpertWeights, activation: str) -> Tensor:
     """Sum over a token's choices of gate times the expert's network; nobody adds nothing."""
     rows = []
     for t in range(len(x)):

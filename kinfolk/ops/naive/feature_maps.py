@@ -1,4 +1,4 @@
-"""Feature maps one number at a time, and orthogonal rows by Gram and Schmidt."""
+"""Random feature maps, one number at a time, and orthogonal rows by Gram-Schmidt."""
 
 import math
 

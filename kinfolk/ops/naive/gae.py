@@ -1,4 +1,4 @@
-"""Reference of `kinfolk.ops.gae`: the sum over later steps of the same episode, as it is defined."""
+"""Generalised advantage estimation: the sum over later steps of the same episode, as it is defined."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""A gate and a linear map, one number at a time."""
+"""Gated linear unit and linear layer, one number at a time."""
 
 import torch
 from torch import Tensor

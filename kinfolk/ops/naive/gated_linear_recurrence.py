@@ -1,4 +1,4 @@
-"""The gated linear recurrence position by position, straight from the definition."""
+"""Gated linear attention, position by position, from the definition."""
 
 import torch
 from torch import Tensor

@@ -1,11 +1,11 @@
-"""Attention by hashing, one pair at a time, straight from the definition: sets first, then a softmax per round."""
+"""LSH attention, one pair at a time, from the definition: sets first, then a softmax per round."""
 
 import math
 
 import torch
 from torch import Tensor
 
-from kinfolk.ops.lsh_attention import EPS, Chunks, Looking, Recent
+from kinfolk.ops.lsh_attention import EPS, Chunks, Looking, RecentKeys
 
 Sets = list[list[int]]
 
@@ -45,7 +45,7 @@ def _sets(bucket: list[int], documents: Sets, looking: Looking) -> Sets:
     for document in documents:
         order = sorted(document, key=lambda i: (bucket[i], i))
         for i in document:
-            found = _recent(i, order, bucket, looking) if isinstance(looking.sight, Recent) else []
+            found = _recent(i, order, bucket, looking) if isinstance(looking.sight, RecentKeys) else []
             if isinstance(looking.sight, Chunks):
                 found = _chunked(i, order, bucket, looking.sight)
             seen[i] = [j for j in found if j < i or (looking.direction == "both" and j != i)]

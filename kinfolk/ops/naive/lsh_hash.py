@@ -1,4 +1,4 @@
-"""Hashing by angle, one token and one direction at a time."""
+"""Angular LSH, one token and one direction at a time."""
 
 import torch
 from torch import Tensor

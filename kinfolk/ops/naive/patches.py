@@ -1,4 +1,4 @@
-"""Patches of a picture, value by value."""
+"""Image patches, pixel by pixel."""
 
 import torch
 from torch import Tensor

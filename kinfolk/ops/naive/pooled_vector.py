@@ -1,4 +1,4 @@
-"""One vector of a whole sequence, position by position."""
+"""Sequence pooling (first, last, mean, max), position by position."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Means over slots, and the way back, position by position."""
+"""Mean pooling over slots and upsampling, position by position."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Reference of `kinfolk.ops.ppo`: case by case, and action by action."""
+"""Clipped PPO objective, case by case and action by action."""
 
 import math
 

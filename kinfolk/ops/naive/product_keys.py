@@ -1,4 +1,4 @@
-"""A memory of n x n values: every key is scored."""
+"""Product-key memory of n x n values: every key is scored."""
 
 import torch
 from torch import Tensor

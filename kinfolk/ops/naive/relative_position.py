@@ -1,4 +1,4 @@
-"""Relative positions, one pair at a time."""
+"""Relative position encodings, one pair at a time."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Division by the root mean square, one position and one channel at a time."""
+"""RMSNorm, one position and one channel at a time."""
 
 import torch
 from torch import Tensor

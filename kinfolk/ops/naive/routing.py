@@ -1,4 +1,4 @@
-"""Seats, balance and chances of experts, one token after the other."""
+"""Expert capacity, load balance and routing probabilities, one token after the other."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Maps across heads, and attention whose heads talk, one pair at a time."""
+"""Talking-heads attention, one pair at a time."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The algebra of patterns: what a pattern answers, and how patterns combine.
+"""Attention patterns: contract, and their algebra under & and |.
 
 A pattern answers three questions. `allows(q, k)`: may position q look at position k? It is the definition.
 `touches(box)`: could any pair of a box of positions be allowed? It is interval arithmetic, may err only towards

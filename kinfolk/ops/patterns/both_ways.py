@@ -1,4 +1,4 @@
-"""Patterns in both directions: whether one sees later keys, and its symmetric closure, in which a prefix is read."""
+"""Bidirectional attention masks: whether a pattern sees later keys, and its symmetric closure for a prefix."""
 
 import torch
 from torch import Tensor

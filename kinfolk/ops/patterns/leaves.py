@@ -1,4 +1,4 @@
-"""Attention patterns as data: who may look at whom, as an expression over absolute positions.
+"""Attention masks as data (causal, window, strided, global, …): predicates over absolute positions.
 
     Causal() & (SameBlock(size=128) | Summary(block=128, width=8))
 

@@ -1,4 +1,4 @@
-"""Plan a pattern: which blocks of keys each block of queries needs, in groups that run as one batched product.
+"""Block-sparse attention plans: key blocks that each query block needs, grouped into batched products.
 
 Planning looks at block corners only (`Pattern.touches`), so 65,536 positions cost a few megabytes. A plan is cached:
 a pattern is frozen data and therefore a dictionary key.
@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class TileGroup:
     """Query blocks that need the same number of key blocks."""
 
     rows_r: Tensor  # query blocks
@@ -55,7 +55,7 @@ class Sheet:
 
     pattern: Pattern
     extent: Extent
-    groups: tuple[Group, ...]
+    groups: tuple[TileGroup, ...]
 
     @property
     def scores(self) -> int:
@@ -64,7 +64,7 @@ class Sheet:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class TilePlan:
     """All sheets of a pattern."""
 
     sheets: tuple[Sheet, ...]
@@ -75,14 +75,14 @@ class Plan:
         return sum(sheet.scores for sheet in self.sheets)
 
 
-def plan(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> Plan:
+def plan(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> TilePlan:
     """Plan a pattern over queries and keys, in blocks of up to `block`."""
     return _plan(pattern, n_q, n_k, start, block)
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> Plan:
-    return Plan(tuple(lay_out(sheet, extent(sheet, n_q, n_k, start, block)) for sheet in pattern.sheets()))
+def _plan(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> TilePlan:
+    return TilePlan(tuple(lay_out(sheet, extent(sheet, n_q, n_k, start, block)) for sheet in pattern.sheets()))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -111,7 +111,7 @@ def lay_out(pattern: Pattern, what: Extent) -> Sheet:
     touched, filled = _asked(pattern, what)
     filled_n = (filled | ~touched).all(1)
     rounded = torch.tensor([_round_up(d) for d in touched.sum(1).tolist()])
-    groups: list[Group] = []
+    groups: list[TileGroup] = []
     for n_columns, whole in sorted(set(zip(rounded.tolist(), filled_n.tolist(), strict=True))):
         if n_columns == 0:
             continue
@@ -185,7 +185,7 @@ def _runs(rows: Tensor, cols: Tensor, what: Extent) -> list[Tensor]:
     return [(run == i).nonzero().flatten() for i in range(n_runs)]
 
 
-def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent, filled: bool) -> Group:
+def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent, filled: bool) -> TileGroup:
     step = what.q_block // what.k_block
     moves = bool((rows[1:] == rows[:-1] + 1).all()) and bool((cols[1:] == cols[:-1] + step).all())
     adjacent = bool((cols >= 0).all()) and bool((cols[:, 1:] == cols[:, :-1] + 1).all())
@@ -193,4 +193,4 @@ def _group(pattern: Pattern, rows: Tensor, cols: Tensor, what: Extent, filled: b
     # of a remainder begin as far on among the queries as among the keys
     whole = what.n_q == what.n_k and all(x % (what.fold * what.q_block) == 0 for x in (what.n_q, what.start))
     even = what.fold == 1 or whole
-    return Group(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary and even, filled=filled)
+    return TileGroup(rows, cols, sliding=moves and adjacent, alike=moves and pattern.stationary and even, filled=filled)

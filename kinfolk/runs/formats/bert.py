@@ -15,8 +15,9 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.positions.position import Learned
 from kinfolk.layers.residuals.residual import PostNorm
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.stack import Stack
 from kinfolk.ops.activated_linear import Activation
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation

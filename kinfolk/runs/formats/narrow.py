@@ -9,8 +9,9 @@ from kinfolk.layers.heads.detection_head import DetectionHead
 from kinfolk.layers.heads.head import MaskedLMHead
 from kinfolk.layers.heads.paired_head import PairedHead
 from kinfolk.layers.heads.vector_head import VectorHead
+from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Depth, Stack
+from kinfolk.models.stack import Stack
 from kinfolk.runs.formats.bert import LAYER, Encoder, class_values, classes, masked_lm, over_tokens, paired
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, layers, need

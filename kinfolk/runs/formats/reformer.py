@@ -13,7 +13,7 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.part import Part
-from kinfolk.layers.positions.axial import Axial
+from kinfolk.layers.positions.axial import AxialPositions
 from kinfolk.layers.positions.position import Learned, Position
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
@@ -159,7 +159,9 @@ class Reformer(Format, model_type="reformer"):
         """Return where tokens stand."""
         if not config.get("axial_pos_embds", True):
             return Learned()
-        return Axial(shape=tuple(config.get("axial_pos_shape")), widths=tuple(config.get("axial_pos_embds_dim")))
+        return AxialPositions(
+            shape=tuple(config.get("axial_pos_shape")), widths=tuple(config.get("axial_pos_embds_dim"))
+        )
 
     def values(self, model: Model) -> dict[str, Any]:
         where = "decoder" if model.encoder is None else "encoder"
@@ -176,7 +178,7 @@ class Reformer(Format, model_type="reformer"):
             heads: int = look.n_heads  # type: ignore[attr-defined]
             d_head: int = look.d_head or model.d_model // heads  # type: ignore[attr-defined]
             found |= {"num_attention_heads": heads, "attention_head_size": d_head}
-        if isinstance(embedding.position, Axial):
+        if isinstance(embedding.position, AxialPositions):
             shape, widths = embedding.position.sizes(model.dims)
             found |= {"axial_pos_embds": True, "axial_pos_shape": list(shape), "axial_pos_embds_dim": list(widths)}
         else:

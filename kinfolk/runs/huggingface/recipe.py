@@ -16,7 +16,7 @@ from kinfolk.objectives.sentences import SentencePairs
 from kinfolk.objectives.sequence import SequenceToSequence
 from kinfolk.objectives.supervised import Classify, ClassifyMany, SpanAnswer, Tag
 from kinfolk.optim.optimiser import AdamW
-from kinfolk.optim.schedule import Linear
+from kinfolk.optim.schedule import LinearDecay
 from kinfolk.optim.training import Training
 from kinfolk.runs.huggingface.folder import Imported
 
@@ -47,7 +47,7 @@ def recipe_of(model: Model, name: str, problem: str = "") -> Recipe:
         length=min(128, model.max_len),
         order=order,
         optimiser=AdamW(lr=5e-5, weight_decay=0.01),
-        schedule=Linear(warmup=0.1),
+        schedule=LinearDecay(warmup=0.1),
     )
     return Recipe(name=name, model=model, objective=objective, training=training)
 

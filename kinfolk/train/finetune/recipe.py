@@ -16,7 +16,7 @@ from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.several import Several
 from kinfolk.objectives.supervised import Classify, Labels
-from kinfolk.optim import AdamW, Linear, Training
+from kinfolk.optim import AdamW, LinearDecay, Training
 from kinfolk.runs.fit import labelling_of, picture_of
 from kinfolk.runs.huggingface.recipe import BY_TOPOLOGY
 from kinfolk.train.finetune.source import Source
@@ -119,7 +119,7 @@ def _training(old: Training, data: Data, effort: Effort, width: int, length: int
         cut=effort.cut,
         order=old.order if data.kind == "text" else "shuffled",
         optimiser=AdamW(lr=lr, weight_decay=0.01),
-        schedule=Linear(warmup=0.1),
+        schedule=LinearDecay(warmup=0.1),
         eval_every=every,
         save_every=every,
         eval_batches=0,

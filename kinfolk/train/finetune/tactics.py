@@ -16,7 +16,7 @@ from kinfolk.models.depth.layer_mix import LayerMix
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.supervised import Classify, ClassifyMany
-from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, Some
+from kinfolk.optim import HeadFirst, LayerWise, SlantedTriangular, SomeWeights
 from kinfolk.optim.noise import Mixout
 from kinfolk.train.finetune.names import Parts, read
 
@@ -128,7 +128,11 @@ def _mix(recipe: Recipe, number: float, data: Data) -> Recipe:
     recipe = recipe.replace(model=model.replace(**{side: LayerMix.of(stack)}))
     groups = recipe.training.groups
     # where only some parameters move, the shares of layers are among them
-    return _grouped(recipe, groups.replace(names=(*groups.names, "*.layer_*"))) if isinstance(groups, Some) else recipe
+    return (
+        _grouped(recipe, groups.replace(names=(*groups.names, "*.layer_*")))
+        if isinstance(groups, SomeWeights)
+        else recipe
+    )
 
 
 def _three(recipe: Recipe, number: float, data: Data) -> Recipe:
@@ -169,7 +173,7 @@ def _with_parts(recipe: Recipe, change: Callable[[Part], Part]) -> Recipe:
 
 
 def _moving(recipe: Recipe, names: tuple[str, ...]) -> Recipe:
-    return _grouped(recipe, Some(names=names))
+    return _grouped(recipe, SomeWeights(names=names))
 
 
 def _grouped(recipe: Recipe, groups: object) -> Recipe:

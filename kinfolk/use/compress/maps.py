@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.linear_maps import Int8, LowRank, Map, Mapped, Rank, exchange, linears, quantise
+from kinfolk.layers.linear_maps import Int8, LinearMap, LowRank, Mapped, Rank, exchange, linears, quantise
 from kinfolk.layers.module import Linear
 from kinfolk.layers.part import Part
 from kinfolk.layers.pruned import Pruned
@@ -122,7 +122,7 @@ def seconds_of(learner: Learner, batches: Sequence[Batch]) -> dict[Place, dict[s
     return {place: {name: one.second / max(1, one.n) for name, one in own.items()} for place, own in found.items()}
 
 
-class Watched(Map):
+class Watched(LinearMap):
     """A map that adds up products of what goes into it."""
 
     def __init__(self, linear: Linear) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
-from kinfolk.layers.linear_maps import Map
+from kinfolk.layers.linear_maps import LinearMap
 from kinfolk.layers.module import Linear
 from kinfolk.objectives.learner import Learner
 
@@ -24,7 +24,7 @@ def gates_of(model: nn.Module) -> Gates:
     found = {}
     for path, module in model.named_modules():
         out, n_heads = getattr(module, "out", None), getattr(getattr(module, "spec", None), "n_heads", 0)
-        if isinstance(out, Linear | Map) and n_heads and out.in_features % n_heads == 0:
+        if isinstance(out, Linear | LinearMap) and n_heads and out.in_features % n_heads == 0:
             found[path] = torch.ones(n_heads, dtype=out.weight.dtype, device=out.weight.device)
     return found
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.feed_forwards.transition import Both
+from kinfolk.layers.feed_forwards.transition import TransitionInputs
 from kinfolk.layers.mixers.attentional_rnn import Begun
 from kinfolk.layers.mixers.compressed_attention import Windows
-from kinfolk.layers.mixers.convolution import Recent
+from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.evolved import States
 from kinfolk.layers.mixers.linear_attention import Remembered
 from kinfolk.layers.mixers.rnn import Carried
@@ -82,7 +82,7 @@ class Slot:
 _AXES: dict[type, dict[str, tuple[str, ...]]] = {
     Growing: {"k_BGMK": (BATCH, "", PAST, ""), "v_BGMK": (BATCH, "", PAST, "")},
     MemorySlots: {"k_BGMK": (BATCH, "", MEMORY, ""), "v_BGMK": (BATCH, "", MEMORY, "")},
-    Recent: {"x_BmD": (BATCH, "", "")},
+    RecentInputs: {"x_BmD": (BATCH, "", "")},
     Windows: {"slots_BGMK": (BATCH, "", "", ""), "tail_BGtK": (BATCH, "", "", "")},
     Begun: {"keys_BMD": (BATCH, MEMORY, "")},
 }
@@ -142,7 +142,7 @@ def slots_of(path: str, state: Any) -> Iterator[Slot]:
     if isinstance(state, States):
         for i, one in enumerate(state.each):
             yield from slots_of(f"{path}.{i}", one)
-    elif isinstance(state, Both):
+    elif isinstance(state, TransitionInputs):
         yield from slots_of(f"{path}.first", state.first)
         yield from slots_of(f"{path}.second", state.second)
     elif isinstance(state, Rolling):

@@ -5,21 +5,21 @@ from typing import Any
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.reader import Row
-from kinfolk.objectives.tasks.answering import Counts, How
+from kinfolk.objectives.tasks.answering import How, PredictionCounts
 from kinfolk.use.predict.opening import Opened
 
 _CHARACTERS = 1 << 22
 
 
 def predict(
-    run: Opened, rows: Iterable[Row | DataError], how: How | None = None, counts: Counts | None = None
+    run: Opened, rows: Iterable[Row | DataError], how: How | None = None, counts: PredictionCounts | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield what a run says of each row, in the order of the rows.
 
     Rows are taken a chunk at a time and read sorted by their lengths, so that little is padding. A row that is bad is
     refused with its line, or skipped and counted in `counts`.
     """
-    how, counts = how or How(), counts if counts is not None else Counts()
+    how, counts = how or How(), counts if counts is not None else PredictionCounts()
     # images are of one length, and large
     size = how.chunk if run.picture is None else how.batch_size
     for chunk in _chunks(_usable(run, rows, how, counts), size):
@@ -31,7 +31,9 @@ def predict(
             yield _identity(row) | echoed | answer
 
 
-def _usable(run: Opened, rows: Iterable[Row | DataError], how: How, counts: Counts) -> Iterator[tuple[Row, Any]]:
+def _usable(
+    run: Opened, rows: Iterable[Row | DataError], how: How, counts: PredictionCounts
+) -> Iterator[tuple[Row, Any]]:
     """Yield rows with what is asked about them; bad ones raise, or are counted."""
     for row in rows:
         try:

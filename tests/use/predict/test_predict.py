@@ -14,7 +14,7 @@ from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
 from kinfolk.data.files.reader import Row
 from kinfolk.data.files.readers import read_rows
-from kinfolk.objectives.tasks.answering import Counts, How
+from kinfolk.objectives.tasks.answering import How, PredictionCounts
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
 from tests.use.predict import made
@@ -96,7 +96,7 @@ def test_bad_rows_are_refused_or_told(classes):
     bad += [DataError("f.csv:4: broken"), Row("f.csv", 5, {"text": None}), Row("f.csv", 6, {"text": "fine", "id": "z"})]
     with pytest.raises(DataError, match=r"f.csv:2: empty text"):
         list(predict(opened, bad))
-    tally = Counts()
+    tally = PredictionCounts()
     said = list(predict(opened, bad, How(on_bad="skip"), tally))
     assert [(row["line"], row.get("id")) for row in said] == [(1, None), (6, "z")]
     assert tally.bad[1].startswith("f.csv:3: no 'text'; did you mean 'texts'?")
@@ -107,7 +107,7 @@ def test_bad_rows_are_refused_or_told(classes):
 
 
 def test_long_texts_are_cut_and_counted(classes):
-    opened, tally = open_run(classes), Counts()
+    opened, tally = open_run(classes), PredictionCounts()
     list(predict(opened, rows(["x" * (opened.length - 1), "x" * opened.length]), None, tally))
     assert tally.cut == 1
 
@@ -130,7 +130,7 @@ def test_tags_of_words_and_entities_of_texts(tags):
 
 
 def test_long_sentences_are_read_in_parts(tags):
-    opened, tally = open_run(tags), Counts()
+    opened, tally = open_run(tags), PredictionCounts()
     words = [f"w{i}" for i in range(opened.length)]
     (said,) = predict(opened, [Row("x", 1, {"tokens": words})], None, tally)
     assert len(said["tags"]) == len(words)
