@@ -145,15 +145,17 @@ def measure(trial: Trial) -> Outcome:
 
 
 def last_row(folder: Path) -> dict[str, Any]:
-    """Return the newest step of the run in a trial's folder, as its metrics tell; empty where there is none."""
+    """Return the newest figures of the run in a trial's folder, as its metrics tell; empty where there are none."""
+    newest: dict[str, Any] = {}
     for line in reversed(last_lines(folder / RUN / "metrics.jsonl", 3).splitlines()):
         try:
             row: dict[str, Any] = json.loads(line)
-            if "tokens_per_second" in row and isinstance(row["step"], int):
-                return row
+            newest = row | newest if isinstance(row["step"], int) else newest
         except (ValueError, KeyError, TypeError):
             continue  # the last line may be half written
-    return {}
+        if "tokens_per_second" in newest:
+            break
+    return newest
 
 
 def last_step(folder: Path) -> int:

@@ -1,23 +1,23 @@
 """A real Ray of two nodes that share nothing with the driver: the results of local processes, trial by trial."""
 
 import os
+import random
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kinfolk.contests.fleet import places
-from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.fleet.queue import DEATHS, Queue, Ticket
 from kinfolk.contests.run import run
 from kinfolk.core.errors import SpecError
 from tests.contests.fleet.conftest import NODE, patiently
 from tests.contests.fleet.killing import ended
 from tests.contests.fleet.test_compare import quiet, scores, settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
@@ -27,41 +27,35 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Any:
-    return run(asked(tmp_path_factory.mktemp("local"), text), console=quiet())
-
-
 def asked(out: Path, text: Path, **more: object) -> Any:
     return settings(out, **({"contestants": ("gpt2",), "data": str(text), "budget": "8k-tokens", "jobs": 2} | more))
 
 
-def test_tasks_give_the_local_results_and_a_lost_node_costs_nothing(
-    cluster: Any, tmp_path: Path, text: Path, local: Any
+@pytest.mark.parametrize(("kills", "seeds"), [(2, 2), pytest.param(10, 6, marks=pytest.mark.long)])
+def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
+    cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
 ) -> None:
-    """The second node dies while it runs a trial, whose checkpoints have come back by then."""
-    killed: list[str] = []
+    """The second node dies at random moments while it may run a trial; data and checkpoints travel by Ray alone."""
+    home, chance, stop, killed = tmp_path / "home", random.Random(kills), threading.Event(), []
+    local = run(asked(tmp_path / "local", text, seeds=seeds), console=quiet())
 
     def kill() -> None:
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline:
-            # a trial that has sent a checkpoint and has not ended
-            if list(tmp_path.glob("trials/*/work@*/run/checkpoints/step-*/state.json")):
-                killed.append("node")
+        while len(killed) < kills and not stop.wait(chance.uniform(5, 30)):
+            claims = Queue(home).claims()
+            if claims and all(Ticket.read(file).deaths < DEATHS - 1 for file in claims):
+                killed.append(len(list(home.glob("trials/*/work@*/run/checkpoints/step-*/state.json"))))
                 cluster.remove_node(list(cluster.worker_nodes)[-1], allow_graceful=False)
                 patiently(lambda: cluster.add_node(**NODE))
-                return
-            time.sleep(0.2)
 
     thread = threading.Thread(target=kill)
     thread.start()
-    comparison = run(asked(tmp_path, text, on="ray"), console=quiet())
+    comparison = run(asked(home, text, seeds=seeds, on="ray"), console=quiet())
+    stop.set()
     thread.join()
     assert scores(comparison) == scores(local)
-    assert killed == ["node"]
-    assert ended(tmp_path) == dict.fromkeys(ended(tmp_path), 1)
-    assert len(ended(tmp_path)) == 2
-    assert Queue(tmp_path).count() == {"waiting": 0, "running": 0}
+    assert killed
+    assert list(ended(home).values()) == [1] * seeds
+    assert Queue(home).count() == {"waiting": 0, "running": 0}
 
 
 def test_fractions_of_a_gpu_and_what_a_node_lacks(cluster: Any, tmp_path: Path, text: Path) -> None:
