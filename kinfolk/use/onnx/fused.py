@@ -15,6 +15,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.adaptive_span import SpanModule
 from kinfolk.layers.mixers.attention import _SelfAttention
+from kinfolk.layers.mixers.softmax import SoftmaxModule
 from kinfolk.layers.mixers.talking_heads import TalkModule
 from kinfolk.layers.module import Module
 from kinfolk.layers.positions.position import PositionModule
@@ -56,7 +57,7 @@ def fusible(part: nn.Module) -> bool:
     place = part.position
     # the operator rotates whole heads at plain rates, and normalises neither queries nor keys
     whole = not isinstance(place, _Rotary) or (place.width == part.d_head and place.scale is None)
-    plain = plain and part.norms is None and whole
+    plain = plain and part.norms is None and whole and type(part.softmax) is SoftmaxModule
     return plain and isinstance(part.spec.pattern, Causal) and type(place) in PLACES
 
 
