@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kinfolk.family.grammar import AxisChoice
 
-SHOWN = 8
-"""Relatives that are named of those that use a choice."""
-
 EPILOG = """\
 examples:
   kin axes                 every axis and how many choices it has

@@ -52,7 +52,7 @@ def moe(*, n_experts: int = 32, capacity: float = 2.0, every: int = 2, **numbers
     paper="Shazeer et al. 2017, Outrageously Large Neural Networks, arXiv:1701.06538",
     topology="encoder-decoder",
     causal=True,
-    changes="every second feed-forward is a mixture of experts, chosen by scores with learned noise; nobody is dropped",
+    changes="every second feed-forward is a mixture of experts, by noisy top-k gating; no token is dropped",
 )
 def noisy_moe(*, n_experts: int = 32, k: int = 2, every: int = 2, **numbers: int | float) -> Recipe:
     """Their section 2 in the place of a feed-forward; the paper has it between recurrent layers."""

@@ -19,7 +19,7 @@ from kinfolk.layers.residuals.rezero import GatedResidual
     paper="Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764",
     topology="decoder",
     causal=True,
-    changes="norms stand before each part and a rectifier behind it, so that the input can pass untouched",
+    changes="identity-map reordering: norms before each part and a ReLU behind it, so that the input passes unchanged",
 )
 def trxl_i(**numbers: Any) -> Recipe:
     """Section 3.1: the identity-map reordering, with sums."""

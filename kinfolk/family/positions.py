@@ -44,7 +44,7 @@ def shaw(*, clip: int = 16, **numbers: Any) -> Recipe:
     paper="Wang et al. 2019, Self-Attention with Structural Position Representations, arXiv:1909.00383",
     topology="encoder-decoder",
     causal=True,
-    changes="the encoder is also told where tokens stand in a dependency tree: how deep, and how related",
+    changes="the encoder also has absolute and relative positions of tokens in a dependency tree",
 )
 def syntax(*, clip: int = 16, **numbers: Any) -> Recipe:
     """Absolute and relative, both beside the sequence; the parse comes with the example, else it is a chain."""
@@ -104,7 +104,7 @@ def roformer(**numbers: Any) -> Recipe:
     paper="Press et al. 2022, Train Short, Test Long, arXiv:2108.12409",
     topology="decoder",
     causal=True,
-    changes="scores fall with distance at another rate for each head, and nothing else says where tokens stand",
+    changes="a linear bias of scores by distance, with a slope for each head; no other position encoding",
 )
 def alibi(**numbers: Any) -> Recipe:
     """Section 3."""

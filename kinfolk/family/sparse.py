@@ -98,7 +98,7 @@ def local(*, window: int = 256, **numbers: Any) -> Recipe:
     paper="Ho et al. 2019, Axial Attention in Multidimensional Transformers, arXiv:1912.12180",
     topology="decoder",
     causal=True,
-    changes="tokens stand in a grid and see their own row and column",
+    changes="axial attention: tokens form a grid and attend to their own row and column",
 )
 def axial(*, width: int = 32, **numbers: Any) -> Recipe:
     """Section 3, rows and columns in one softmax, masked to the past."""

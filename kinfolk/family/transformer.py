@@ -70,7 +70,7 @@ def vanilla(
     paper="Vaswani et al. 2018, Tensor2Tensor, arXiv:1803.07416; Xiong et al. 2020, arXiv:2002.04745",
     topology="encoder-decoder",
     causal=True,
-    changes="norms stand before each part, and one closes each stack",
+    changes="pre-norm: norms before each part, and one at the end of each stack",
 )
 def vanilla_pre(**numbers: int | float) -> Recipe:
     """The stream is never normalised, so gradients reach the first layer at any depth."""

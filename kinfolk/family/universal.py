@@ -25,7 +25,7 @@ TRANSITIONS = ("feed-forward", "convolution")
     paper="Dehghani et al. 2018, Universal Transformers, arXiv:1807.03819",
     topology="encoder-decoder",
     causal=True,
-    changes="one block runs again and again, and is told where and when before every run",
+    changes="one block runs at every depth, with a sinusoid of position and depth added before every run",
 )
 def universal(
     *,
