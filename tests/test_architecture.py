@@ -89,6 +89,8 @@ EXTRAS = {
     "lm_eval",
     "ray",
     "submitit",
+    "pydantic",
+    "prometheus_client",
 }
 CHECKS = {
     "assert_exact",

@@ -52,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _to_hf(args: argparse.Namespace, out: Path) -> int:
+    from kinfolk.core import durable
     from kinfolk.runs import folder
+    from kinfolk.runs.chat_template import FILE as TEMPLATE
     from kinfolk.runs.huggingface.folder import to_hf
     from kinfolk.runs.metadata import Checkpoint
     from kinfolk.runs.run import Run
@@ -68,6 +70,8 @@ def _to_hf(args: argparse.Namespace, out: Path) -> int:
         tokenizer=tokenizer if tokenizer.is_file() else None,
         also=json.loads(origin.config) | ({"id2label": names} if names else {}),
     )
+    if run.chat_template is not None:
+        durable.write(out / TEMPLATE, run.chat_template.text)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
     found = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}
     print(json.dumps(found, indent=2) if args.json else f"{out}: {found['architecture']} ({found['model_type']})")

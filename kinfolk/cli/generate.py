@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import drawing
+from kinfolk.cli.chat import talk
 from kinfolk.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ examples:
   kin generate runs/a --prompt "def " --draft runs/small          speculative decoding: the same text, sooner
   kin generate runs/a --prompt "def " --engine onnx               by onnxruntime; graphs are made once and kept
   kin generate my-graphs --prompt "def " --engine onnx            of a folder that `kin export --to onnx` wrote
+  kin generate runs/smollm --chat                                 a conversation; of runs that have a chat template
+  kin generate runs/smollm --chat --prompt "Hello" --greedy       its answer to one message
   kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
   kin generate runs/pixels --images cat.png dog.png               go on from their upper halves, or make them large"""
 
@@ -34,6 +37,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)")
     what.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="messages instead of prompts, by the run's chat template; without --prompt a conversation, a line each",
+    )
+    parser.add_argument("--system", default="", metavar="TEXT", help="the system message of a chat")
     parser.add_argument(
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
@@ -88,6 +97,8 @@ def run(args: argparse.Namespace) -> int:
         if args.engine not in (None, "torch"):
             raise SpecError("--engine: pictures are drawn by torch only")
         return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
+    if args.chat:
+        return talk(args, opened, model, {name: getattr(args, name) for name in [*names, "repetition_penalty"]})
     prompts = _prompts(args)
     spelling = Spelling(tokenizer, recipe.objective.extra_ids)
     before: list[int] = []

@@ -4,7 +4,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         about = about.replace(reading=ReadingNotes(sequences=2))
     folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)
     said = {GENERATION: json.dumps(imported.generation.plain())}
-    folder.add(args.out, folder.WEIGHTS, lambda file: write_tensors(model.state_dict(), file, said))
+    _add_files(args, lambda file: write_tensors(model.state_dict(), file, said))
     found = {
         "run": str(args.out),
         "model_type": imported.model_type,
@@ -93,6 +93,15 @@ def run(args: argparse.Namespace) -> int:
     if imported.left_out:
         print(f"  left out, because {imported.architecture} does not use them: {', '.join(imported.left_out)}")
     return 0
+
+
+def _add_files(args: argparse.Namespace, write: Callable[[Path], None]) -> None:
+    """Write the weights, and the chat template of a folder that has one."""
+    from kinfolk.runs import folder
+    from kinfolk.runs.chat_template import keep_template
+
+    folder.add(args.out, folder.WEIGHTS, write)
+    keep_template(args.folder, args.out)
 
 
 def _metadata(imported: "Imported", length: int | None) -> "Metadata":

@@ -21,7 +21,8 @@ examples:
   curl localhost:8000/v1/completions -H 'content-type: application/json' \\
        -d '{"model": "a", "prompt": "def ", "max_tokens": 40}'
 
-The addresses are those of OpenAI's protocol: /v1/models, /v1/completions, /v1/embeddings; besides /v1/classify,
+The addresses are those of OpenAI's protocol: /v1/models, /v1/completions, /v1/chat/completions (of a run
+with a chat template), /v1/embeddings; besides /v1/classify,
 /v1/inspect, /health, /metrics and /openapi.json. Ctrl-C ends it after what is being written is finished."""
 
 
@@ -53,10 +54,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from kinfolk.use.serve.app import App
     from kinfolk.use.serve.limits import Limits
-    from kinfolk.use.serve.origin import own_names
-    from kinfolk.use.serve.server import listen, make_server, open_runs
+    from kinfolk.use.serve.server import listen, make_server, open_runs, own_names
 
     given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
     limits = Limits(**{name: value for name, value in given.items() if value is not None})
@@ -67,15 +66,15 @@ def run(args: argparse.Namespace) -> int:
     token = args.token or os.environ.get(TOKEN, "")
     # with a token, a server for others may be reached under names that it does not know
     hosts = None if token and args.host not in LOOPBACK and not args.allow_host else {*args.allow_host, *own_names()}
-    app = App(open_runs(args.what, args.engine, args.threads or 0), limits, token, hosts)
-    server = make_server(app)
+    served = open_runs(args.what, args.engine, args.threads or 0)
+    server = make_server(served, limits, token, hosts)
     sock = listen(args.host, args.port)
     host, port = sock.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if args.host not in LOOPBACK and not token:
         print(f"kin serve: anybody who reaches {url} may use it; --token asks for one", file=sys.stderr)
-    told = {"url": url, "models": list(app.served), "engine": args.engine, "rows": limits.rows, "queue": limits.queue}
-    print(json.dumps(told) if args.json else f"{', '.join(app.served)} at {url}", flush=True)
+    told = {"url": url, "models": list(served), "engine": args.engine, "rows": limits.rows, "queue": limits.queue}
+    print(json.dumps(told) if args.json else f"{', '.join(served)} at {url}", flush=True)
     # Ctrl-C is how a server ends, once what is being written is finished
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[sock])

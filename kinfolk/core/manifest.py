@@ -22,7 +22,7 @@ from kinfolk.core import durable
 from kinfolk.core.errors import CheckpointError
 
 NAME = "manifest.json"
-INPUTS = ("spec.toml", "run.toml", "tokenizer.json", "knowledge.tsv", "start.safetensors")
+INPUTS = ("spec.toml", "run.toml", "tokenizer.json", "knowledge.tsv", "start.safetensors", "chat_template.jinja")
 """What decides how a model is built, trained and read; a folder has some of these."""
 PRODUCTS = ("model.safetensors", "result.json")
 """What a run leaves when it ends."""

@@ -39,6 +39,8 @@ from kinfolk.objectives.tasks.registry import of_objective
 from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs import folder, knowledge, onnx_export
 from kinfolk.runs.average import averaged
+from kinfolk.runs.chat_template import FILE as TEMPLATE
+from kinfolk.runs.chat_template import ChatTemplate, template_in
 from kinfolk.runs.checkpoint import Checkpoints, weights_file
 from kinfolk.runs.engines import opener_of
 from kinfolk.runs.huggingface.folder import CONFIG, Imported, open_folder
@@ -111,6 +113,14 @@ class Run(abc.ABC):
         if self.own_tokenizer is None:
             raise DataError(f"{self.path}: has no tokenizer, so texts cannot be read for it")
         return self.own_tokenizer
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """What turns a conversation into a prompt; None if it has no template."""
+        if (self.path / manifest.NAME).exists():
+            manifest.check(self.path, (TEMPLATE,))
+        text = template_in(self.path)
+        return None if text is None or self.own_tokenizer is None else ChatTemplate(text, self.own_tokenizer)
 
     @property
     def tokenizer_file(self) -> str:

@@ -7,28 +7,35 @@ import hmac
 import itertools
 import struct
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from starlette.datastructures import Headers
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
 
 from kinfolk.decoding.running import RunningBatch
-from kinfolk.use.serve import origin, protocol
-from kinfolk.use.serve.answers import Answer, Choice
-from kinfolk.use.serve.exchange import Exchange, GoneError, Receive, Scope, Send, deadline, parsed
+from kinfolk.use.serve import messages, origin, protocol
+from kinfolk.use.serve.answers import Answer, ChatAnswer, Choice
+from kinfolk.use.serve.exchange import Events, Guard, answer, body, while_there
 from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.messages import Form, RefusalError, parsed
 from kinfolk.use.serve.metrics import Metrics
-from kinfolk.use.serve.openapi import document
-from kinfolk.use.serve.protocol import Asked, RefusalError
-from kinfolk.use.serve.scheduler import BusyError, ClosingError, Done, Event, Failed, Piece, Request, Scheduler
+from kinfolk.use.serve.openapi import Address, document
+from kinfolk.use.serve.protocol import Order
+from kinfolk.use.serve.scheduler import Done, Piece, Request, Scheduler
 from kinfolk.use.serve.served import Served
+from kinfolk.use.serve.waiting import Waiting
 
 OPEN = {"/", "/health", "/live.js", "/page.js"}
 """What needs no token: the page has to be there before it can be told one. Nothing of it names a run then."""
-LATE = 5.0
-"""Seconds after its deadline at which a request ends even if the engine does not say so."""
-STATUSES = {"timeout": (504, "timeout"), "refused": (400, "invalid_request"), "broken": (500, "internal_error")}
+STREAM = ("application/json", "text/event-stream")
+PLAIN = ("text/plain",)
 
-Handler = Callable[[Exchange, Mapping[str, str]], Awaitable[None]]
+Handler = Callable[[HttpRequest], Awaitable[Response]]
+F = TypeVar("F", bound=Form)
 
 
 class App:
@@ -47,239 +54,199 @@ class App:
         self.metrics = Metrics(self.scheduler)
         self.forms = protocol.forms(self.served, self.limits)
         self._numbers = itertools.count(1)
-        self.routes: dict[str, dict[str, Handler]] = {
-            "/": {"GET": self._page},
-            "/live.js": {"GET": lambda exchange, _: self._script(exchange, "/live.js")},
-            "/page.js": {"GET": lambda exchange, _: self._script(exchange, "/page.js")},
-            "/health": {"GET": self._health},
-            "/metrics": {"GET": self._metrics},
-            "/openapi.json": {"GET": self._openapi},
-            "/v1/models": {"GET": self._models},
-            "/v1/completions": {"POST": self._completions},
-            "/v1/embeddings": {"POST": self._embeddings},
-            "/v1/classify": {"POST": self._classify},
-            "/v1/inspect": {"POST": self._inspect},
-            "/tokenizer_info": {"GET": self._tokenizer},
-            "/tokenize": {"POST": self._tokenize},
-            "/detokenize": {"POST": self._detokenize},
-        }
+        self.addresses = self._addresses()
+        routes = [Route(one.path, handler, methods=["POST" if one.form else "GET"]) for one, handler in self.addresses]
+        for path, handler in (("/", self._page), ("/live.js", self._script), ("/page.js", self._script)):
+            routes.append(Route(path, handler, methods=["GET"]))
+        self.paths = {route.path for route in routes}
+        router = Router(routes, redirect_slashes=False, default=self._nothing, lifespan=self._lifespan)
+        self.guard = Guard(router, self._check, self.metrics, self.limits)
+
+    def _addresses(self) -> list[tuple[Address, Handler]]:
+        forms = self.forms
+        return [
+            (Address("/health", "whether it answers", answer=messages.Health, open=True), self._health),
+            (Address("/metrics", "metrics for Prometheus", kinds=PLAIN), self._metrics),
+            (Address("/openapi.json", "this document"), self._openapi),
+            (Address("/v1/models", "what is served", answer=messages.ServedModels), self._models),
+            (Address("/v1/models/{name}", "one of them", answer=messages.ServedModel), self._model),
+            (
+                Address("/v1/completions", "continue prompts", forms.completions, messages.Completion, STREAM),
+                self._completions,
+            ),
+            (
+                Address("/v1/chat/completions", "the next message of a chat", forms.chat, messages.Chat, STREAM),
+                self._chat,
+            ),
+            (
+                Address("/v1/embeddings", "a vector for each text", forms.embeddings, messages.Embeddings),
+                self._embeddings,
+            ),
+            (Address("/v1/classify", "the class of each text", forms.classify, messages.Labels), self._classify),
+            (Address("/v1/inspect", "attention of every layer and head", forms.inspect), self._inspect),
+            (
+                Address("/tokenizer_info", "the names of special tokens", answer=messages.TokenizerInfo),
+                self._tokenizer,
+            ),
+            (Address("/tokenize", "the ids of a text", forms.tokenize, messages.Tokens), self._tokenize),
+            (Address("/detokenize", "the text of ids", forms.detokenize, messages.Prompt), self._detokenize),
+        ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            await self._serve(scope, receive, send)
+        scope["app"] = self
+        await self.guard(scope, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                self.scheduler.start()
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await asyncio.to_thread(self.scheduler.stop)
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Any) -> AsyncIterator[None]:
+        self.scheduler.start()
+        yield
+        await asyncio.to_thread(self.scheduler.stop)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, exchange = time.perf_counter(), Exchange(receive, send, self.limits)
-        path = scope["path"] if scope["path"] in self.routes else "other"
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            try:
-                handler = self._find(scope, headers)
-                await handler(exchange, headers)
-            except RefusalError as error:
-                await exchange.answer(error.status, error.body, error.headers)
-            except (GoneError, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
-                raise
-            # a panic of a tokenizer is no Exception
-            except BaseException as error:
-                traceback.print_exception(error)
-                if not exchange.status:
-                    await exchange.answer(500, RefusalError(500, "internal_error", "the server failed").body)
-        except GoneError:
-            self.metrics.gone += 1
-        finally:
-            self.metrics.answered(path, exchange.status, time.perf_counter() - began)
-
-    def _find(self, scope: Scope, headers: Mapping[str, str]) -> Handler:
-        path, method = scope["path"], scope["method"]
+    def _check(self, path: str, headers: Headers) -> str:
+        """Refuse other sites, other names and those without the token; return what a request is counted under."""
         origin.check(headers, self.hosts)
         if path not in OPEN and not self._knows_token(headers):
             raise RefusalError(401, "invalid_token", "a bearer token is needed here", {"www-authenticate": "Bearer"})
-        found = self.routes.get(path)
-        if found is None and path.startswith("/v1/models/"):
-            found = {"GET": lambda exchange, _: self._model(exchange, path.removeprefix("/v1/models/"))}
-        if found is None:
-            raise RefusalError(404, "not_found", f"there is nothing at this address; see {', '.join(self.routes)}")
-        if method not in found:
-            allowed = ", ".join(found)
-            raise RefusalError(405, "method_not_allowed", f"this address takes {allowed}", {"allow": allowed})
-        return found[method]
+        return path if path in self.paths else "other"
 
-    def _knows_token(self, headers: Mapping[str, str]) -> bool:
-        given = headers.get("authorization", "").encode("latin-1")
-        return not self.token or hmac.compare_digest(given, f"Bearer {self.token}".encode())
+    def _knows_token(self, headers: Headers) -> bool:
+        credentials = headers.get("authorization", "").encode("latin-1")
+        return not self.token or hmac.compare_digest(credentials, f"Bearer {self.token}".encode())
 
-    async def _page(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+    async def _nothing(self, *_: Any) -> None:
+        raise RefusalError(404, "not_found", f"there is nothing at this address; see {', '.join(sorted(self.paths))}")
+
+    async def _page(self, _: HttpRequest) -> Response:
         from kinfolk.use.serve.page import HEADERS, page
 
         html = await asyncio.to_thread(page, {} if self.token else self.served)
-        await exchange.send(200, html.encode(), "text/html; charset=utf-8", HEADERS)
+        return Response(html, headers=HEADERS, media_type="text/html")
 
-    async def _script(self, exchange: Exchange, path: str) -> None:
+    async def _script(self, request: HttpRequest) -> Response:
         from kinfolk.use.serve.page import HEADERS, script
 
-        await exchange.send(200, script(path), "text/javascript; charset=utf-8", HEADERS)
+        return Response(script(request.url.path), headers=HEADERS, media_type="text/javascript")
 
-    async def _health(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+    async def _health(self, request: HttpRequest) -> Response:
         if self.scheduler.closing:
             raise RefusalError(503, "closing", "the server is about to stop")
         if trouble := self.scheduler.trouble:
             raise RefusalError(503, "engine_down", trouble)
-        names = {"models": list(self.served)} if self._knows_token(headers) else {}
-        await exchange.answer(200, {"status": "ok", **names})
+        return await answer(messages.Health(models=list(self.served) if self._knows_token(request.headers) else None))
 
-    async def _metrics(self, exchange: Exchange, _: Mapping[str, str]) -> None:
-        await exchange.send(200, self.metrics.text().encode(), "text/plain; version=0.0.4; charset=utf-8")
+    async def _metrics(self, _: HttpRequest) -> Response:
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-    async def _openapi(self, exchange: Exchange, _: Mapping[str, str]) -> None:
-        await exchange.answer(200, document(self.forms, bool(self.token)))
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def _models(self, exchange: Exchange, _: Mapping[str, str]) -> None:
-        await exchange.answer(200, {"object": "list", "data": [_told(one) for one in self.served.values()]})
+    async def _openapi(self, _: HttpRequest) -> Response:
+        return await answer(document((one for one, _ in self.addresses), bool(self.token)))
 
-    async def _model(self, exchange: Exchange, name: str) -> None:
-        await exchange.answer(200, _told(protocol.find(self.served, name)))
+    async def _models(self, _: HttpRequest) -> Response:
+        return await answer(messages.ServedModels(data=[_described(one) for one in self.served.values()]))
 
-    async def _completions(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = await self._asked(await exchange.body(headers), "completions")
-        asked = await asyncio.to_thread(protocol.understand, body, served, self.limits)
-        answer = Answer(asked, f"cmpl-{next(self._numbers)}", int(time.time()))
-        waiting = Waiting(self.scheduler, deadline(self.limits))
-        request = Request(served.name, waiting.tell, asked.rows, asked.texts, deadline=waiting.deadline)
-        waiting.submit(request)
+    async def _model(self, request: HttpRequest) -> Response:
+        return await answer(_described(protocol.find(self.served, request.path_params["name"])))
+
+    async def _completions(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.completions)
+        order = await asyncio.to_thread(protocol.completion, form, served, self.limits)
+        return await self._write(request, Answer(order, f"cmpl-{next(self._numbers)}", int(time.time())))
+
+    async def _chat(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.chat)
+        order = await asyncio.to_thread(protocol.chat, form, served, self.limits)
+        return await self._write(request, ChatAnswer(order, f"chatcmpl-{next(self._numbers)}", int(time.time())))
+
+    async def _write(self, request: HttpRequest, shape: Answer) -> Response:
+        """Write texts, and answer with all of them or with a stream."""
+        order = shape.order
+        waiting = Waiting(self.scheduler, self.limits)
+        work = Request(order.served.name, waiting.tell, order.rows, order.texts, deadline=waiting.deadline)
+        waiting.submit(work)
+        stream = None
         try:
-            if asked.stream:
+            if order.stream:
                 # the first news decide whether there is a stream at all
-                first = await exchange.while_there(waiting.news())
-                await exchange.while_there(exchange.events(_stream(answer, first, waiting)))
-            else:
-                choices = await exchange.while_there(_collect(asked, waiting))
-                await exchange.answer(200, await asyncio.to_thread(answer.whole, choices))
+                first = await while_there(request.receive, waiting.news())
+                stream = Events(_stream(shape, first, waiting), lambda: self.scheduler.cancel(work))
+                return stream
+            choices = await while_there(request.receive, _collect(order, waiting))
+            return await answer(await asyncio.to_thread(shape.whole, choices))
         finally:
-            self.scheduler.cancel(request)
+            if stream is None:
+                self.scheduler.cancel(work)
 
-    async def _embeddings(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = await self._asked(await exchange.body(headers), "embeddings")
-        most = served.limit(self.limits.context)
-        rows = await asyncio.to_thread(protocol.sequences, served, body["input"], most)
+    async def _embeddings(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.embeddings)
+        rows = await asyncio.to_thread(protocol.sequences, served, form.input, served.limit(self.limits.context))
         texts = [
-            ids if isinstance(one, list) else one
-            for one, ids in zip(protocol.several(body["input"]), rows, strict=True)
+            ids if isinstance(one, list) else one for one, ids in zip(protocol.several(form.input), rows, strict=True)
         ]
-        vectors, n_cut = await self._call(exchange, served, lambda: served.embed(texts))
+        vectors, n_cut = await self._call(request, served, lambda: served.embed(texts))
         if n_cut:
             raise RefusalError(400, "context_length_exceeded", f"{n_cut} of the texts do not fit {served.name}")
-        packed = body.get("encoding_format") == "base64"
-        data = [
-            {"object": "embedding", "index": i, "embedding": _packed(vector) if packed else vector}
-            for i, vector in enumerate(vectors)
-        ]
-        await exchange.answer(200, _listed(served, data, sum(map(len, rows))))
+        usage = _read(sum(map(len, rows)))
+        packed = form.encoding_format == "base64"
+        return await answer(await asyncio.to_thread(_embeddings, served.name, vectors, packed, usage))
 
-    async def _classify(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = await self._asked(await exchange.body(headers), "classify")
-        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
-        said = await self._call(exchange, served, lambda: served.classify(texts))
+    async def _classify(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.classify)
+        texts = [form.input] if isinstance(form.input, str) else form.input
+        labels = await self._call(request, served, lambda: served.classify(texts))
         n = await asyncio.to_thread(_n_tokens, served, texts)
-        await exchange.answer(200, _listed(served, [{"index": i, **one} for i, one in enumerate(said)], n))
+        data = [messages.Label(index=i, **one) for i, one in enumerate(labels)]
+        return await answer(messages.Labels(data=data, model=served.name, usage=_read(n)))
 
-    async def _inspect(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
+    async def _inspect(self, request: HttpRequest) -> Response:
         from kinfolk.use.serve.page import seen
 
-        body, served = await self._asked(await exchange.body(headers), "inspect")
-        found = await self._call(exchange, served, lambda: seen(served, body["text"], body.get("target")))
-        await exchange.answer(200, found)
+        form, served = await self._form(request, self.forms.inspect)
+        target = (form.target or None) if isinstance(form, messages.InspectPairForm) else None
+        return await answer(await self._call(request, served, lambda: seen(served, form.text, target)))
 
-    async def _tokenizer(self, exchange: Exchange, _: Mapping[str, str]) -> None:
+    async def _tokenizer(self, _: HttpRequest) -> Response:
         tokenizer = next(iter(self.served.values())).tokenizer
         names = {"bos_token": tokenizer.bos, "eos_token": tokenizer.eos, "pad_token": tokenizer.pad}
-        await exchange.answer(200, {name: tokenizer.inner.id_to_token(i) for name, i in names.items()})
+        return await answer(messages.TokenizerInfo(**{key: tokenizer.inner.id_to_token(i) for key, i in names.items()}))
 
-    async def _tokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = await self._asked(await exchange.body(headers), "tokenize")
-        ids = await asyncio.to_thread(protocol.tokens, served, body["prompt"])
-        found = {"tokens": ids, "count": len(ids), "max_model_len": served.limit(self.limits.context)}
-        await exchange.answer(200, found)
+    async def _tokenize(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.tokenize)
+        ids = await asyncio.to_thread(protocol.tokens, served, form.prompt)
+        most = served.limit(self.limits.context)
+        return await answer(messages.Tokens(tokens=ids, count=len(ids), max_model_len=most))
 
-    async def _detokenize(self, exchange: Exchange, headers: Mapping[str, str]) -> None:
-        body, served = await self._asked(await exchange.body(headers), "detokenize")
-        text = await asyncio.to_thread(served.decode, [int(i) for i in body["tokens"]])
-        await exchange.answer(200, {"prompt": text})
+    async def _detokenize(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.detokenize)
+        return await answer(messages.Prompt(prompt=await asyncio.to_thread(served.decode, form.tokens)))
 
-    async def _asked(self, raw: bytes, form: str) -> tuple[dict[str, Any], Served]:
-        """Return a request that is as it should be, and the run that it is for; the first, if it does not say."""
-        return await asyncio.to_thread(self._checked, raw, form)
+    async def _form(self, request: HttpRequest, form: type[F]) -> tuple[F, Served]:
+        """Return a valid request, and the run that it is for; the first, if it does not say."""
+        raw = await body(request, self.limits)
+        return await asyncio.to_thread(self._validated, raw, form)
 
-    def _checked(self, raw: bytes, form: str) -> tuple[dict[str, Any], Served]:
-        body = parsed(raw)
-        name = body.get("model") if isinstance(body, dict) else None
+    def _validated(self, raw: bytes, form: type[F]) -> tuple[F, Served]:
+        fields = parsed(raw)
+        name = fields.get("model") if isinstance(fields, dict) else None
         served = protocol.find(self.served, name if isinstance(name, str) else next(iter(self.served)))
         if isinstance(name, str):
             protocol.able(served, form)
-        return protocol.checked(body, getattr(self.forms, form)), served
+        return messages.validated(fields, form), served
 
-    async def _call(self, exchange: Exchange, served: Served, call: Callable[[], Any]) -> Any:
-        waiting = Waiting(self.scheduler, deadline(self.limits))
-        request = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
-        waiting.submit(request)
+    async def _call(self, request: HttpRequest, served: Served, call: Callable[[], Any]) -> Any:
+        waiting = Waiting(self.scheduler, self.limits)
+        work = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
+        waiting.submit(work)
         try:
-            found = await exchange.while_there(waiting.news())
+            event = await while_there(request.receive, waiting.news())
         finally:
-            self.scheduler.cancel(request)
-        assert isinstance(found, Done)
-        return found.value
+            self.scheduler.cancel(work)
+        assert isinstance(event, Done)
+        return event.value
 
 
-class Waiting:
-    """What somebody waits for, from the engine's thread to the loop of this one."""
-
-    def __init__(self, scheduler: Scheduler, deadline: float) -> None:
-        self.scheduler, self.deadline, self._loop = scheduler, deadline, asyncio.get_running_loop()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
-
-    def submit(self, request: Request) -> None:
-        """Hand a request to the engine, or refuse it."""
-        try:
-            self.scheduler.submit(request)
-        except BusyError:
-            raise RefusalError(429, "busy", "too many requests are waiting", {"retry-after": "1"}) from None
-        except ClosingError:
-            raise RefusalError(503, "closing", "the server is about to stop") from None
-
-    def tell(self, event: Event) -> None:
-        """Pass an event on; called by the engine."""
-        # a loop that has ended needs no news
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
-
-    async def news(self) -> Event:
-        """Wait for the next event; what went wrong is raised."""
-        try:
-            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic()) + LATE):
-                event = await self._events.get()
-        except TimeoutError:
-            raise RefusalError(504, "timeout", "the engine did not answer in time") from None
-        if isinstance(event, Failed):
-            status, code = STATUSES[event.kind]
-            raise RefusalError(status, code, event.message)
-        return event
-
-
-async def _collect(asked: Asked, waiting: Waiting) -> list[Choice]:
-    choices = [Choice() for _ in asked.rows]
+async def _collect(order: Order, waiting: Waiting) -> list[Choice]:
+    choices = [Choice() for _ in order.rows]
     while any(choice.finish is None for choice in choices):
         event = await waiting.news()
         assert isinstance(event, Piece)
@@ -287,15 +254,15 @@ async def _collect(asked: Asked, waiting: Waiting) -> list[Choice]:
     return choices
 
 
-async def _stream(answer: Answer, event: Event, waiting: Waiting) -> AsyncIterator[Any]:
-    left, begun, n_new = len(answer.asked.rows), set[int](), 0
+async def _stream(shape: Answer, event: Any, waiting: Waiting) -> AsyncIterator[Any]:
+    left, begun, n_new = len(shape.order.rows), set[int](), 0
     while True:
         assert isinstance(event, Piece)
         n_new += len(event.tokens)
         left -= event.finish is not None
         # the first piece of a row may hold a prompt that is echoed with all its probabilities
         first = event.row not in begun
-        yield await asyncio.to_thread(answer.piece, event, True) if first else answer.piece(event, False)
+        yield await asyncio.to_thread(shape.piece, event, True) if first else shape.piece(event, False)
         begun.add(event.row)
         if not left:
             break
@@ -304,22 +271,33 @@ async def _stream(answer: Answer, event: Event, waiting: Waiting) -> AsyncIterat
         except RefusalError as error:
             yield error.body
             return
-    if answer.asked.usage:
-        yield answer.ending(n_new)
+    if shape.order.usage:
+        yield shape.ending(n_new)
+
+
+def _embeddings(name: str, vectors: list[list[float]], packed: bool, usage: messages.Usage) -> messages.Embeddings:
+    data = [
+        messages.Embedding(index=i, embedding=_packed(vector) if packed else vector) for i, vector in enumerate(vectors)
+    ]
+    return messages.Embeddings(data=data, model=name, usage=usage)
 
 
 def _n_tokens(served: Served, texts: list[Any]) -> int:
     return sum(len(served.tokenizer.encode(t)) for one in texts for t in ([one] if isinstance(one, str) else one))
 
 
-def _told(served: Served) -> dict[str, Any]:
-    named = {"id": served.name, "object": "model", "created": served.created, "owned_by": served.recipe.name}
-    return named | {"topology": served.spec.topology}
+def _described(served: Served) -> messages.ServedModel:
+    return messages.ServedModel(
+        id=served.name,
+        created=served.created,
+        owned_by=served.recipe.name,
+        topology=served.spec.topology,
+        does=list(served.verbs),
+    )
 
 
-def _listed(served: Served, data: list[Any], n: int) -> dict[str, Any]:
-    usage = {"prompt_tokens": n, "total_tokens": n}
-    return {"object": "list", "data": data, "model": served.name, "usage": usage}
+def _read(n: int) -> messages.Usage:
+    return messages.Usage(prompt_tokens=n, total_tokens=n)
 
 
 def _packed(vector: list[float]) -> str:

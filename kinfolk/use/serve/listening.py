@@ -1,4 +1,4 @@
-"""uvicorn, told when to stop taking requests on, and to wait for nobody forever."""
+"""uvicorn with graceful shutdown and a timeout for idle connections."""
 
 import asyncio
 from typing import Any
@@ -54,7 +54,7 @@ class Impatient(H11Protocol):
             self.timer = None
 
 
-def server_of(app: App) -> uvicorn.Server:
+def server_of(app: App) -> Server:
     """Return a server of an application."""
     protocol = type("Protocol", (Impatient,), {"patience": app.limits.body_seconds})
     config = uvicorn.Config(

@@ -1,8 +1,10 @@
-"""Numbers for Prometheus, in its text format."""
+"""Metrics for Prometheus: requests are counted here, everything else is read from the engine when it is asked for."""
 
-import bisect
-import collections
 from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from kinfolk.use.serve.scheduler import Scheduler
 
@@ -11,67 +13,62 @@ BOUNDS = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0)
 
 
 class Metrics:
-    """Counts of requests, by what was asked and how it was answered; everything else is read from the engine."""
+    """Requests by route and status, their seconds, and clients that left."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-        self.requests: collections.Counter[tuple[str, int]] = collections.Counter()
-        self.seconds: dict[str, list[int]] = {}
-        self.sums: collections.Counter[str] = collections.Counter()
-        self.gone = 0
+        self.registry = CollectorRegistry()
+        self.requests = Counter("kinfolk_requests", "Requests answered.", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "kinfolk_request_seconds",
+            "From the request to the end of its answer.",
+            ["route"],
+            buckets=BOUNDS,
+            registry=self.registry,
+        )
+        left = "Clients that left before their answer was complete."
+        self.gone = Counter("kinfolk_clients_gone", left, registry=self.registry)
+        self.registry.register(EngineMetrics(scheduler))
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         """Count an answer."""
-        self.requests[route, status] += 1
-        buckets = self.seconds.setdefault(route, [0] * (len(BOUNDS) + 1))
-        buckets[bisect.bisect_left(BOUNDS, seconds)] += 1
-        self.sums[route] += seconds  # type: ignore[assignment]
+        self.requests.labels(route, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
 
-    def text(self) -> str:
-        """Return all numbers."""
-        return "\n".join([*self._of_requests(), *self._of_engine()]) + "\n"
+    def value(self, name: str, **labels: str) -> float:
+        """Return one number; 0 before it was counted."""
+        return self.registry.get_sample_value(name, labels) or 0.0
 
-    def _of_requests(self) -> Iterator[str]:
-        yield from _head("kinfolk_requests_total", "counter", "Requests answered.")
-        for (route, status), n in sorted(self.requests.items()):
-            yield f'kinfolk_requests_total{{route="{route}",status="{status}"}} {n}'
-        yield from _head("kinfolk_request_seconds", "histogram", "From the request to the end of its answer.")
-        for route, buckets in sorted(self.seconds.items()):
-            total = 0
-            for bound, n in zip((*map(str, BOUNDS), "+Inf"), buckets, strict=True):
-                total += n
-                yield f'kinfolk_request_seconds_bucket{{route="{route}",le="{bound}"}} {total}'
-            yield f'kinfolk_request_seconds_sum{{route="{route}"}} {self.sums[route]:.6f}'
-            yield f'kinfolk_request_seconds_count{{route="{route}"}} {total}'
-        yield from _head("kinfolk_clients_gone_total", "counter", "Clients that left before their answer was complete.")
-        yield f"kinfolk_clients_gone_total {self.gone}"
+    def text(self) -> bytes:
+        """Return all numbers in Prometheus' text format."""
+        return generate_latest(self.registry)
 
-    def _of_engine(self) -> Iterator[str]:
-        yield from _head("kinfolk_waiting", "gauge", "Texts and calls that wait.")
-        yield f"kinfolk_waiting {self.scheduler.n_waiting}"
-        yield from _head("kinfolk_engine_restarts_total", "counter", "Times the engine began again after a failure.")
-        yield f"kinfolk_engine_restarts_total {self.scheduler.restarts}"
-        yield from _head("kinfolk_running", "gauge", "Texts being written.")
-        for name, batch in self.scheduler.running.items():
-            yield f'kinfolk_running{{model="{_label(name)}"}} {len(batch.sequences)}'
-        for field, what in (
+
+class EngineMetrics(Collector):
+    """The scheduler's own counts."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+
+    def collect(self) -> Iterator[Metric]:
+        """Read all counts."""
+        scheduler = self.scheduler
+        yield GaugeMetricFamily("kinfolk_waiting", "Texts and calls that wait.", value=scheduler.n_waiting)
+        restarts = "Times the engine restarted after a failure."
+        yield CounterMetricFamily("kinfolk_engine_restarts", restarts, value=scheduler.restarts)
+        running = GaugeMetricFamily("kinfolk_running", "Texts being written.", labels=["model"])
+        for name, batch in scheduler.running.items():
+            running.add_metric([name], len(batch.sequences))
+        yield running
+        for field, meaning in (
             ("prompt_tokens", "Tokens of prompts read."),
             ("new_tokens", "Tokens written."),
             ("steps", "Steps of the running batch."),
-            ("rows_in_steps", "Rows of all steps; divided by steps, how many share one."),
+            ("rows_in_steps", "Rows of all steps; divided by steps, the mean batch size."),
             ("seconds", "Time spent in steps."),
             ("joined", "Rows that joined a batch."),
             ("left_early", "Rows that left before they were done."),
         ):
-            yield from _head(f"kinfolk_{field}_total", "counter", what)
-            for name, counts in self.scheduler.counts.items():
-                yield f'kinfolk_{field}_total{{model="{_label(name)}"}} {getattr(counts, field):.10g}'
-
-
-def _head(name: str, kind: str, what: str) -> Iterator[str]:
-    yield f"# HELP {name} {what}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+            family = CounterMetricFamily(f"kinfolk_{field}", meaning, labels=["model"])
+            for name, counts in scheduler.counts.items():
+                family.add_metric([name], getattr(counts, field))
+            yield family

@@ -6,18 +6,12 @@ A page of some other site can make a browser send requests to a server on the re
 
 import ipaddress
 import re
-import socket
 from collections.abc import Collection, Mapping
 
 from kinfolk.core.errors import brief
-from kinfolk.use.serve.protocol import RefusalError
+from kinfolk.use.serve.messages import RefusalError
 
 _HOST = re.compile(r"(?:\[(?P<address>[^\[\]]*)\]|(?P<name>[^:\[\]]+?)\.?)(?::\d+)?\Z")
-
-
-def own_names() -> set[str]:
-    """Return the names under which this machine is known to itself."""
-    return {socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
 def check(headers: Mapping[str, str], hosts: Collection[str] | None) -> None:

@@ -1,122 +1,93 @@
-"""What can be asked of a server, and how it answers: the schemas of requests, and their translation into rows."""
+"""From a request to rows of the engine: which run it is for, and what it asks of that run."""
 
 import dataclasses
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field, create_model
 
 from kinfolk.core.errors import KinfolkError, brief, suggest
 from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.sequence import RunningSequence
+from kinfolk.use.serve import messages
 from kinfolk.use.serve.limits import Limits
-from kinfolk.use.serve.schema import Schema, array, complaint, flag, integer, number, record
+from kinfolk.use.serve.messages import ChatForm, CompletionForm, Form, RefusalError, Writing
 from kinfolk.use.serve.served import Served
-
-MOST_TOP = 20
-MOST_CHOICES = 16
-MOST_STOPS = 16
-
-
-class RefusalError(Exception):
-    """A request that is not carried out: status, a name for programs, and a sentence for people."""
-
-    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
-
-    @property
-    def body(self) -> dict[str, Any]:
-        """The answer in the shape that OpenAI's clients read."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        kind = {401: "authentication_error", 429: "rate_limit_error"}.get(self.status, kind)
-        return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
 
 
 @dataclasses.dataclass(frozen=True)
 class Forms:
-    """The schemas of requests to a server of these models; who has no model for something does not know of it."""
+    """The classes of requests to a server of these runs, with the bounds that these have."""
 
-    completions: Schema
-    embeddings: Schema
-    classify: Schema
-    inspect: Schema
-    tokenize: Schema
-    detokenize: Schema
+    completions: type[messages.CompletionForm]
+    chat: type[messages.ChatForm]
+    embeddings: type[messages.EmbeddingForm]
+    classify: type[messages.LabelForm]
+    inspect: type[messages.InspectForm]
+    tokenize: type[messages.TokenizeForm]
+    detokenize: type[messages.DetokenizeForm]
 
 
 def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
-    """Describe what may be asked of these runs."""
-    every = list(served)
-    writing = [name for name in every if served[name].writes]
-    judging = [name for name in every if served[name].classifies]
+    """Narrow each request to names that are served for it, token ids that exist, and the server's limits."""
+    most = limits.rows + limits.queue
 
-    def ids(names: Sequence[str]) -> Schema:
-        # of several models, what all of them have
-        end = min((served[name].spec.vocab_size for name in names), default=1)
-        return array({"type": "integer", "minimum": 0, "maximum": end - 1}, 1, limits.context)
+    def narrow(form: Any, verb: str = "", **fields: Any) -> Any:
+        # a run that is not served, or not for this, is answered with 404 before the form is looked at
+        names = [name for name, one in served.items() if not verb or verb in one.verbs]
+        if "model" not in fields:
+            fields["model"] = Literal[tuple(names)] if names else str, ...
+        return create_model(form.__name__, __base__=form, __doc__=form.__doc__, **fields)
 
-    def texts(names: Sequence[str], most: int) -> Schema:
-        text = {"type": "string"}
-        return {"anyOf": [text, array(text, 1, most), ids(names), array(ids(names), 1, most)]}
+    def end(verb: str) -> int:
+        # of several runs, what all of them have
+        return min((one.spec.vocab_size for one in served.values() if verb in one.verbs), default=1)
 
-    def model(names: Sequence[str]) -> Schema:
-        # one that is not served, or not for this, is answered with 404 before the form is looked at
-        return {"type": "string", "enum": list(names)} if names else {"type": "string"}
-
-    most, anyone = limits.rows + limits.queue, {"type": ["string", "null"], "description": "the first, if left out"}
-    second, judged = dict[str, Any](), _judged([served[name] for name in judging], most)
-    if any(one.spec.topology == "encoder-decoder" for one in served.values()):
-        second["target"] = {"type": ["string", "null"], "description": "what an encoder-decoder reads besides"}
+    description = CompletionForm.model_fields["prompt"].description
+    n_texts = {one.opened.n_texts for one in served.values() if one.classifies and one.opened}
+    new = "most new tokens; fewer if the model has no more positions"
+    max_tokens = messages.tokens(limits.new), Field(16, description=new)
+    prompt = messages.texts(end("complete"), limits.context, most), Field("", description=description)
+    every = min(one.spec.vocab_size for one in served.values())
+    pairs = any(one.spec.topology == "encoder-decoder" for one in served.values())
+    anyone = str, Field("", description="the first, if left out")
     return Forms(
-        completions=record(["model"], model=model(writing), **_wishes(texts(writing, most), limits)),
-        embeddings=record(
-            ["model", "input"],
-            model=model(every),
-            input=texts(every, most),
-            encoding_format={"type": ["string", "null"], "enum": ["float", "base64", None], "default": "float"},
-            user={"type": ["string", "null"]},
-        ),
-        classify=record(["model", "input"], model=model(judging), input=judged),
-        inspect=record(["model", "text"], model=model(every), text={"type": "string", "minLength": 1}, **second),
-        tokenize=record(["prompt"], prompt={"type": "string"}, model=anyone, add_special_tokens=flag("without effect")),
-        detokenize=record(["tokens"], tokens={**ids(every), "minItems": 0}, model=anyone),
+        completions=narrow(CompletionForm, "complete", prompt=prompt, max_tokens=max_tokens),
+        chat=narrow(messages.ChatForm, "chat", max_tokens=(messages.tokens(limits.new), Field(256, description=new))),
+        embeddings=narrow(messages.EmbeddingForm, input=(messages.texts(every, limits.context, most), ...)),
+        classify=narrow(messages.LabelForm, "classify", input=(messages.labelled(n_texts, most), ...)),
+        inspect=narrow(messages.InspectPairForm if pairs else messages.InspectForm),
+        tokenize=narrow(messages.TokenizeForm, model=anyone),
+        detokenize=narrow(messages.DetokenizeForm, model=anyone, tokens=(messages.ids(every, limits.context, 0), ...)),
     )
 
 
-def _judged(judges: Sequence[Served], most: int) -> Schema:
-    """Describe what is judged: texts, or pairs of them, as the runs were taught."""
-    text = {"type": "string", "pattern": r"\S", "minLength": 1}
-    taught = {one.opened.n_texts for one in judges if one.opened is not None}
-    several = [array(form, 1, most) for n, form in ((1, text), (2, array(text, 2, 2))) if n in taught or not taught]
-    return {"anyOf": [text, *several] if 1 in taught or not taught else several}
+def find(served: Mapping[str, Served], name: str) -> Served:
+    """Return the run of this name, or refuse."""
+    if name not in served:
+        raise RefusalError(404, "model_not_found", f"model: unknown {brief(name)}{suggest(name, list(served))}")
+    return served[name]
 
 
-def _wishes(prompt: Schema, limits: Limits) -> dict[str, Schema]:
-    stop = {"type": "string", "minLength": 1}
-    return {
-        "prompt": {**prompt, "description": "what to go on from; of an encoder-decoder, its source"},
-        "max_tokens": integer(0, limits.new, 16, "most new tokens; fewer if the model has no more positions"),
-        "temperature": number(0, 2, 1, "0 takes the likeliest token"),
-        "top_p": number(0, 1, 1, "only the likeliest tokens that together reach this probability"),
-        "top_k": integer(0, 1 << 20, 0, "only the k likeliest tokens; 0: all"),
-        "repetition_penalty": number(0.01, 100, 1, "above 1 makes tokens already there rarer"),
-        "presence_penalty": number(-2, 2, 0, "taken from the score of a token once it has been written"),
-        "frequency_penalty": number(-2, 2, 0, "taken from it each time it has been written"),
-        "n": integer(1, MOST_CHOICES, 1, "texts for each prompt"),
-        "stop": {"anyOf": [stop, array(stop, 0, MOST_STOPS), {"type": "null"}]},
-        "seed": integer(-(1 << 63), (1 << 63) - 1, None, "of the draws; left out, every request draws anew"),
-        "logprobs": integer(0, MOST_TOP, None, "report so many of the likeliest tokens at each place"),
-        "echo": flag("begin the answer with the prompt, and score it if logprobs are asked for"),
-        "stream": flag("send what is written while it is written"),
-        "stream_options": {**record(include_usage=flag("end with a count of tokens")), "type": ["object", "null"]},
-        "user": {"type": ["string", "null"]},
-    }
+UNABLE = {
+    messages.CompletionForm: ("complete", "model_does_not_write", "does not write: it has no decoder for text"),
+    messages.ChatForm: ("chat", "model_does_not_chat", "has no chat template; /v1/completions takes a plain prompt"),
+    messages.LabelForm: ("classify", "model_does_not_classify", "was not trained to tell classes apart"),
+}
+
+
+def able(served: Served, form: type[Form]) -> None:
+    """Refuse to ask a run for what is not its work."""
+    for base, (verb, code, reason) in UNABLE.items():
+        if issubclass(form, base) and verb not in served.verbs:
+            raise RefusalError(404, code, f"{served.name} {reason}")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """A request for texts, understood: rows for the engine, and what the answer has to show."""
+class Order:
+    """A request for texts as the engine takes it: rows, and what the answer has to show."""
 
     served: Served
     prompts: tuple[tuple[int, ...], ...]
@@ -133,42 +104,17 @@ class Asked:
         return sum(map(len, self.prompts))
 
 
-def checked(body: Any, schema: Schema) -> dict[str, Any]:
-    """Return a request without what was left out, or refuse it."""
-    text = complaint(body, schema)
-    if text is not None:
-        raise RefusalError(400, "invalid_request", text)
-    found: dict[str, Any] = {name: value for name, value in body.items() if value is not None}
-    return found
-
-
-def find(served: Mapping[str, Served], name: str) -> Served:
-    """Return the run of this name, or refuse."""
-    if name not in served:
-        raise RefusalError(404, "model_not_found", f"model: unknown {brief(name)}{suggest(name, list(served))}")
-    return served[name]
-
-
-def able(served: Served, form: str) -> None:
-    """Refuse to ask a run for what is not its work."""
-    if form == "completions" and not served.writes:
-        raise RefusalError(404, "model_does_not_write", f"{served.name} does not write: it has no decoder for text")
-    if form == "classify" and not served.classifies:
-        message = f"{served.name} was not trained to tell classes apart"
-        raise RefusalError(404, "model_does_not_classify", message)
-
-
-def several(given: Any) -> list[Any]:
+def several(value: Any) -> list[Any]:
     """Return a text, several, or their ids, as several."""
-    return given if isinstance(given, list) and not isinstance(given[0], int | float) else [given]
+    return value if isinstance(value, list) and not isinstance(value[0], int) else [value]
 
 
-def sequences(served: Served, given: Any, most: int) -> list[list[int]]:
+def sequences(served: Served, value: Any, most: int) -> list[list[int]]:
     """Return a text, several, or their ids as lists of ids."""
     rows = []
-    for one in several(given):
+    for one in several(value):
         try:
-            ids = served.encode(one) if isinstance(one, str) else [int(i) for i in one]
+            ids = served.encode(one) if isinstance(one, str) else list(one)
         except KinfolkError as error:
             raise RefusalError(400, "invalid_prompt", str(error)) from None
         if len(ids) > most:
@@ -189,45 +135,65 @@ def tokens(served: Served, text: str) -> list[int]:
         raise RefusalError(400, "invalid_prompt", str(error)) from None
 
 
-def understand(asked: Mapping[str, Any], served: Served, limits: Limits) -> Asked:
-    """Turn a checked request for texts into rows, or refuse it."""
-    pairs, context = served.spec.topology == "encoder-decoder", served.limit(limits.context)
-    prompts = sequences(served, asked.get("prompt", ""), context)
-    n, top, echo = int(asked.get("n", 1)), asked.get("logprobs"), bool(asked.get("echo"))
-    if pairs and echo and top is not None:
+def completion(form: CompletionForm, served: Served, limits: Limits) -> Order:
+    """Turn a request for texts into rows, or refuse it."""
+    prompts = sequences(served, form.prompt, served.limit(limits.context))
+    if served.spec.topology == "encoder-decoder" and form.echo and form.logprobs is not None:
         raise RefusalError(400, "invalid_request", "echo: the source of an encoder-decoder has no probabilities")
-    how = _decoding(asked, served)
-    wishes: dict[str, Any] = {name: float(asked.get(f"{name}_penalty", 0.0)) for name in ("presence", "frequency")}
-    stop = asked.get("stop", ())
+    return order(form, served, prompts, limits, form.echo, form.logprobs)
+
+
+def chat(form: ChatForm, served: Served, limits: Limits) -> Order:
+    """Turn a conversation into rows by the run's chat template, or refuse it."""
+    template = served.chat_template
+    assert template is not None
+    try:
+        ids = template.ids([turn.model_dump() for turn in form.messages])
+    except KinfolkError as error:
+        raise RefusalError(400, "invalid_request", f"messages: {error}") from None
+    return order(form, served, sequences(served, [ids], served.limit(limits.context)), limits)
+
+
+def order(
+    form: Writing,
+    served: Served,
+    prompts: Sequence[list[int]],
+    limits: Limits,
+    echo: bool = False,
+    top: int | None = None,
+) -> Order:
+    """Return rows that continue prompts, `n` of each."""
+    pairs, context = served.spec.topology == "encoder-decoder", served.limit(limits.context)
+    how, stops = _decoding(form, served), [form.stop] if isinstance(form.stop, str) else form.stop
     rows, texts = [], []
     for prompt in prompts:
-        used = 1 if pairs else len(prompt)
         # the last of the new tokens is not read again
-        room = min(int(asked.get("max_tokens", 16)), context - used + 1)
-        for choice in range(n):
-            scores = echo and top is not None and choice == 0
-            top_n = -1 if top is None else int(top)
-            rows.append(
-                RunningSequence(
-                    prompt=prompt, max_new=room, how=how, choice=choice, n_top=top_n, scores_prompt=scores, **wishes
-                )
+        room = min(form.max_tokens, context - (1 if pairs else len(prompt)) + 1)
+        for choice in range(form.n):
+            row = RunningSequence(
+                prompt=prompt,
+                max_new=room,
+                how=how,
+                choice=choice,
+                n_top=-1 if top is None else top,
+                scores_prompt=echo and top is not None and choice == 0,
+                presence=form.presence_penalty,
+                frequency=form.frequency_penalty,
             )
-            texts.append(Text(served.decode, [stop] if isinstance(stop, str) else stop, () if pairs else prompt))
-    usage = bool(asked.get("stream_options", {}).get("include_usage"))
-    shown = None if top is None else int(top)
-    ids = tuple(tuple(prompt) for prompt in prompts)
-    return Asked(served, ids, tuple(rows), tuple(texts), echo, shown, bool(asked.get("stream")), usage)
+            rows.append(row)
+            texts.append(Text(served.decode, stops, () if pairs else prompt))
+    ids, usage = tuple(tuple(prompt) for prompt in prompts), form.stream_options.include_usage
+    return Order(served, ids, tuple(rows), tuple(texts), echo, top, form.stream, usage)
 
 
-def _decoding(asked: Mapping[str, Any], served: Served) -> Decoding:
-    temperature, top_p = float(asked.get("temperature", 1.0)), float(asked.get("top_p", 1.0))
-    greedy = temperature == 0 or top_p == 0
+def _decoding(form: Writing, served: Served) -> Decoding:
+    greedy = form.temperature == 0 or form.top_p == 0
     return Decoding(
         greedy=greedy,
-        temperature=1.0 if greedy else max(temperature, 1e-3),
-        top_p=1.0 if greedy else top_p,
-        top_k=int(asked.get("top_k", 0)),
-        repetition_penalty=float(asked.get("repetition_penalty", 1.0)),
+        temperature=1.0 if greedy else max(form.temperature, 1e-3),
+        top_p=1.0 if greedy else form.top_p,
+        top_k=form.top_k,
+        repetition_penalty=form.repetition_penalty,
         ids=served.generation,
-        seed=int(asked["seed"]) if "seed" in asked else secrets.randbits(63),
+        seed=secrets.randbits(63) if form.seed is None else form.seed,
     )

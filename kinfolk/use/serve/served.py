@@ -24,6 +24,7 @@ from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import Pictures
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import has_labels
+from kinfolk.runs.chat_template import ChatTemplate
 from kinfolk.runs.engines import opener_of
 from kinfolk.runs.run import ExportedRun, Run
 from kinfolk.use.predict.embedding import Embedder, open_embedder
@@ -118,6 +119,23 @@ class Served:
     def classifies(self) -> bool:
         """Whether it tells classes apart."""
         return self.opened is not None and self.opened.task.labels in ("class", "classes")
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """What turns a conversation into a prompt; None if the run has no template."""
+        return self.run.chat_template if self.writes and self.spec.topology == "decoder" else None
+
+    @cached_property
+    def verbs(self) -> tuple[str, ...]:
+        """What it can be asked for."""
+        has = {
+            "complete": self.writes,
+            "chat": self.chat_template is not None,
+            "classify": self.classifies,
+            "embed": self.learner is not None,
+            "inspect": self.learner is not None,
+        }
+        return tuple(verb for verb, able in has.items() if able)
 
     @cached_property
     def embedder(self) -> Embedder:

@@ -1,16 +1,18 @@
 """From a list of runs to a server that listens."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinfolk.core.errors import MissingExtraError, SpecError
-from kinfolk.use.serve.app import App
+from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.served import Served
 
 if TYPE_CHECKING:
-    import uvicorn
+    from kinfolk.use.serve.listening import Server
+
+EXTRA = ("uvicorn", "starlette", "pydantic", "prometheus_client")
 
 
 def open_runs(paths: Sequence[str | Path], engine: str = "torch", threads: int = 0) -> dict[str, Served]:
@@ -37,12 +39,20 @@ def listen(host: str, port: int) -> socket.socket:
     return found
 
 
-def make_server(app: App) -> "uvicorn.Server":
-    """Return a server of an application; `run(sockets=[…])` blocks until it is told to stop."""
+def own_names() -> set[str]:
+    """Return the names under which this machine is known to itself."""
+    return {socket.gethostname().lower(), socket.getfqdn().lower()}
+
+
+def make_server(
+    served: Mapping[str, Served], limits: Limits | None = None, token: str = "", hosts: Collection[str] | None = ()
+) -> "Server":
+    """Return a server of runs; `run(sockets=[…])` blocks until it is stopped."""
     try:
+        from kinfolk.use.serve.app import App
         from kinfolk.use.serve.listening import server_of
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "uvicorn":
+        if (error.name or "").partition(".")[0] not in EXTRA:
             raise
         raise MissingExtraError("serve", "kin serve") from None
-    return server_of(app)
+    return server_of(App(served, limits, token, hosts))

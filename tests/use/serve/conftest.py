@@ -14,7 +14,6 @@ from kinfolk.data import Tokenizer
 from kinfolk.models.folder import save_model
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import Metadata
-from kinfolk.use.serve.app import App
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.server import listen, make_server, open_runs
 from tests.use.predict.made import reviews, train
@@ -59,11 +58,10 @@ class Running:
 
 @contextlib.contextmanager
 def serving(runs, limits=None, token="", engine="torch"):
-    app = App(open_runs(runs, engine, 1), limits or Limits(), token)
-    server, sock = make_server(app), listen("127.0.0.1", 0)
+    server, sock = make_server(open_runs(runs, engine, 1), limits or Limits(), token), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
-    running = Running(app, f"http://127.0.0.1:{sock.getsockname()[1]}", server)
+    running = Running(server.app, f"http://127.0.0.1:{sock.getsockname()[1]}", server)
     try:
         for _ in range(600):
             with contextlib.suppress(httpx.HTTPError):

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from kinfolk.cli import main
+from kinfolk.use.serve.server import EXTRA
 
 
 @pytest.mark.slow
@@ -48,11 +49,14 @@ def test_what_cannot_be_is_refused(gpt2, capsys, words, told):
     assert told in capsys.readouterr().err
 
 
-def test_without_its_extra_it_says_which_one_to_install(gpt2, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "kinfolk.use.serve.listening", raising=False)
-    assert main.main(["serve", str(gpt2), "--port", "0"]) == 2
-    assert "kinfolk[serve]" in capsys.readouterr().err
+@pytest.mark.parametrize("extra", ["uvicorn", "pydantic"])
+def test_without_its_extra_it_says_which_one_to_install(gpt2, extra):
+    assert extra in EXTRA
+    code = f"import sys; sys.modules[{extra!r}] = None; from kinfolk.cli import main; sys.exit(main.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "serve", str(gpt2), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "kinfolk[serve]" in done.stderr
 
 
 def test_two_runs_of_one_name_are_refused(gpt2, capsys):

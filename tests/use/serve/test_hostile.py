@@ -11,8 +11,10 @@ import psutil
 import pytest
 
 import kinfolk as kf
-from kinfolk.use.serve.exchange import Exchange, GoneError
+from kinfolk.use.serve.exchange import Events, Guard
 from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.metrics import Metrics
+from kinfolk.use.serve.scheduler import Scheduler
 from tests.use.serve.conftest import serving
 
 ASK = {"model": "gpt2", "prompt": "def f(", "max_tokens": 8, "temperature": 0}
@@ -107,7 +109,7 @@ def test_refusals_say_what_is_wrong(small, auth):
 
     assert "did you mean 'temperature'" in told(temprature=1)
     assert "prompt[1]" in told(prompt=[9, 999])
-    assert "at most 2" in told(temperature=3)
+    assert "temperature: input should be less than or equal to 2" in told(temperature=3)
     assert "1024 positions" in told(prompt="x" * 2000)
     other = small.post("/v1/completions", ASK | {"model": "gpt"}, headers=auth)
     assert (other.status_code, error(other)["code"]) == (404, "model_not_found")
@@ -152,7 +154,7 @@ def test_paths_lead_nowhere_else(small, auth, path):
 
 
 def test_other_methods_are_told_which_there_are(small, auth):
-    for method, path, allowed in (("GET", "/v1/completions", "POST"), ("DELETE", "/v1/models", "GET")):
+    for method, path, allowed in (("GET", "/v1/completions", "POST"), ("DELETE", "/v1/models", "GET, HEAD")):
         answer = httpx.request(method, small.url + path, headers=auth)
         assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
         error(answer)
@@ -168,20 +170,28 @@ def opened(small, body):
     return raw
 
 
+def n_gone(app):
+    return app.metrics.value("kinfolk_clients_gone_total")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_row_of_a_client_that_left_leaves_the_batch(small, auth, stream):
     counts = small.app.scheduler.counts["gpt2"]
-    early, gone = counts.left_early, small.app.metrics.gone
+    early, gone = counts.left_early, n_gone(small.app)
     raw = opened(small, ASK | {"max_tokens": 1000, "stream": stream})
     assert until(lambda: small.app.scheduler.n_running == 1)
     raw.close()
     assert until(lambda: small.app.scheduler.n_running == 0)
     assert counts.left_early == early + 1
-    assert until(lambda: small.app.metrics.gone == gone + 1)
+    assert until(lambda: n_gone(small.app) == gone + 1)
 
 
 def test_a_client_that_does_not_read_is_given_up():
-    sent = []
+    sent, ended, scheduler = [], [], Scheduler({}, Limits())
+    metrics = Metrics(scheduler)
+
+    async def receive():
+        await asyncio.sleep(60)
 
     async def send(message):
         sent.append(message)
@@ -192,10 +202,14 @@ def test_a_client_that_does_not_read_is_given_up():
         for i in range(100):
             yield {"i": i}
 
-    exchange = Exchange(None, send, Limits(stall_seconds=0.05))
-    with pytest.raises(GoneError):
-        asyncio.run(exchange.events(pieces()))
+    async def app(scope, receive, send):
+        await Events(pieces(), lambda: ended.append(True))(scope, receive, send)
+
+    guard = Guard(app, lambda path, headers: path, metrics, Limits(stall_seconds=0.05))
+    asyncio.run(guard({"type": "http", "path": "/x", "headers": []}, receive, send))
     assert len(sent) == 4
+    assert ended == [True]
+    assert metrics.value("kinfolk_clients_gone_total") == 1
 
 
 def test_who_sends_too_slowly_is_told_or_cut_off(impatient):
@@ -258,13 +272,13 @@ def test_metrics_count_what_happened(small, auth):
     # the row leaves its batch after its last piece was told
     assert until(lambda: small.app.scheduler.n_running == 0)
     found = small.get("/metrics", headers=auth)
-    assert found.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert found.headers["content-type"].startswith("text/plain; version=")
     numbers = dict(line.rsplit(" ", 1) for line in found.text.splitlines() if not line.startswith("#"))
     assert float(numbers['kinfolk_requests_total{route="/v1/completions",status="200"}']) >= 1
     assert float(numbers['kinfolk_new_tokens_total{model="gpt2"}']) >= 8
-    assert numbers['kinfolk_running{model="gpt2"}'] == "0"
+    assert float(numbers['kinfolk_running{model="gpt2"}']) == 0
     count = numbers['kinfolk_request_seconds_count{route="/v1/completions"}']
-    assert numbers['kinfolk_request_seconds_bucket{route="/v1/completions",le="+Inf"}'] == count
+    assert numbers['kinfolk_request_seconds_bucket{le="+Inf",route="/v1/completions"}'] == count
 
 
 def test_a_server_that_stops_finishes_what_it_writes_and_takes_nothing_on(gpt2):

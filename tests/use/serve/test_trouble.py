@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from kinfolk.use.serve import app as app_module
-from kinfolk.use.serve import exchange, protocol
+from kinfolk.use.serve import exchange, messages, protocol, waiting
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.scheduler import Scheduler
 from kinfolk.use.serve.served import Served
@@ -60,7 +60,7 @@ def test_a_dead_engine_is_not_healthy_and_the_next_request_starts_another(runnin
         patch.setattr(Scheduler, "_admit", panics)
         # the end of a thread that nothing reports
         patch.setattr(Scheduler, "_begin_again", lambda *_: sys.exit())
-        patch.setattr(app_module, "LATE", -29.5)
+        patch.setattr(waiting, "LATE", -29.5)
         assert running.post("/v1/completions", ASK).status_code == 504
         assert until(lambda: not dead.is_alive())
     answer = running.get("/health")
@@ -72,7 +72,7 @@ def test_a_dead_engine_is_not_healthy_and_the_next_request_starts_another(runnin
 
 def test_a_stuck_engine_is_not_healthy_and_its_requests_end(gpt2, monkeypatch):
     free = threading.Event()
-    monkeypatch.setattr(app_module, "LATE", 0.1)
+    monkeypatch.setattr(waiting, "LATE", 0.1)
     with serving([gpt2], Limits(seconds=0.3)) as running:
         with monkeypatch.context() as patch:
             patch.setattr(Served, "embed", lambda *_: free.wait(60))
@@ -106,19 +106,19 @@ def test_nothing_that_grows_with_a_request_runs_on_the_event_loop(running, monke
             found = inner(*args, **kwargs)
             seen.add(name)
             # refusals are short, and so are written where they are
-            if threading.get_ident() in loop and not (name == "_written" and len(found) < 1000):
+            if threading.get_ident() in loop and not (name == "written" and len(found) < 1000):
                 wrong.append(name)
             return found
 
         return call
 
-    places = [(app_module, "parsed"), (exchange, "_written"), (protocol, "suggest"), (protocol, "checked")]
+    places = [(app_module, "parsed"), (exchange, "written"), (protocol, "suggest"), (messages, "validated")]
     places += [(Served, "encode"), (Served, "decode"), (Served, "embed"), (protocol, "tokens")]
     for owner, name in places:
         monkeypatch.setattr(owner, name, watched(name, getattr(owner, name)))
     for path, body in REQUESTS:
         assert running.post(path, body).status_code in (200, 400, 404), path
-    assert seen >= {"parsed", "suggest", "checked", "encode", "decode", "embed", "tokens", "_written"}
+    assert seen >= {"parsed", "suggest", "validated", "encode", "decode", "embed", "tokens", "written"}
     assert wrong == []
 
 

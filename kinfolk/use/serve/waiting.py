@@ -1,0 +1,49 @@
+"""From the engine's thread to the event loop: what a handler awaits, with a deadline of its own."""
+
+import asyncio
+import contextlib
+import time
+
+from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.messages import RefusalError
+from kinfolk.use.serve.scheduler import BusyError, ClosingError, Event, Failed, Request, Scheduler
+
+LATE = 5.0
+"""Seconds after its deadline at which a request ends even if the engine does not say so."""
+STATUSES = {"timeout": (504, "timeout"), "refused": (400, "invalid_request"), "broken": (500, "internal_error")}
+
+
+class Waiting:
+    """The events of one request."""
+
+    def __init__(self, scheduler: Scheduler, limits: Limits) -> None:
+        self.scheduler, self.deadline = scheduler, time.monotonic() + limits.seconds
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def submit(self, request: Request) -> None:
+        """Hand a request to the engine, or refuse it."""
+        try:
+            self.scheduler.submit(request)
+        except BusyError:
+            raise RefusalError(429, "busy", "too many requests are waiting", {"retry-after": "1"}) from None
+        except ClosingError:
+            raise RefusalError(503, "closing", "the server is about to stop") from None
+
+    def tell(self, event: Event) -> None:
+        """Pass an event on; called by the engine."""
+        # a loop that has ended needs no news
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def news(self) -> Event:
+        """Wait for the next event; what went wrong is raised."""
+        try:
+            async with asyncio.timeout(max(0.0, self.deadline - time.monotonic()) + LATE):
+                event = await self._events.get()
+        except TimeoutError:
+            raise RefusalError(504, "timeout", "the engine did not answer in time") from None
+        if isinstance(event, Failed):
+            status, code = STATUSES[event.kind]
+            raise RefusalError(status, code, event.message)
+        return event
