@@ -48,10 +48,10 @@ def _lines(choice: "AxisChoice") -> str:
     lines = [f"{choice.kind}: {choice.meaning}"]
     for field in choice.fields:
         default = "required" if field.required else f"default {json.dumps(field.default)}"
-        lines.append(f"    {field.name}: {field.allowed} ({default})")
+        lines.append(f"    {field.name}: {field.allowed} ({default})  {field.meaning}")
+    if choice.source:
+        lines.append(f"    paper: {choice.source}")
     if choice.relatives:
-        shown = ", ".join(choice.relatives[:8]) + (
-            f" and {len(choice.relatives) - 8} more" * (len(choice.relatives) > 8)
-        )
-        lines.append(f"    used by {shown}")
+        more = len(choice.relatives) - SHOWN
+        lines.append(f"    used by {', '.join(choice.relatives[:SHOWN])}{f' and {more} more' if more > 0 else ''}")
     return "\n".join(lines)

@@ -38,6 +38,7 @@ VERBS = {
     "gate": Verb("The main job", "is a change better than what it changes? An answer for scripts"),
     "scale": Verb("The main job", "how the loss of a relative falls with size and data"),
     "work": Verb("The main job", "run waiting trials of a comparison in a shared folder"),
+    "runs": Verb("The main job", "list runs and comparisons: what they are, their scores, dates and sizes"),
     "prepare": Verb("From raw files to a trained model", "turn text, tables or pairs into tokens"),
     "train": Verb("From raw files to a trained model", "train one relative"),
     "resume": Verb("From raw files to a trained model", "go on with a run that was stopped"),
@@ -52,8 +53,8 @@ VERBS = {
     "inspect": Verb("Look inside", "every head on a text, what is special to a relative, and what heads are for"),
     "serve": Verb("Put it behind an address", "an HTTP server that OpenAI's clients can use, and a live page"),
     "bench": Verb("Measure", "speed and memory beside other libraries"),
-    "doctor": Verb("Measure", "check that a device computes what it should"),
-    "new": Verb("Set up", "write a plugin file that runs: a relative, or an operator with its reference"),
+    "doctor": Verb("Measure", "what this machine offers, and whether its device computes what it should"),
+    "new": Verb("Set up", "write a plugin file that runs: a relative, a task, or an operator with its reference"),
     "completion": Verb("Set up", "print completion of verbs, options and relatives for bash, zsh or fish"),
 }
 

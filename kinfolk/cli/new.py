@@ -1,4 +1,4 @@
-"""`kin new`: write a plugin file that runs: a relative, or a mixer with its operator and naive reference."""
+"""`kin new`: write a plugin file that runs: a relative, a task, or a mixer with its operator and naive reference."""
 
 import argparse
 import json
@@ -11,6 +11,7 @@ from kinfolk.core.errors import DataError, SpecError
 EPILOG = """\
 examples:
   kin new relative my-gpt2         my_gpt2.py: GPT-2 with one thing changed
+  kin new task stars               stars.py: labels in an order, with a loss and a metric of its own
   kin new operator decay           decay.py: a causal mixer with its naive reference, and a relative that uses it
 
 Every file is a plugin: pass it to any verb with --plugin, and change it until it is yours."""
@@ -137,7 +138,66 @@ if __name__ == "__main__":
     print("equal to the reference")
 '''
 
-TEMPLATES = {"relative": RELATIVE, "operator": OPERATOR}
+TASK = '''\
+"""{name}: classification with a metric of its own. Use it with --plugin {file}.
+
+    kin train bert --data labelled:task={name}:FILE.csv --steps 200 --out runs/{name} --plugin {file}
+"""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kinfolk.core.batch import Batch
+from kinfolk.models.model import Output
+from kinfolk.objectives.measures.measure import Measure
+from kinfolk.objectives.objective import Loss, Objective, side_loss
+from kinfolk.objectives.supervised import Labels
+from kinfolk.objectives.tasks.classify import Classification
+from kinfolk.objectives.tasks.task import TableColumns
+
+
+class {camel}Loss(Labels, kind="{name}-loss"):
+    """Cross-entropy; change it here."""
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        total = self.example_losses(output.logits, batch).sum()
+        return Loss(total, torch.tensor(len(batch.labels)), side_loss(output))
+
+    def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch.labels, reduction="none")
+
+
+class {camel}(Classification, kind="{name}"):
+    """The class of a text. Columns, head, answers and tally are those of classification; override what differs."""
+
+    objectives: ClassVar[tuple[type[Objective], ...]] = ({camel}Loss,)
+
+    @classmethod
+    def in_columns(cls, columns: TableColumns) -> bool:
+        """No table implies this task: name it in the data."""
+        return False
+
+
+def surely_right(output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the sum of the probabilities of the right classes, and how many examples there are."""
+    chances = output.logits.softmax(-1).gather(1, batch.labels[:, None])
+    return chances.sum(), torch.tensor(len(chances))
+
+
+Measure(
+    name="{name}-probability",
+    meaning="mean probability of the right class",
+    higher=True,
+    unit="share",
+    objectives=("{name}-loss",),
+    sums=surely_right,
+)
+'''
+
+TEMPLATES = {"relative": RELATIVE, "task": TASK, "operator": OPERATOR}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,8 +211,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file, unless there is one."""
     file = write(args.what, args.name, args.out)
-    trial = args.name if args.what == "relative" else f"{args.name}-gpt2"
-    command = f"kin train {trial} --data stdlib --steps 20 --out runs/{trial} --plugin {file}"
+    trial = f"{args.name}-gpt2" if args.what == "operator" else args.name
+    relative, data = ("bert", f"labelled:task={args.name}:FILE.csv") if args.what == "task" else (trial, "stdlib")
+    command = f"kin train {relative} --data {data} --steps 20 --out runs/{trial} --plugin {file}"
     print(json.dumps({"file": str(file), "try": command}) if args.json else f"wrote {file}; try: {command}")
     return 0
 

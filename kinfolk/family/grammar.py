@@ -14,15 +14,17 @@ from kinfolk.core.plain import to_plain
 from kinfolk.core.spec import Spec, is_axis
 from kinfolk.core.spec import choices as kinds_of
 from kinfolk.family import registry
+from kinfolk.family.field_meanings import MEANINGS
 from kinfolk.family.making import make
 
 
 @dataclasses.dataclass(frozen=True)
 class FieldOf:
-    """A field of a choice: what it may be, and what it is where nothing is said (None: it must be given)."""
+    """A field of a choice: what it may be, what it means, and its default (None where it must be given)."""
 
     name: str
     allowed: str
+    meaning: str
     default: Any = None
     required: bool = False
 
@@ -92,7 +94,17 @@ def _fields(cls: type[Spec]) -> Iterator[FieldOf]:
         default = None if field.default is dataclasses.MISSING else field.default
         if isinstance(default, Spec):
             default = default.kind or to_plain(default)
-        yield FieldOf(field.name, _allowed(hints[field.name]), default, required)
+        yield FieldOf(field.name, _allowed(hints[field.name]), _meaning(cls, field.name), default, required)
+
+
+def _meaning(cls: type[Spec], field: str) -> str:
+    """Return what a field means: a sentence of a docstring that begins with it, the table, or one that names it."""
+    bases = [base for base in cls.__mro__ if issubclass(base, Spec) and base is not Spec]
+    texts = [" ".join(inspect.cleandoc(base.__doc__ or "").split()) for base in bases]
+    sentences = [part for text in texts for part in re.split(r"(?<!\bal)(?<=[.)])\s+(?=[A-Z`]|[a-z_]+:\s)", text)]
+    first = next((part for part in sentences if re.match(rf"`{field}`|{field}:", part)), "")
+    named = next((part for part in sentences if re.search(rf"`{field}`|\b{field}:", part)), "")
+    return MEANINGS.get(f"{cls.kind}.{field}") or first or MEANINGS.get(field) or named
 
 
 def _allowed(hint: Any) -> str:

@@ -1,11 +1,13 @@
 """`kin doctor`: finds what is off, and nothing else."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
 
-from kinfolk.bench import doctor
+from kinfolk.bench import doctor, machine_report
 from kinfolk.cli.main import main
 
 CPU = torch.device("cpu")
@@ -41,3 +43,25 @@ def test_the_command_checks_relatives(capsys):
 def test_a_device_that_is_not_here_is_refused(capsys):
     assert main(["doctor", "--device", "abacus"]) == 2
     assert "device" in capsys.readouterr().err
+
+
+def test_the_machine_its_extras_and_a_small_model(capsys, monkeypatch):
+    assert main(["doctor", "--quick"]) == 0
+    out = capsys.readouterr().out
+    for word in ("cores", "instructions", "memory", "accelerator", "precision", "torch", "extra serve"):
+        assert word in out
+    assert "write and read a small model: ok" in out
+    monkeypatch.setattr(machine_report, "write_and_read", lambda: "OSError: no space left")
+    assert main(["doctor", "--quick", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["write and read"] == "OSError: no space left"
+
+
+def test_a_missing_extra_is_named_with_what_it_would_give(monkeypatch, capsys):
+    monkeypatch.setitem(machine_report.EXTRAS, "serve", (("no_such_module",), "kin serve"))
+    assert main(["doctor", "--quick"]) == 0
+    assert "missing (no_such_module): pip install 'kinfolk[serve]': kin serve" in capsys.readouterr().out
+
+
+def test_every_extra_is_described():
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert set(declared["optional-dependencies"]) - {"dev"} == set(machine_report.EXTRAS)

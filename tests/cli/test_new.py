@@ -26,6 +26,22 @@ def test_the_file_is_a_plugin_that_trains_and_generates(what, relative, tmp_path
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
+def test_the_task_trains_evaluates_and_predicts(tmp_path):
+    assert kin(tmp_path, "new", "task", "my-own").returncode == 0
+    rows = "".join(f"it is {word} {n},{label}\n" for n in range(20) for word, label in (("good", "yes"), ("bad", "no")))
+    (tmp_path / "rows.csv").write_text("text,label\n" + rows)
+    plugin, data = ["--plugin", "my_own.py"], "labelled:task=my-own:rows.csv"
+    train = kin(tmp_path, "train", "bert", "--data", data, "--steps", "3", "--out", "run", *plugin)
+    assert train.returncode == 0, train.stderr
+    scores = kin(tmp_path, "eval", "run", "--json", *plugin)
+    assert scores.returncode == 0, scores.stderr
+    assert "my-own-probability" in scores.stdout
+    done = kin(tmp_path, "predict", "run", "--input", "rows.csv", "--json", *plugin)
+    assert done.returncode == 0, done.stderr
+    assert '"label"' in done.stdout
+
+
 def test_the_operator_equals_its_reference(tmp_path):
     assert main(["new", "operator", "decay", "--out", str(tmp_path / "decay.py")]) == 0
     done = subprocess.run([sys.executable, str(tmp_path / "decay.py")], capture_output=True, text=True)

@@ -63,6 +63,7 @@ COMMANDS = {
     "diff": ["gpt2", "."],
     "axes": ["norm"],
     "doctor": ["--only", "gelu"],
+    "runs": [".."],
     "compare": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--dry-run"],
     "scale": ["./spec.toml", "--data", "copy", "--budget", "1-tokens"],
     "prepare": ["spec.toml", "--out", "../prepared"],

@@ -54,3 +54,25 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "feed-forward" in capsys.readouterr().out
     assert main(["axes", "residual", "--json"]) == 0
     assert "sandwich-norm" in {choice["kind"] for choice in json.loads(capsys.readouterr().out)}
+
+
+def test_every_field_of_every_kind_has_a_meaning_and_bounds() -> None:
+    """A number without bounds, a text without a meaning: both would be listed as a bare type."""
+    fields = [
+        (choice.kind, field)
+        for axis in kf.axes()
+        for choice in kf.choices(axis, relatives=False)
+        for field in choice.fields
+    ]
+    assert len(fields) > 600
+    assert [f"{kind}.{field.name}" for kind, field in fields if not field.meaning] == []
+    assert [f"{kind}.{field.name}" for kind, field in fields if field.allowed in ("int", "float")] == []
+
+
+def test_no_meaning_in_the_table_is_left_over() -> None:
+    from kinfolk.family.field_meanings import MEANINGS
+
+    used = {
+        field.meaning for axis in kf.axes() for choice in kf.choices(axis, relatives=False) for field in choice.fields
+    }
+    assert [name for name, meaning in MEANINGS.items() if meaning not in used] == []
