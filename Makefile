@@ -50,11 +50,12 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## write the parts of README.md that are read from the source
+docs: $(STAMP)  ## write the pages that are read from the source, and build all pages as a site with search, offline
 	$(BIN)/python docs/readme.py
+	$(BIN)/python docs/build_site.py site
 
 clean:  ## remove the environment and everything that was generated
-	rm -rf $(VENV) build dist runs/demo .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build dist site runs/demo .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Kinfolk needs Python 3.11 or newer; none was found (set PYTHON=/path/to/python)" >&2; exit 1; }

@@ -1,6 +1,7 @@
 """Writes what is read from the source. Run by `make docs`.
 
-README.md's folders, docs/family.md (the tree), docs/grammar.md (axes and choices), docs/map.md (files).
+README.md's figures, the folders of docs/built.md, and docs/family.md (the tree), docs/grammar.md (axes and choices),
+docs/map.md (files) and docs/api.md (public functions) whole. `docs/build_site.py` then makes a site of all pages.
 """
 
 import ast
@@ -46,12 +47,85 @@ def tree() -> str:
     return "\n".join(["```", *tree(scan()), "```"])
 
 
-def written(text: str) -> str:
-    """Return the README with its generated parts brought up to date."""
-    for name, part in {"map": folders()}.items():
+def numbers() -> str:
+    """Return the bullets of the README, with figures that are counted."""
+    sys.path.insert(0, str(HOUSE))
+    import kinfolk as kf
+    from kinfolk.cli.main import verbs
+
+    names = kf.relatives()
+    choices = [choice for axis in kf.axes() for choice in kf.choices(axis, relatives=False)]
+    kinds, fields = (
+        {(c.kind, c.meaning) for c in choices},
+        sum(len(c.fields) for c in {c.meaning: c for c in choices}.values()),
+    )
+    years = sorted(kf.about(name).year for name in names)
+    layers = sum(len(kf.choices(axis, relatives=False)) for axis in ("mixer", "feed-forward", "position", "pattern"))
+    bullets = [
+        f"**{len(names)} relatives** from {years[0]} to {years[-1]}, each a short function with its paper and what it "
+        "changes: `kin family`.",
+        f"**{len(kinds)} choices on {len(kf.axes())} axes** with {fields} fields, each with bounds and a meaning: "
+        "`kin axes`. They combine: `gpt2+rotary+rms-norm`.",
+        "**A verdict, not a leaderboard**: 5 seeds, paired tests corrected for the number of contestants, matched "
+        "parameters, tuned rates; a difference that is noise is called noise.",
+        f"**{layers} layers for your own model**: a mixer, feed-forward, position or pattern is an `nn.Module`, equal "
+        "bit for bit to the one inside its relative.",
+        f"**{len(verbs())} verbs for the whole life of a model**, from raw files to an OpenAI-compatible server; the "
+        "same command gives the same bits.",
+    ]
+    return "\n".join(f"- {bullet}" for bullet in bullets)
+
+
+def written(text: str, parts: dict[str, str]) -> str:
+    """Return a page with its generated parts brought up to date."""
+    for name, part in parts.items():
         marks = re.compile(rf"(<!-- {name} -->\n).*(<!-- /{name} -->)", re.DOTALL)
         text = marks.sub(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)
     return text
+
+
+def api() -> str:
+    """Return the page of all public functions, from their signatures and docstrings."""
+    sys.path.insert(0, str(HOUSE))
+    import inspect
+
+    import kinfolk as kf
+
+    lines = [
+        "# API",
+        "",
+        "Everything that `import kinfolk as kf` offers, read from the source. [Python](python.md) shows its use.",
+        "",
+    ]
+    for name in kf.__all__:
+        value = getattr(kf, name)
+        target = value.__call__ if inspect.ismodule(value) and callable(value) else value
+        lines += [f"## kf.{name}", ""]
+        if inspect.isclass(target):
+            methods = [n for n, m in vars(target).items() if not n.startswith("_") and getattr(m, "__doc__", None)]
+            lines += [inspect.cleandoc(target.__doc__ or ""), ""]
+            for n in methods:
+                member = vars(target)[n]
+                shown = f"{n}{inspect.signature(member)}" if inspect.isfunction(member) else n
+                lines.append(f"- `{_plain(shown)}`: {(inspect.getdoc(member) or '').partition(chr(10))[0]}")
+            lines.append("")
+        elif inspect.ismodule(target):
+            lines += [f"The module `{target.__name__}`: {first_sentence(Path(str(target.__file__)))}.", ""]
+        else:
+            lines += [
+                "```python",
+                f"kf.{name}{_plain(str(inspect.signature(target)))}",
+                "```",
+                "",
+                inspect.getdoc(target) or "",
+                "",
+            ]
+    return "\n".join(lines)
+
+
+def _plain(signature: str) -> str:
+    """Return a signature without the modules of its types."""
+    return re.sub(r"\b(?:kinfolk|collections|pathlib|typing|numpy|torch)(?:\.\w+)*\.(?=[A-Za-z])", "", signature)
 
 
 def family() -> str:
@@ -100,11 +174,17 @@ def files() -> str:
 
 def pages() -> dict[str, str]:
     """Return the pages that are written whole, by file."""
-    return {"docs/map.md": files(), "docs/family.md": family(), "docs/grammar.md": grammar()}
+    return {"docs/map.md": files(), "docs/family.md": family(), "docs/grammar.md": grammar(), "docs/api.md": api()}
+
+
+def parts() -> dict[str, dict[str, str]]:
+    """Return the generated parts of pages that are written by hand, by file and name."""
+    return {"README.md": {"numbers": numbers()}, "docs/built.md": {"map": folders()}}
 
 
 if __name__ == "__main__":
-    readme = HOUSE / "README.md"
-    readme.write_text(written(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for name, own in parts().items():
+        page = HOUSE / name
+        page.write_text(written(page.read_text(encoding="utf-8"), own), encoding="utf-8")
     for name, text in pages().items():
         (HOUSE / name).write_text(text, encoding="utf-8")

@@ -34,7 +34,7 @@ _PUBLIC = {
     "to_hf": ("kinfolk.runs.huggingface.folder", "to_hf"),
     "attend": ("kinfolk.ops.attention.attend", "attend"),
     "patterns": ("kinfolk.ops.patterns.leaves", ""),
-    "generate": ("kinfolk.decoding", "generate"),
+    "generate": ("kinfolk.use.generating", "generate"),
     "compare": ("kinfolk.contests", "compare"),
     "KinfolkError": ("kinfolk.core.errors", "KinfolkError"),
 }
@@ -42,7 +42,6 @@ _PUBLIC = {
 if TYPE_CHECKING:
     from kinfolk.contests import compare
     from kinfolk.core.errors import KinfolkError
-    from kinfolk.decoding import generate
     from kinfolk.family.building import build, save
     from kinfolk.family.grammar import axes, choices
     from kinfolk.family.making import make as relative
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from kinfolk.train.public import train
     from kinfolk.use.evaluation import evaluate
     from kinfolk.use.functions import embed, finetune, predict
+    from kinfolk.use.generating import generate
 
 __all__ = [
     "KinfolkError",

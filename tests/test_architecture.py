@@ -53,7 +53,7 @@ NO_REFERENCE = {
     "flex": "a path of the executor; its mask is held to the pattern's predicate",
 }
 
-# what a reader needs to follow one token through GPT-2; the README names them
+# what a reader needs to follow one token through GPT-2; docs/built.md names them
 SPINE = [
     "core/spec.py",
     "ops/patterns/algebra.py",
@@ -269,8 +269,10 @@ def test_importing_the_package_imports_no_extra():
 
 
 def test_the_spine_is_what_the_readme_says():
-    """The sentence of the README names these files and their lines, to the nearest hundred."""
-    sentence = re.search(r"The spine is .*?counts exactly these", (HOUSE / "README.md").read_text("utf-8"), re.DOTALL)
+    """The sentence of docs/built.md names these files and their lines, to the nearest hundred."""
+    sentence = re.search(
+        r"The spine is .*?counts exactly these", (HOUSE / "docs" / "built.md").read_text("utf-8"), re.DOTALL
+    )
     assert sentence is not None
     assert re.findall(r"`([\w/]+\.py)`", sentence[0]) == SPINE
     lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in SPINE}

@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
     add("--table", default="", metavar="T", help="run the rows of a published table: narang")
-    add("--rows", default="", metavar="R", help="of the table: so many, names between commas, or list to see them")
+    add("--rows", default="", metavar="R", help="of the table: a number, names between commas, or list to see them")
     add("--suite", default="", metavar="S", help="run all tasks of a suite: lra, or lra-small for a laptop")
     add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")
     add("--finetune", nargs="+", default=[], metavar="RUN|FOLDER", help="begin with these, on the labels of --data")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 EPILOG = """\
 examples:
   kin compress runs/a --steps heads=0.5 --out runs/a-heads            half of the heads, those the loss leans on least
-  kin compress runs/a --steps heads=0.5,ff=0.5,int8 --recover 300 --out …   learn on for 300 steps, then whole numbers
+  kin compress runs/a --steps heads=0.5,ff=0.5,int8 --recover 300 --out …   train for 300 steps, then int8
   kin compress runs/a --steps layers=0.5 --recover 500 --distil --out runs/a-half
                                                                       half of the layers, taught by the whole model
-  kin compress runs/a --steps movement=0.8 --recover 500 --out …      weights are lost while it learns on
+  kin compress runs/a --steps movement=0.8 --recover 500 --out …      weights are pruned while training continues
   kin compress runs/a --student gpt2 --student-set n_layers=3 --recover 500 --distil --out runs/student
   kin compress runs/a --to "2x faster" --allow "1% worse" --recover 300 --distil --out runs/fast
                                                                       tries steps, draws what can be had, takes the best
@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of validation data, to measure (default: 16)",
     )
-    add("--recover", type=int, default=0, metavar="N", help="then train on for so many steps")
+    add("--recover", type=int, default=0, metavar="N", help="then train for N more steps")
     add(
         "--distil",
         nargs="?",
@@ -84,8 +84,8 @@ ABOUT = {
     "sparse": "the smallest weights become zero at once; nothing gets smaller by that alone",
     "magnitude": "the smallest become zero while recovering, by a cubic schedule",
     "movement": "those that move towards zero become zero while recovering",
-    "recover": "recover=200: so many steps of training, where it stands among the steps",
-    "int8": "whole numbers; int8=weights leaves what goes into maps as it is",
+    "recover": "recover=200: N steps of training, at its place among the steps",
+    "int8": "int8 quantization; int8=weights leaves what goes into maps as it is",
     "plain": "undoes rank and int8, keeping what is computed: for an export",
 }
 """What steps do; here too, because help should not wait for a tensor library."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options that are about pictures."""
-    group = parser.add_argument_group("pictures, of a run that makes them")
+    group = parser.add_argument_group("images, of a run that generates them")
     group.add_argument("--samples", type=int, default=4, metavar="N", help="how many to make from nothing (default: 4)")
     group.add_argument("--images", type=Path, nargs="+", metavar="FILE", help="to be completed, or made large again")
     group.add_argument("--out", type=Path, metavar="DIR", help="where PNG files go (default: RUN/pictures)")

@@ -37,7 +37,7 @@ examples:
   kin finetune runs/bert --train a.csv --knowledge facts.tsv --out runs/mine   K-BERT: facts about the names in a text
   kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
 
-The result is an ordinary run: eval, predict, resume, compress and export take it. What is best is told by --metric."""
+The result is a run: eval, predict, resume, compress and export take it. --metric selects the best checkpoint."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--epochs", type=float, default=3.0, metavar="N", help="times all rows are read (default: 3)")
     how.add_argument("--steps", type=int, default=0, metavar="N", help="updates, in the place of epochs")
     how.add_argument("--batch-size", type=int, default=32, metavar="N", help="rows of an update (default: 32)")
-    how.add_argument("--length", type=int, default=0, metavar="N", help="cut texts after so many tokens")
+    how.add_argument("--length", type=int, default=0, metavar="N", help="cut texts after N tokens")
     how.add_argument("--cut", default="head", metavar="C", help="what is left of longer ones: head, tail or both")
     how.add_argument("--lr", type=float, default=0.0, help="learning rate (default: 5e-5 at width 768)")
     how.add_argument("--metric", default="", metavar="M", help="what is best: accuracy, mcc, pearson, loss …")

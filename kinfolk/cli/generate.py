@@ -26,7 +26,7 @@ examples:
   kin generate my-graphs --prompt "def " --engine onnx            of a folder that `kin export --to onnx` wrote
   kin generate runs/smollm --chat                                 a conversation; of runs that have a chat template
   kin generate runs/smollm --chat --prompt "Hello" --greedy       its answer to one message
-  kin generate runs/pixels --samples 8 --out made/                pictures as PNG, of a run that makes them
+  kin generate runs/pixels --samples 8 --out made/                images as PNG, of a run that generates them
   kin generate runs/pixels --images cat.png dog.png               go on from their upper halves, or make them large"""
 
 
@@ -81,17 +81,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
-    import numpy as np
-
-    from kinfolk.data.tokenizers.unknown import warn_of_unknown
     from kinfolk.decoding import generate
-    from kinfolk.decoding.spelling import Spelling
     from kinfolk.objectives.image import Pictures
     from kinfolk.runs.run import Run
+    from kinfolk.use.generating import encoded
 
     opened = Run.open(args.what)
-    tokenizer = opened.tokenizer
-    recipe, model, kind = _opened(opened, args)
+    recipe, model = _opened(opened, args)
     topology, names = recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
     if isinstance(recipe.objective, Pictures):
         if args.engine not in (None, "torch"):
@@ -100,14 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.chat:
         return talk(args, opened, model, {name: getattr(args, name) for name in [*names, "repetition_penalty"]})
     prompts = _prompts(args)
-    spelling = Spelling(tokenizer, recipe.objective.extra_ids)
-    before: list[int] = []
-    behind: list[int] = []
-    if topology == "encoder-decoder":
-        # sources of pairs and of corrupted texts end
-        before, behind = tokenizer.source_frame or ([], [tokenizer.eos] if _ends(kind, recipe.objective) else [])
-    rows = [[*before, *spelling.encode(prompt), *behind] or [model.generation.start_id] for prompt in prompts]
-    warn_of_unknown(tokenizer, [np.array(row) for row in rows], "the prompt")
+    rows, spelling = encoded(opened, prompts, model.generation.start_id)
     names += ["repetition_penalty", "no_repeat_ngram", "beams", "length_penalty", "length_norm", "early_stopping"]
     options: dict[str, Any] = {name: getattr(args, name) for name in names}
     _refuse_long(rows, model, args.max_new if topology == "decoder" else 0)
@@ -134,26 +123,20 @@ def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
         )
 
 
-def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any, str]:
-    """Return the recipe, what runs the model, and the kind of data it learnt from."""
+def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the recipe, and what runs the model."""
     from kinfolk.decoding.engines.speculative import speculative
     from kinfolk.decoding.engines.weight_layout import column_major
 
     name = args.engine or run.own_engine
     if name == "torch":
         model = column_major(run.model(args.average))
-        return run.recipe, model if args.draft is None else speculative(model, args.draft, args.ahead), run.data_kind
+        return run.recipe, model if args.draft is None else speculative(model, args.draft, args.ahead)
     if args.draft is not None:
         raise SpecError(f"--draft: speculative decoding runs by torch, not by {name}")
     if args.average:
         raise SpecError("--average: graphs have the weights they were made of; average, then export")
-    return run.recipe, run.engine(name), run.data_kind
-
-
-def _ends(kind: str, objective: Any) -> bool:
-    from kinfolk.objectives.corruption import Corruption
-
-    return isinstance(objective, Corruption) or kind == "pairs"
+    return run.recipe, run.engine(name)
 
 
 class Writer:

@@ -19,7 +19,7 @@ examples:
   kin predict runs/entities --input news.txt --out tags.jsonl       tags of words, and entities with their places
   kin predict runs/questions --input dev.json --out answers.jsonl   answers with their places, from SQuAD's files or
                                                                     rows with a question and a context
-  kin predict runs/vit --input pictures/ --out said.csv             PNG or JPEG files of a folder, one file, or a table
+  kin predict runs/vit --input images/ --out said.csv             PNG or JPEG files of a folder, one file, or a table
                                                                     with a column `file`
 
 Rows come out in the order they went in, with their line and their id. Only some rows are in memory at a time. A row

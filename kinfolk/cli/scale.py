@@ -21,7 +21,7 @@ examples:
   kin scale gpt2                                                    a small ladder on Python's own source, minutes
   kin scale gpt2 --data my.txt --rungs 2x64,4x128,6x192,8x256 --tokens 2M
   kin scale gpt2 --tokens 500k,1M,2M --seeds 3 --predict 10M,100M   what would ten million parameters reach?
-  kin scale performer --data my.txt --flops 1e16                    the best size for so many operations
+  kin scale performer --data my.txt --flops 1e16                    the best size for that many operations
 
 A rung is layers x width. The law is L = E + A / N^alpha + B / D^beta, N counting parameters outside tables and
 D tokens (Hoffmann et al. 2022), or one of the terms where the other does not change. Intervals hold 95 % of refits
@@ -38,8 +38,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--rungs", default="", metavar="R,R", help="layers x width of each model (default: 1x32 to 4x128)")
     add("--tokens", default="", metavar="N,N", help="amounts of tokens for each (default: 250k,500k,1M)")
     add("--seeds", type=int, default=1, metavar="N", help="trials of each pair (default: 1)")
-    add("--predict", default="", metavar="N,N", help="also say the loss at so many parameters")
-    add("--flops", type=float, metavar="C", help="also say the best size and data for so many operations")
+    add("--predict", default="", metavar="N,N", help="also say the loss at N parameters")
+    add("--flops", type=float, metavar="C", help="also say the best size and data for N operations")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change every recipe: training.clip=0")
     add("--out", type=Path, metavar="DIR", help="folder of the study (default: runs/scale-…)")
     shared_arguments(parser)

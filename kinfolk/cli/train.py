@@ -21,7 +21,7 @@ examples:
   kin train gpt2 --data stdlib --steps 200 --out runs/a         Python's own source, nothing to download
   kin train vanilla --data reverse --out runs/b                 a generated task: pairs for an encoder-decoder
   kin train bert --data parity --out runs/c                     labels: the relative becomes a classifier
-  kin train vit --data pictures/ --out runs/d                   a folder of PNG or JPEG files, or MNIST's, or CIFAR's
+  kin train vit --data images/ --out runs/d                   a folder of PNG or JPEG files, or MNIST's, or CIFAR's
   kin train gpt2 --data my.txt --tokenizer bpe --vocab 4096     your own text
   kin train spec.toml --data prepared/ --set training.optimiser.lr=3e-4 --set training.accumulate=4
   kin train gpt2 --size small --processes 2                     two processes (DDP); --strategy fsdp shards the weights

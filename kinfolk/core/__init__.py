@@ -1,1 +1,1 @@
-"""What the rest stands on. Nothing here knows what a Transformer is."""
+"""What the rest is built on. Nothing here knows what a Transformer is."""

@@ -1,7 +1,10 @@
 """The grammar, listed: every axis, its choices, and the fields of each with defaults and bounds."""
 
 import dataclasses
+import functools
+import importlib
 import inspect
+import pkgutil
 import re
 import types
 from collections.abc import Iterator
@@ -58,8 +61,18 @@ def choices(axis: str, relatives: bool = True) -> list[AxisChoice]:
     ]
 
 
-def _axes() -> dict[str, type[Spec]]:
+@functools.cache
+def _load_kinds() -> None:
+    """Import every module that defines kinds, whether or not a relative uses them."""
     registry.load()
+    for name in ("layers", "ops.patterns", "models", "objectives", "optim"):
+        package = importlib.import_module(f"kinfolk.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+
+
+def _axes() -> dict[str, type[Spec]]:
+    _load_kinds()
     found: dict[str, type[Spec]] = {}
 
     def visit(cls: type[Spec]) -> None:

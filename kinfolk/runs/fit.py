@@ -10,6 +10,7 @@ import numpy as np
 from kinfolk.data import Batches, Data, Split, open_data
 from kinfolk.family import registry
 from kinfolk.family.building import read_recipe
+from kinfolk.family.changes import parted
 from kinfolk.family.making import divided, make, numbers_of
 from kinfolk.family.pictures import Picture, read_whole
 from kinfolk.family.recipe import Recipe
@@ -61,7 +62,7 @@ def fit(
     if not isinstance(recipe, Recipe):
         name, path = str(recipe), Path(recipe)
         if name in registry.relatives() or not (path.suffix == ".toml" or path.exists()):
-            known = numbers_of(registry.entry(name).function)
+            known = numbers_of(registry.entry(parted(name)[0]).function)
             own, assignments = divided(assignments, known, name)
             return needs.adapt(make(name, size=size, **(needs.numbers(known) | own)), assignments)
         recipe = Run.open(path).recipe if path.is_dir() else read_recipe(path)

@@ -58,12 +58,14 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_field_of_every_kind_has_a_meaning_and_bounds() -> None:
     """A number without bounds, a text without a meaning: both would be listed as a bare type."""
-    fields = [
-        (choice.kind, field)
+    ours = {(axis.lower(), kind) for axis, kind in registered()}  # other tests define kinds of their own
+    listed = [
+        choice
         for axis in kf.axes()
         for choice in kf.choices(axis, relatives=False)
-        for field in choice.fields
+        if (axis.replace("-", ""), choice.kind) in ours
     ]
+    fields = [(choice.kind, field) for choice in listed for field in choice.fields]
     assert len(fields) > 600
     assert [f"{kind}.{field.name}" for kind, field in fields if not field.meaning] == []
     assert [f"{kind}.{field.name}" for kind, field in fields if field.allowed in ("int", "float")] == []

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import choices
-from kinfolk.family.standalone import Layer, LayerState
+from kinfolk.family.standalone import Added, Layer, LayerState
 from kinfolk.layers.part import FeedForward, Mixer, Part, PartModule
 from kinfolk.layers.positions.position import Position
 from kinfolk.models.stack import StackModule
@@ -275,3 +277,19 @@ def test_a_layer_inside_somebody_elses_module():
     assert isinstance(own.mix, Layer)
     assert isinstance(own.mix.part, PartModule)
     assert own(torch.randn(2, 5, 32)).shape == (2, 5, 32)
+
+
+def test_the_table_of_the_guide_lists_every_kind():
+    text = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    rows = {
+        row[0]: set(re.findall(r"`([\w-]+)`", row[1]))
+        for row in re.findall(r"^\| ([\w ,:-]+?) \| (.+) \|$", text, re.M)
+    }
+    mixers, positions = set(choices(Mixer)), set(choices(Position))
+    added = {kind for kind in positions if isinstance(one(kind, True).part, Added)}
+    assert rows["mixers, causal or not"] == mixers - NEVER_CAUSAL - ALWAYS_CAUSAL
+    assert rows["mixers, causal only"] == ALWAYS_CAUSAL
+    assert rows["feed-forwards"] == set(choices(FeedForward))
+    assert rows["position encodings, added to x"] == added
+    assert rows["position encodings, inside attention"] == positions - added
+    assert rows["attention patterns, inside attention"] == set(choices(Pattern))

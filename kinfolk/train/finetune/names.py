@@ -27,7 +27,7 @@ TACTICS: dict[str, About] = {
     "mix": About("the head reads a learned mean of all layers, as features of a frozen body (Peters et al. 2019)"),
     "three": About("classes are told from the last, the largest and the mean state together (Howard and Ruder 2018)"),
     "balanced": About("rare classes weigh more in the loss, so that all count the same"),
-    "reinit": About("so many layers at the top begin anew (Zhang et al. 2021)", 1),
+    "reinit": About("N layers at the top are initialised again (Zhang et al. 2021)", 1),
     "scratch": About("nothing of what was learnt is taken over: the same body, drawn anew, to compare with"),
 }
 
