@@ -16,6 +16,7 @@ MEANINGS = {
     "block_height": "rows of a block of pixels",
     "block_width": "columns of a block of pixels",
     "blocks": "the blocks, each with weights of its own",
+    "cap": "bound c of the scores, which become c tanh(score / c)",
     "cell": "the recurrent cell: lstm or gru",
     "changed": "share of tokens that are chosen for prediction",
     "channels": "colour channels of an image: 1 or 3",

@@ -146,6 +146,7 @@ ASKED = {
     "separable-conv": {"kernel": 3},
     "synthesizer": {"form": "dense"},
     "experts": {"n_experts": 4},
+    "gated-experts": {"n_experts": 4},
     "knowledge-attention": {"n_entities": 5},
     "branched": {"look": {"kind": "attention", "n_heads": 4}, "think": {"kind": "dense", "d_ff": 8}},
     "branches": {"parts": [{"kind": "attention", "n_heads": 4}, {"kind": "dense", "d_ff": 8}]},
