@@ -52,6 +52,6 @@ def _lines(choice: "AxisChoice") -> str:
     if choice.source:
         lines.append(f"    paper: {choice.source}")
     if choice.relatives:
-        more = len(choice.relatives) - SHOWN
-        lines.append(f"    used by {', '.join(choice.relatives[:SHOWN])}{f' and {more} more' if more > 0 else ''}")
+        more = len(choice.relatives) - 8
+        lines.append(f"    used by {', '.join(choice.relatives[:8])}{f' and {more} more' if more > 0 else ''}")
     return "\n".join(lines)
