@@ -224,9 +224,26 @@ const show = (data, opening = "") => {
   const worth = Object.entries(data.worth).flatMap(([path, w]) => w.rises.map((rise, h) => [`${path} ${h}`, number(rise), number(w.leans[h])]));
   if (worth.length) section("What heads are worth", make("p", { class: "dim" }, `Loss ${number(data.loss)}; how much it rises without the head, and the size of its gate's gradient.`), table(["head", "rise", "gradient"], worth, "worth"));
 
+  // the head to open on: the one that looks most sharply at something other than itself, its neighbours and the first
+  const telling = () => {
+    let best = [0, 0, -1];
+    maps.forEach((map, m) => {
+      for (let h = 0; h < map.heads; h++) {
+        let sum = 0;
+        for (let i = 0; i < map.rows; i++) {
+          let top = 0;
+          for (let j = 1; j < map.cols; j++) if (map.keys !== "same" || Math.abs(i - j) > 1) top = Math.max(top, weight(map, h, i, j));
+          sum += top;
+        }
+        if (sum / map.rows > best[2]) best = [m, h, sum / map.rows];
+      }
+    });
+    return best;
+  };
   const [path, ...numbers] = decodeURIComponent(opening).split("/");
   const [head, row, column] = numbers.map(n => parseInt(n, 10) || 0);
-  if (maps.length) choose(Math.max(0, maps.findIndex(m => m.path === path)), head || 0);
+  const known = maps.findIndex(m => m.path === path);
+  if (maps.length) choose(...(known < 0 ? telling().slice(0, 2) : [known, head || 0]));
   if (maps.length && path) tell(row || 0, column || 0);
 };
 

@@ -1,10 +1,10 @@
-"""The live page: type a text, and see what every head of a run does with it."""
+"""The live page: write, translate, chat, classify, compare vectors, and look at every head of a run."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from kinfolk.report.html import asset, embed, join, tag
+from kinfolk.report.html import Html, asset, embed, join, tag
 from kinfolk.report.html import page as whole
 from kinfolk.use.inspect.page import Findings, describe, styles
 from kinfolk.use.inspect.sight import MOST, look
@@ -48,24 +48,44 @@ def _most(served: Served) -> int:
     return max(8, min(MOST, math.isqrt(WEIGHTS // max(1, heads))))
 
 
+SAMPLING = (
+    ("max_tokens", "Most new tokens", "100", "0", "4096", "1"),
+    ("temperature", "Temperature", "1", "0", "2", "0.05"),
+    ("top_p", "Top p", "1", "0", "1", "0.01"),
+    ("top_k", "Top k", "0", "0", "", "1"),
+    ("seed", "Seed", "", "0", "", "1"),
+)
+"""Controls of generation: field, label, value, least, most and step."""
+
+
+def _number(control: tuple[str, ...]) -> Html:
+    name, label, value, least, most, step = control
+    bounds = {"min": least, "step": step, **({"max": most} if most else {})}
+    return tag("label", label, tag("input", id=name, type="number", value=value, autocomplete="off", **bounds))
+
+
 def page(served: Mapping[str, Served]) -> str:
     """Return the page of a server of these runs; without any, it asks the server for them once it has a token."""
-    kinds = {name: one.spec.topology for name, one in served.items()}
+    kinds = {name: {"topology": one.spec.topology, "does": one.verbs} for name, one in served.items()}
     options = [tag("option", name, value=name) for name in kinds]
     form = tag(
         "form",
         tag("label", "Run", tag("select", *options, id="run", name="run")),
+        tag("label", "Task", tag("select", id="verb", name="verb")),
         tag("label", "Text", tag("textarea", id="text", name="text", rows="3", spellcheck="false", autofocus=True)),
-        tag("button", "Look", type="submit", title="or press Ctrl and Enter"),
+        tag("button", "Run", type="submit", title="or press Ctrl and Enter"),
         tag("label", "Target", tag("input", id="target", autocomplete="off"), id="targeted", hidden=True),
+        tag("label", "Second text", tag("input", id="second", autocomplete="off"), id="seconded", hidden=True),
+        tag("fieldset", tag("legend", "Sampling"), *map(_number, SAMPLING), id="sampling", hidden=True),
         tag("label", "Token", tag("input", id="token", type="password", autocomplete="off"), id="guarded", hidden=True),
-        tag("p", "Type a text, and look at every head.", id="said", class_="dim", aria_live="polite"),
+        tag("p", "Type a text.", id="said", class_="dim", aria_live="polite"),
         id="ask",
     )
     body = tag(
         "main",
-        tag("header", tag("p", "Kinfolk · live", class_="eyebrow"), tag("h1", "Look inside")),
+        tag("header", tag("p", "Kinfolk · live", class_="eyebrow"), tag("h1", "Try a run")),
         form,
+        tag("div", id="answer", role="log", aria_live="polite", aria_label="Answer", hidden=True),
         tag("div", id="page"),
         tag("noscript", "The pictures need scripts to be allowed."),
         tag("style", asset("live.css", __package__)),

@@ -1,23 +1,30 @@
 """The live page in a real browser: text is typed, a head is chosen, and the numbers are those of the model."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
+import kinfolk as kf
 from kinfolk.core.batch import Batch
+from kinfolk.runs import chat_template, folder
 from tests.use.serve.browser import CHROMIUM, Browser
 from tests.use.serve.conftest import make_run, serving
 
 pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium here"), pytest.mark.slow]
+AXE = Path(os.environ.get("KINFOLK_AXE", "node_modules/axe-core/axe.min.js"))
 PICTURES = os.environ.get("KINFOLK_PICTURES")
 
 
 @pytest.fixture(scope="module")
-def live(gpt2, tmp_path_factory):
+def live(gpt2, judge, tmp_path_factory):
     vanilla = make_run(tmp_path_factory.mktemp("runs") / "vanilla", "vanilla")
-    with serving([gpt2, vanilla], token="sesame") as running:
+    talker = make_run(tmp_path_factory.mktemp("runs") / "talker", "gpt2")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    folder.add(talker, chat_template.FILE, lambda file: file.write_text(template))
+    with serving([gpt2, vanilla, judge, talker], token="sesame") as running:
         yield running
 
 
@@ -93,13 +100,118 @@ def test_typed_text_is_looked_at_and_every_number_is_the_models(live, browser):
         browser.picture(Path(PICTURES) / "live-light.png")
 
 
+def pick(browser, name, value):
+    browser.ask(f"document.getElementById('{name}').value = '{value}'")
+    browser.ask(f"document.getElementById('{name}').dispatchEvent(new Event('change'))")
+
+
+def log_in(browser, live):
+    browser.open(live.url)
+    pick(browser, "token", "sesame")
+    browser.until("document.getElementById('run').options.length === 4")
+
+
+def answer(browser):
+    browser.until(
+        "!document.getElementById('answer').hidden && !document.getElementById('said').textContent.includes('…')"
+    )
+    return browser.ask("document.getElementById('answer').textContent")
+
+
+def test_a_run_writes_and_stops_by_the_keyboard(live, browser):
+    log_in(browser, live)
+    pick(browser, "verb", "complete")
+    browser.ask("document.getElementById('temperature').value = 0")
+    browser.ask("document.getElementById('max_tokens').value = 20")
+    browser.click("#text")
+    browser.type("def f(")
+    browser.press("Enter", windowsVirtualKeyCode=13, modifiers=2)
+    one = live.served["gpt2"]
+    ids = one.encode("def f(")
+    out = kf.generate(one.model, ids, max_new=20, greedy=True, stop=(one.tokenizer.eos,))
+    assert answer(browser) == "def f(" + one.decode(out[len(ids) :])
+    assert browser.complaints == []
+    if PICTURES:
+        browser.picture(Path(PICTURES) / "live-write.png")
+
+
+def test_a_run_chats_classifies_and_compares(live, browser):
+    log_in(browser, live)
+    pick(browser, "run", "judge")
+    verbs = "[...document.getElementById('verb').options].map(one => one.value).join()"
+    assert browser.ask(verbs) == "classify,embed,inspect"
+    pick(browser, "verb", "classify")
+    browser.click("#text")
+    browser.type("it is good")
+    browser.click("#ask button")
+    answer(browser)
+    shown = browser.ask("[...document.querySelectorAll('#answer th')].map(one => one.textContent).sort().join()")
+    assert shown == "no,perhaps,yes"
+    pick(browser, "verb", "embed")
+    browser.click("#second")
+    browser.type("it is good")
+    browser.click("#ask button")
+    assert "cosine similarity 1.0000" in answer(browser)
+    pick(browser, "run", "talker")
+    pick(browser, "verb", "chat")
+    browser.ask("document.getElementById('max_tokens').value = 5")
+    browser.click("#ask button")
+    answer(browser)
+    browser.until("document.getElementById('said').textContent === '2 messages'")
+    assert browser.ask("document.getElementById('text').value") == ""
+    browser.click("#text")
+    browser.type("and?")
+    browser.click("#ask button")
+    browser.until("document.getElementById('said').textContent === '4 messages'")
+    assert browser.ask("document.querySelectorAll('#answer p').length") == 4
+    pick(browser, "run", "vanilla")
+    assert browser.ask("[...document.getElementById('verb').options].map(one => one.text).join()").startswith(
+        "Translate"
+    )
+    assert browser.complaints == []
+
+
+def test_heads_open_on_a_telling_one(live, browser):
+    log_in(browser, live)
+    browser.click("#text")
+    browser.type("so it is so it is")
+    browser.until("document.querySelectorAll('#overview canvas').length === 8")
+    weights = taps(live.served["gpt2"], "so it is so it is")
+    best = (-1.0, "", 0)
+    for path, w_HLL in weights.items():
+        n = w_HLL.shape[1]
+        far = (torch.arange(n)[:, None] - torch.arange(n)).abs() > 1
+        far[:, 0] = False
+        for h, w in enumerate(w_HLL):
+            best = max(best, (float((w * far).amax(-1).mean()), path, h))
+    assert browser.ask("document.getElementById('chosen').textContent").startswith(f"{best[1]}, head {best[2]}")
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed: npm install axe-core, or KINFOLK_AXE")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(live, browser, scheme):
+    browser.scheme(scheme)
+    log_in(browser, live)
+    browser.ask(AXE.read_text(encoding="utf-8") + "; true")
+    for verb in ("complete", "embed", "inspect"):
+        pick(browser, "verb", verb)
+        browser.ask("document.getElementById('text').value = 'so it is'")
+        browser.click("#ask button")
+        seen = "answer" if verb != "inspect" else "page"
+        browser.until(f"document.getElementById('{seen}').textContent")
+        browser.until("!document.getElementById('said').textContent.includes('…')")
+        found = browser.ask("axe.run().then(found => JSON.stringify(found.violations))")
+        grave = [one for one in json.loads(found) if one["impact"] in ("serious", "critical")]
+        assert grave == [], [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in grave]
+
+
 def test_another_run_in_the_dark_on_a_phone(live, browser):
     browser.resize(390, 844, mobile=True)
     browser.scheme("dark")
     browser.open(live.url)
     browser.ask("document.getElementById('token').value = 'sesame'")
     browser.ask("document.getElementById('token').dispatchEvent(new Event('change'))")
-    browser.until("document.getElementById('run').options.length === 2")
+    browser.until("document.getElementById('run').options.length === 4")
     browser.ask("document.getElementById('run').value = 'vanilla'")
     browser.ask("document.getElementById('run').dispatchEvent(new Event('change'))")
     assert browser.ask("!document.getElementById('targeted').hidden")
