@@ -29,9 +29,9 @@ from kinfolk.train import RunOptions
 from kinfolk.train.run import train
 from kinfolk.use.compress.front import picture, table
 from kinfolk.use.compress.goal import parse_allowed, parse_goal
-from kinfolk.use.compress.measure import Measured
+from kinfolk.use.compress.measure import Measurement
 from kinfolk.use.compress.opening import open_model
-from kinfolk.use.compress.pipeline import Workshop, ordered, run_steps, working
+from kinfolk.use.compress.pipeline import CompressionWorkshop, ordered, run_steps, working
 from kinfolk.use.compress.search import search
 from kinfolk.use.compress.steps import parse
 from kinfolk.use.compress.student import student_of
@@ -93,13 +93,13 @@ def trained(name: str, source: dict[str, Any], out: Path, steps: int, numbers: d
 QUIET = RunOptions(quiet=True, tensorboard=False)
 
 
-def gentler(run: Path, **more: Any) -> Workshop:
+def gentler(run: Path, **more: Any) -> CompressionWorkshop:
     """Open a run so that what learns on does so at a third of its rate."""
     opened = open_model(run)
     training = opened.recipe.training
     training = training.replace(optimiser=training.optimiser.replace(lr=training.optimiser.lr / 3))
     opened = dataclasses.replace(opened, recipe=opened.recipe.replace(training=training))
-    return Workshop(opened, more.pop("work"), print, **more)
+    return CompressionWorkshop(opened, more.pop("work"), print, **more)
 
 
 def each_step(run: Path, out: Path, learn: int) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def each_step(run: Path, out: Path, learn: int) -> list[dict[str, Any]]:
 
 def row_of(row: dict[str, Any], first: dict[str, Any]) -> str:
     """Return a row of the table in the docs."""
-    mine, whole = (Measured(**{k: v for k, v in one.items() if k != "plan"}) for one in (row, first))
+    mine, whole = (Measurement(**{k: v for k, v in one.items() if k != "plan"}) for one in (row, first))
     worse = 100 * mine.worse(whole)
     sizes = f"{100 * mine.params / whole.params:.0f} % | {mine.bytes / 1e6:.2f} | {mine.memory / 1e6:.1f}"
     return f"| `{row['plan']}` | {sizes} | {mine.speed:.2f} | {mine.quality[1]:.4f} | {worse:+.1f} % |"
@@ -149,7 +149,7 @@ def students(run: Path, out: Path, steps: int, seeds: Sequence[int]) -> list[dic
                 with working(out / "taught") as work:
                     opened = open_model(run)
                     teaching = None if kind is None else kind(task=opened.recipe.objective, teacher="")
-                    shop = Workshop(opened, work, print, n_valid=0, teaching=teaching, seed=seed)
+                    shop = CompressionWorkshop(opened, work, print, n_valid=0, teaching=teaching, seed=seed)
                     model = student_of(opened, "gpt2", lambda line: None, assignments=["n_layers=3"], seed=seed)
                     if start == "drawn":
                         model = build(model.spec, seed)

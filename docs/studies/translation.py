@@ -33,7 +33,7 @@ from kinfolk.models.model import Output, State
 from kinfolk.objectives.learner import Learner
 from kinfolk.runs import folder
 from kinfolk.train import RunOptions, loop
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import describe, make_job
 
@@ -110,7 +110,7 @@ def pairs(files: list[Path], out: Path, **choices: Any) -> Data:
     return open_prepared(out)
 
 
-def learn(name: str, job: Job, recipe: Recipe, data: Data, out: Path) -> float:
+def learn(name: str, job: TrainingJob, recipe: Recipe, data: Data, out: Path) -> float:
     """Train; return the seconds that it took."""
     options, start = RunOptions(quiet=True, tensorboard=False), time.perf_counter()
     if not out.exists():

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.bench import mixers
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.ops.patterns.plan import pairs
@@ -21,7 +21,7 @@ LENGTHS, LONG = (1024, 2048, 4096, 16384), 65536
 
 def contests(long: bool = False) -> list[Contest]:
     """Return one contest for each length and direction, and those of whole layers; the longest is asked for."""
-    who = (Contestant(OURS), Contestant(SDPA, "sdpa"))
+    who = (BenchContestant(OURS), BenchContestant(SDPA, "sdpa"))
     operator = [
         Contest(
             "attention",
@@ -37,7 +37,7 @@ def contests(long: bool = False) -> list[Contest]:
     return operator + mixers.contests(long)
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return one pass over random queries, keys and values."""
     length, heads, width, backward = sizes["length"], sizes["heads"], sizes["width"], sizes["backward"]
     draw = torch.Generator().manual_seed(1)

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from kinfolk.bench import resident
-from kinfolk.bench.contest import Contestant, Sample, Task, Work
+from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Work
 from kinfolk.core import allocator
 
 ALLOCATORS = {"default": lambda: True, "speed": allocator.favour_speed, "memory": allocator.favour_memory}
@@ -27,13 +27,13 @@ ENOUGH = 15.0
 def main() -> None:
     """Do the task that stands on standard input."""
     given = json.load(sys.stdin)
-    task = Task(**given | {"contestant": Contestant(**given["contestant"])})
+    task = BenchTask(**given | {"contestant": BenchContestant(**given["contestant"])})
     # what a library prints must not end up in the sample
     out, sys.stdout = sys.stdout, sys.stderr
     json.dump(dataclasses.asdict(measure(task)), out)
 
 
-def measure(task: Task) -> Sample:
+def measure(task: BenchTask) -> BenchSample:
     """Do one task in this process."""
     bound_memory()
     ALLOCATORS[task.allocator]()
@@ -48,7 +48,7 @@ def measure(task: Task) -> Sample:
     resident.forget_peak()
     seconds, value = timed(work)
     most = resident.peak()
-    return Sample(
+    return BenchSample(
         seconds=seconds,
         units=work.units,
         flops=work.flops,

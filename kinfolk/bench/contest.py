@@ -12,7 +12,7 @@ SUBJECTS += ("decoding", "serve", "memory", "experts", "halting", "startup")
 
 
 @dataclasses.dataclass(frozen=True)
-class Contestant:
+class BenchContestant:
     """One way to do the work of a contest.
 
     how: which of the subject's ways it is. settings: what distinguishes it from another that works the same way.
@@ -52,7 +52,7 @@ class Contest:
     subject: str
     title: str
     sizes: Mapping[str, Any]
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[BenchContestant, ...]
     beside: str
     unit: str = "tokens"
     size: str = ""
@@ -89,18 +89,18 @@ class Work:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class BenchTask:
     """What one child process is asked to do."""
 
     subject: str
-    contestant: Contestant
+    contestant: BenchContestant
     sizes: Mapping[str, Any]
     threads: int
     allocator: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class BenchSample:
     """What one child process found.
 
     seconds: the median of its steps. growth_bytes: its peak while stepping over what it held just before the first

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.core.batch import Batch
 from kinfolk.family import catalogue
 from kinfolk.family.building import build
@@ -27,7 +27,7 @@ PIECE = 512
 def contests(long: bool = False) -> list[Contest]:
     """Return one contest for each position, among all relatives that decode."""
     who = tuple(
-        Contestant(about.name, OURS, {"relative": about.name})
+        BenchContestant(about.name, OURS, {"relative": about.name})
         for about in catalogue.scan().values()
         if about.topology != "encoder"
     )
@@ -45,7 +45,7 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return the decoding of some tokens after a prompt of random ones; the step's value is the size of the state."""
     position, rows, steps = sizes["length"], sizes["batch_size"], sizes.get("steps", 3)
     numbers = {name: sizes[name] for name in ("d_model", "n_layers", "n_heads", "d_ff", "vocab_size")}

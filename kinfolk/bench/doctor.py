@@ -25,7 +25,7 @@ from kinfolk.ops.experts import ExpertWeights
 from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim import Training
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import Choice
+from kinfolk.train.precision import PrecisionChoice
 from kinfolk.train.step import Stepper
 
 TOY = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64}
@@ -112,7 +112,7 @@ def _found(name: str, precision: str, check: Callable[[], float]) -> Finding:
 
 def _compare(fast: Any, slow: Any, arguments: tuple[Any, ...], device: torch.device, precision: str) -> float:
     wanted = _run(slow, arguments, torch.device("cpu"), torch.float64)
-    with Choice(precision).autocast(device)():
+    with PrecisionChoice(precision).autocast(device)():
         found = _run(fast, arguments, device, torch.float32)
     # some references are written without gradients
     return max(_off(a, b) for a, b in zip(found, wanted, strict=len(found) == len(wanted)))
@@ -163,7 +163,7 @@ def _loss(name: str, device: torch.device, precision: str) -> float:
     drawn, index = torch.Generator().manual_seed(0), torch.arange(4)
     tokens, other = (torch.randint(7, TOY["vocab_size"], (4, 32), generator=drawn) for _ in range(2))
     batch = learner.prepare(Batch(index=index, tokens=tokens, labels=index % 2).annotate(OtherDocument(other)), Rng(0))
-    choice, training = Choice(precision), Training(steps=9, batch_size=4, length=32)
+    choice, training = PrecisionChoice(precision), Training(steps=9, batch_size=4, length=32)
     with choice.autocast(device)():
         loss = learner.eval()(batch.map(lambda x: send(x, device)))
     optimiser = torch.optim.SGD(learner.train().parameters(), lr=1e-3)

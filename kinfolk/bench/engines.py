@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.bench import peers
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.bench.generate import HUGGING_FACE, NEW, PROMPT
 from kinfolk.bench.train import GPT, recipe_of
 from kinfolk.core.errors import MissingExtraError
@@ -31,12 +31,12 @@ GPT2_BASE = GPT | {"d_model": 768, "n_layers": 12, "n_heads": 12, "d_ff": 3072, 
 MODELS = {"6 layers, d=384": GPT, "GPT-2 base": GPT2_BASE}
 CT2, CT2_INT8 = "CTranslate2", "CTranslate2 int8"
 WHO = (
-    Contestant(HUGGING_FACE, "hugging-face", package="transformers"),
-    Contestant(CT2, "ctranslate2", {"precision": "fp32"}, package="ctranslate2"),
-    Contestant(CT2_INT8, "ctranslate2", {"precision": "int8"}, package="ctranslate2"),
-    Contestant("kinfolk, torch", settings={"engine": "torch"}, rival=HUGGING_FACE),
-    Contestant("kinfolk, onnxruntime", OURS, {"engine": "fp32"}, "onnxruntime", "onnx", rival=CT2),
-    Contestant("kinfolk, onnxruntime int8", OURS, {"engine": "int8"}, "onnxruntime", "onnx", rival=CT2_INT8),
+    BenchContestant(HUGGING_FACE, "hugging-face", package="transformers"),
+    BenchContestant(CT2, "ctranslate2", {"precision": "fp32"}, package="ctranslate2"),
+    BenchContestant(CT2_INT8, "ctranslate2", {"precision": "int8"}, package="ctranslate2"),
+    BenchContestant("kinfolk, torch", settings={"engine": "torch"}, rival=HUGGING_FACE),
+    BenchContestant("kinfolk, onnxruntime", OURS, {"engine": "fp32"}, "onnxruntime", "onnx", rival=CT2),
+    BenchContestant("kinfolk, onnxruntime int8", OURS, {"engine": "int8"}, "onnxruntime", "onnx", rival=CT2_INT8),
 )
 
 
@@ -55,7 +55,7 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return the generation of one batch."""
     draw = torch.Generator().manual_seed(1)
     rows, n_prompt, n_new = sizes["batch_size"], sizes["prompt"], sizes["new"]
@@ -67,7 +67,7 @@ def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
     return Work(step, rows * n_new, flops, found.params, steps=sizes.get("steps", 3), warm_up=1)
 
 
-def _ours(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
+def _ours(contestant: BenchContestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
     n_new, precision = sizes["new"], contestant.settings["engine"]
     torch_here = precision == "torch"
     model: Any = column_major(build(recipe_of(sizes), seed=0)) if torch_here else _graphs(sizes, precision)
@@ -92,7 +92,7 @@ def _graphs(sizes: Mapping[str, Any], precision: str) -> Any:
     return OnnxEngine(ExportedModel(folder / precision, torch.get_num_threads()))
 
 
-def _hugging_face(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
+def _hugging_face(contestant: BenchContestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
     n_new, mask = sizes["new"], torch.ones_like(prompt)
     torch.manual_seed(0)
     model: Any = peers.hugging_face(sizes).eval()
@@ -104,7 +104,7 @@ def _hugging_face(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tens
     return step
 
 
-def _ctranslate2(contestant: Contestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
+def _ctranslate2(contestant: BenchContestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
     try:
         import ctranslate2
     except ImportError:

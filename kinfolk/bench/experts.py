@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.bench.contest import Contest, Contestant, Work
+from kinfolk.bench.contest import BenchContestant, Contest, Work
 from kinfolk.core.context import Context
 from kinfolk.layers.feed_forwards.experts import Experts, Switch, Top2
 from kinfolk.layers.feed_forwards.feed_forward import Dense
@@ -32,10 +32,10 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def _contestants(router: str) -> tuple[Contestant, ...]:
-    many = (Contestant(f"{router}, {n} experts", settings={"router": router, "n_experts": n}) for n in COUNTS)
+def _contestants(router: str) -> tuple[BenchContestant, ...]:
+    many = (BenchContestant(f"{router}, {n} experts", settings={"router": router, "n_experts": n}) for n in COUNTS)
     # one expert is one choice, whoever chooses
-    return (Contestant(DENSE), *(c for c in many if c.settings["n_experts"] >= ROUTERS[router][1]))
+    return (BenchContestant(DENSE), *(c for c in many if c.settings["n_experts"] >= ROUTERS[router][1]))
 
 
 def _title(router: str, passes: str) -> str:
@@ -43,7 +43,7 @@ def _title(router: str, passes: str) -> str:
     return f"experts by {router}: {tokens:,} tokens, d={SIZES['d_model']}, {SIZES['d_ff']} active, fp32, {passes}"
 
 
-def part_of(contestant: Contestant, sizes: Mapping[str, Any]) -> FeedForward:
+def part_of(contestant: BenchContestant, sizes: Mapping[str, Any]) -> FeedForward:
     """Return the feed-forward of a contestant."""
     if contestant.name == DENSE:
         return Dense(d_ff=sizes["d_ff"])
@@ -51,7 +51,7 @@ def part_of(contestant: Contestant, sizes: Mapping[str, Any]) -> FeedForward:
     return Experts(n_experts=contestant.settings["n_experts"], d_ff=sizes["d_ff"] // n_choices, router=router)
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return one pass of a feed-forward over random tokens."""
     dims = Dims(sizes["d_model"], 1, sizes["length"], 0.0, 2)
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kinfolk.bench import peers
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.bench.train import GPT, recipe_of
 from kinfolk.decoding import generate
 from kinfolk.family.building import build
@@ -19,7 +19,7 @@ HUGGING_FACE = "Hugging Face generate"
 
 def contests(long: bool = False) -> list[Contest]:
     """Return one contest for each batch size."""
-    who = (Contestant(OURS), Contestant(HUGGING_FACE, "hugging-face", package="transformers"))
+    who = (BenchContestant(OURS), BenchContestant(HUGGING_FACE, "hugging-face", package="transformers"))
     return [
         Contest(
             "generate",
@@ -32,7 +32,7 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return the generation of one batch."""
     draw = torch.Generator().manual_seed(1)
     rows, n_prompt, n_new = sizes["batch_size"], sizes["prompt"], sizes["new"]

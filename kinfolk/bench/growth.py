@@ -3,12 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from kinfolk.bench.runner import Row, Standing
+from kinfolk.bench.runner import BenchRow, BenchStanding
 
-Curve = dict[int, tuple[Row, Standing]]
+Curve = dict[int, tuple[BenchRow, BenchStanding]]
 
 
-def lines(standings: Sequence[Standing]) -> list[str]:
+def lines(standings: Sequence[BenchStanding]) -> list[str]:
     """Say for every contestant of contests that differ in length how it grows and where it begins to pay."""
     found: dict[tuple[str, str], dict[str, Curve]] = {}
     for standing in standings:

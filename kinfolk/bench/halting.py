@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kinfolk.bench.contest import Contest, Contestant, Work
+from kinfolk.bench.contest import BenchContestant, Contest, Work
 from kinfolk.core.batch import Batch
 from kinfolk.family.building import build
 from kinfolk.family.making import make
@@ -30,12 +30,12 @@ def contests(long: bool = False) -> list[Contest]:
     """Return one contest: shares of hard tokens, beside a model that never halts."""
     steps = 2 * SIZES["n_layers"]
     shape = f"d={SIZES['d_model']}, length {SIZES['length']}, batch {SIZES['batch_size']}, at most {steps} steps"
-    mixed = (Contestant(name, settings={"hard": share}) for name, share in SHARES.items())
-    who = (Contestant(FIXED, settings={"hard": 1.0, "fixed": True}), *mixed)
+    mixed = (BenchContestant(name, settings={"hard": share}) for name, share in SHARES.items())
+    who = (BenchContestant(FIXED, settings={"hard": 1.0, "fixed": True}), *mixed)
     return [Contest("halting", f"universal-act, forward: {shape}, fp32", SIZES, who, FIXED, number="steps")]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return a pass over inputs of which a share is hard."""
     model, n = model_of(contestant, sizes), sizes["vocab_size"]
     draw = torch.Generator().manual_seed(1)
@@ -54,7 +54,7 @@ def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
     return Work(step, n_read, flops, model.n_params)
 
 
-def model_of(contestant: Contestant, sizes: Mapping[str, Any]) -> Transformer:
+def model_of(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Transformer:
     """Return a model for which the second half of the vocabulary is hard."""
     kind = "universal" if contestant.settings.get("fixed") else "universal-act"
     # one who may halt has twice as many steps as layers

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.bench import train
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
-from kinfolk.bench.runner import Row, Standing
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
+from kinfolk.bench.runner import BenchRow, BenchStanding
 
 ENGINE = True
 SIZES = {
@@ -28,11 +28,11 @@ TRAINED = 12
 def contests(long: bool = False) -> list[Contest]:
     """Return one contest for each depth."""
     who = (
-        Contestant(PLAIN),
-        Contestant(AGAIN, OURS, {"recompute": "blocks"}),
-        Contestant(UNDONE, OURS, {"relative": "reversible"}),
-        Contestant(train.LEAN, "lean"),
-        Contestant("Hugging Face GPT-2, checkpointed", "hugging-face", {"recompute": "blocks"}, "transformers"),
+        BenchContestant(PLAIN),
+        BenchContestant(AGAIN, OURS, {"recompute": "blocks"}),
+        BenchContestant(UNDONE, OURS, {"relative": "reversible"}),
+        BenchContestant(train.LEAN, "lean"),
+        BenchContestant("Hugging Face GPT-2, checkpointed", "hugging-face", {"recompute": "blocks"}, "transformers"),
     )
     shape = f"d={SIZES['d_model']}, length {SIZES['length']:,}, batch {SIZES['batch_size']}, fp32"
     return [
@@ -41,15 +41,15 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return the training step."""
     own = {key: value for key, value in contestant.settings.items() if key == "relative"}
     return train.prepare(contestant, {**sizes, **own})
 
 
-def lines(standings: Sequence[Standing]) -> list[str]:
+def lines(standings: Sequence[BenchStanding]) -> list[str]:
     """Say for every contestant how much it takes at each depth, and what of that its parameters take."""
-    found: dict[str, dict[int, Row]] = {}
+    found: dict[str, dict[int, BenchRow]] = {}
     for standing in standings:
         if standing.contest.subject == "memory":
             for row in standing.rows:
@@ -60,7 +60,7 @@ def lines(standings: Sequence[Standing]) -> list[str]:
     return [head, *said] if said else []
 
 
-def _lines(name: str, rows: Mapping[int, Row]) -> list[str]:
+def _lines(name: str, rows: Mapping[int, BenchRow]) -> list[str]:
     whole = {depth: row.growth_bytes or 0.0 for depth, row in sorted(rows.items())}
     learnt = {depth: float(TRAINED * row.parameters) for depth, row in sorted(rows.items())}
     by_depth = "  ".join(f"{depth}: {_mb(whole[depth])} ({_mb(learnt[depth])})" for depth in whole)

@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kinfolk.bench.contest import Contestant
+from kinfolk.bench.contest import BenchContestant
 from kinfolk.bench.recurrent_peers import Hugging, NaiveRecurrence
 
 
-def layer(contestant: Contestant, sizes: Mapping[str, Any]) -> nn.Module:
+def layer(contestant: BenchContestant, sizes: Mapping[str, Any]) -> nn.Module:
     """Return a peer's layer."""
     made: nn.Module = PEERS[contestant.how](contestant.settings, sizes)
     return made
 
 
-class Dense(nn.Module):
+class DensePeer(nn.Module):
     """What every layer is held against: packed projections around PyTorch's own causal attention."""
 
     def __init__(self, settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
@@ -189,7 +189,7 @@ def _x_transformers(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn
 
 
 PEERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], nn.Module]] = {
-    "sdpa": Dense,
+    "sdpa": DensePeer,
     "local-attention": _local,
     "longformer": _longformer,
     "bigbird": _bigbird,

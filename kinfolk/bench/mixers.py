@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.bench import mixer_peers
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.core.context import Context
 from kinfolk.core.paths import set_path
 from kinfolk.family.making import make
@@ -22,18 +22,18 @@ SDPA = "causal SDPA"
 PASSES = {"forward": False, "forward and backward": True}
 
 
-def _ours(name: str, relative: str, rival: str = "", layer: int = 0, **changes: Any) -> Contestant:
+def _ours(name: str, relative: str, rival: str = "", layer: int = 0, **changes: Any) -> BenchContestant:
     """Return a layer of a relative; `numbers` are the relative's, other `changes` fields of its mixer."""
     numbers, longest = changes.pop("numbers", {}), changes.pop("longest", 0)
     settings = {"relative": relative, "layer": layer, "set": changes, "numbers": numbers}
-    return Contestant(name, OURS, settings, rival=rival, longest=longest)
+    return BenchContestant(name, OURS, settings, rival=rival, longest=longest)
 
 
-def _peer(name: str, how: str, package: str, longest: int = 0, **settings: Any) -> Contestant:
-    return Contestant(name, how, settings, package, longest=longest)
+def _peer(name: str, how: str, package: str, longest: int = 0, **settings: Any) -> BenchContestant:
+    return BenchContestant(name, how, settings, package, longest=longest)
 
 
-def _recurrent(relative: str, package: str, **changes: Any) -> tuple[Contestant, Contestant]:
+def _recurrent(relative: str, package: str, **changes: Any) -> tuple[BenchContestant, BenchContestant]:
     """Return a recurrent layer and its peer, which reads one position after the other or keeps all states."""
     how, longest = "fla" if package == "fla" else "transformers", changes.pop("longest", 4096)
     rival = f"{relative}, fla's naive" if package == "fla" else f"{relative}, Hugging Face"
@@ -46,7 +46,7 @@ PERFORMER, PERFORMER_BOTH = "performer-pytorch, causal", "performer-pytorch"
 LINEAR, LINEAR_BOTH = "linear-attention-transformer, causal", "linear-attention-transformer"
 LINFORMER, X = "linformer", "x-transformers, causal"
 CONTESTANTS = (
-    Contestant(SDPA, "sdpa"),
+    BenchContestant(SDPA, "sdpa"),
     _ours("gpt2 (everything)", "gpt2", SDPA),
     _peer(X, "x-transformers", "x_transformers"),
     _ours("local, window 256", "local", LOCAL),
@@ -106,11 +106,11 @@ def contests(long: bool = False) -> list[Contest]:
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return one pass of a layer over random input."""
     torch.manual_seed(0)
     length, d_model = sizes["length"], sizes["d_model"]
-    layer = Layer(contestant.settings, sizes) if not contestant.peer else mixer_peers.layer(contestant, sizes)
+    layer = MixerLayer(contestant.settings, sizes) if not contestant.peer else mixer_peers.layer(contestant, sizes)
     draw = torch.Generator().manual_seed(1)
     x, d = (torch.randn(1, length, d_model, generator=draw) for _ in range(2))
     layer.train()
@@ -129,7 +129,7 @@ def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
     return Work(both if sizes["backward"] else forward, length, 0.0, parameters, steps=sizes.get("steps", 5))
 
 
-class Layer(nn.Module):
+class MixerLayer(nn.Module):
     """The mixer of one layer of a relative, as any model of ours would run it."""
 
     def __init__(self, settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:

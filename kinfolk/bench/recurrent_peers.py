@@ -93,14 +93,14 @@ def _griffin(d_model: int, n_heads: int) -> nn.Module:
     from transformers import RecurrentGemmaConfig
     from transformers.models.recurrent_gemma.modeling_recurrent_gemma import RecurrentGemmaRecurrentBlock
 
-    class Block(RecurrentGemmaRecurrentBlock):
+    class PeerBlock(RecurrentGemmaRecurrentBlock):
         def forward(self, x: Tensor) -> Any:
             return super().forward(x, torch.arange(x.shape[1])[None], None, use_cache=False)
 
     config = RecurrentGemmaConfig(
         hidden_size=d_model, lru_width=d_model, num_attention_heads=n_heads, num_hidden_layers=1
     )
-    block: nn.Module = Block(config, 0)
+    block: nn.Module = PeerBlock(config, 0)
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.02)
     return block

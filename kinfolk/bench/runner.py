@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from kinfolk.bench.child import environment
-from kinfolk.bench.contest import Contest, Contestant, Sample, Task
+from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Contest
 
-Start = Callable[[Task], Sample]
+Start = Callable[[BenchTask], BenchSample]
 now = time.perf_counter
 TIMEOUT = 1800.0
 
@@ -25,7 +25,7 @@ class ChildError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """How contests are run. `peers` is "all" or "none"."""
 
     rounds: int = 5
@@ -35,7 +35,7 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class BenchRow:
     """What is said of one contestant. Ratios are to the contest's `beside`; `speed` above 1 is faster than it.
 
     spread: half of the distance between the fastest and the slowest round, as a share of the median.
@@ -63,31 +63,36 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class BenchStanding:
     """The result of a contest. `gemm` is the best speed of a matrix product in any of its processes."""
 
     contest: Contest
-    settings: Settings
+    settings: BenchSettings
     gemm: float
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
 
-    def row(self, name: str) -> Row:
+    def row(self, name: str) -> BenchRow:
         """Return what is said of one contestant."""
         return next(row for row in self.rows if row.name == name)
 
 
-def run(contest: Contest, settings: Settings, say: Callable[[str], None], start: Start | None = None) -> Standing:
+def run(
+    contest: Contest, settings: BenchSettings, say: Callable[[str], None], start: Start | None = None
+) -> BenchStanding:
     """Run a contest. `start` measures one task in a fresh process; `say` is told how it goes."""
     start = start or in_child
     contest = contest.among(settings.peers)
     notes = {c.name: c.missing for c in contest.contestants}
-    found: dict[str, dict[int, Sample]] = {c.name: {} for c in contest.contestants}
+    found: dict[str, dict[int, BenchSample]] = {c.name: {} for c in contest.contestants}
     took: dict[str, float] = {}
     for turn in range(settings.rounds):
         for i, contestant in enumerate(contest.contestants):
             if notes[contestant.name]:
                 continue
-            task, begun = Task(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator), now()
+            task, begun = (
+                BenchTask(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator),
+                now(),
+            )
             try:
                 sample = start(task)
             except ChildError as error:
@@ -103,7 +108,7 @@ def run(contest: Contest, settings: Settings, say: Callable[[str], None], start:
     return summarise(contest, settings, found, notes)
 
 
-def in_child(task: Task) -> Sample:
+def in_child(task: BenchTask) -> BenchSample:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "kinfolk.bench.child"]
     try:
@@ -120,26 +125,28 @@ def in_child(task: Task) -> Sample:
     if done.returncode:
         words = done.stderr.strip().splitlines()
         raise ChildError(words[-1] if words else f"exit code {done.returncode}")
-    return Sample(**json.loads(done.stdout))
+    return BenchSample(**json.loads(done.stdout))
 
 
 def summarise(
-    contest: Contest, settings: Settings, found: dict[str, dict[int, Sample]], notes: dict[str, str]
-) -> Standing:
+    contest: Contest, settings: BenchSettings, found: dict[str, dict[int, BenchSample]], notes: dict[str, str]
+) -> BenchStanding:
     """Turn samples by contestant and round into rows."""
     gemm = max((s.gemm for samples in found.values() for s in samples.values()), default=0.0)
     beside = found[contest.beside]
     rows = [_beside_rival(_row(c, found[c.name], beside, gemm, notes[c.name]), c, found) for c in contest.contestants]
-    return Standing(contest, settings, gemm, tuple(rows))
+    return BenchStanding(contest, settings, gemm, tuple(rows))
 
 
-def _row(contestant: Contestant, mine: dict[int, Sample], beside: dict[int, Sample], gemm: float, note: str) -> Row:
+def _row(
+    contestant: BenchContestant, mine: dict[int, BenchSample], beside: dict[int, BenchSample], gemm: float, note: str
+) -> BenchRow:
     if not mine:
-        return Row(contestant.name, contestant.peer, note)
+        return BenchRow(contestant.name, contestant.peer, note)
     samples = list(mine.values())
     first, times = samples[0], [s.seconds for s in samples]
     seconds = statistics.median(times)
-    return Row(
+    return BenchRow(
         name=contestant.name,
         peer=contestant.peer,
         note=note,
@@ -157,7 +164,7 @@ def _row(contestant: Contestant, mine: dict[int, Sample], beside: dict[int, Samp
     )
 
 
-def _beside_rival(row: Row, contestant: Contestant, found: dict[str, dict[int, Sample]]) -> Row:
+def _beside_rival(row: BenchRow, contestant: BenchContestant, found: dict[str, dict[int, BenchSample]]) -> BenchRow:
     """Add the ratios to the rival, if it ran."""
     mine, its = found[contestant.name], found.get(contestant.rival, {})
     both = [(mine[n], its[n]) for n in mine if n in its]

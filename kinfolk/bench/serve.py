@@ -15,18 +15,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.bench.train import GPT, recipe_of
 
 ENGINE = True
 REQUESTS, PROMPT, NEW = 16, 16, 48
 ALONE = "one after another"
 WHO = (
-    Contestant(ALONE, settings={"clients": 1}),
-    Contestant("4 at once", settings={"clients": 4}),
-    Contestant("16 at once", settings={"clients": 16}),
-    Contestant("one after another, onnxruntime", OURS, {"clients": 1, "engine": "onnx"}, "onnxruntime", "onnx"),
-    Contestant("16 at once, onnxruntime", OURS, {"clients": 16, "engine": "onnx"}, "onnxruntime", "onnx"),
+    BenchContestant(ALONE, settings={"clients": 1}),
+    BenchContestant("4 at once", settings={"clients": 4}),
+    BenchContestant("16 at once", settings={"clients": 16}),
+    BenchContestant("one after another, onnxruntime", OURS, {"clients": 1, "engine": "onnx"}, "onnxruntime", "onnx"),
+    BenchContestant("16 at once, onnxruntime", OURS, {"clients": 16, "engine": "onnx"}, "onnxruntime", "onnx"),
 )
 
 
@@ -36,7 +36,7 @@ def contests(long: bool = False) -> list[Contest]:
     return [Contest("serve", title, GPT | {"steps": 3}, WHO, ALONE)]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return all requests, sent by as many clients as the contestant has."""
     import torch
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 
 ENGINE = False
 PYTHON = "python -c pass"
@@ -20,19 +20,19 @@ def contests(long: bool = False) -> list[Contest]:
         "import kinfolk": ["-c", "import kinfolk"],
         "import kinfolk, a relative": ["-c", "import kinfolk; kinfolk.relative"],
     }
-    ours = tuple(Contestant(name, OURS, {"arguments": words}) for name, words in code.items())
+    ours = tuple(BenchContestant(name, OURS, {"arguments": words}) for name, words in code.items())
     peers = (
-        Contestant(PYTHON, "python", {"arguments": ["-c", "pass"]}),
-        Contestant("import torch", "torch", {"arguments": ["-c", "import torch"]}),
-        Contestant(
+        BenchContestant(PYTHON, "python", {"arguments": ["-c", "pass"]}),
+        BenchContestant("import torch", "torch", {"arguments": ["-c", "import torch"]}),
+        BenchContestant(
             "GPT2LMHeadModel", "hf", {"arguments": ["-c", "from transformers import GPT2LMHeadModel"]}, "transformers"
         ),
-        Contestant("import x_transformers", "x", {"arguments": ["-c", "import x_transformers"]}, "x_transformers"),
+        BenchContestant("import x_transformers", "x", {"arguments": ["-c", "import x_transformers"]}, "x_transformers"),
     )
     return [Contest("startup", "from the start of a process to its end", {}, (*ours, *peers), PYTHON, unit="")]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return the run of one command."""
     command = [sys.executable, *contestant.settings["arguments"]]
 

@@ -8,7 +8,7 @@ from importlib import metadata
 from typing import Any
 
 from kinfolk.bench import growth, memory
-from kinfolk.bench.runner import Row, Standing
+from kinfolk.bench.runner import BenchRow, BenchStanding
 
 NONE = "-"
 BUSY = 0.5
@@ -32,19 +32,19 @@ def machine() -> dict[str, Any]:
     }
 
 
-def plain(standings: Iterable[Standing], where: dict[str, Any]) -> dict[str, Any]:
+def plain(standings: Iterable[BenchStanding], where: dict[str, Any]) -> dict[str, Any]:
     """Return everything as plain data."""
     return {"machine": where, "contests": [_contest(s) for s in standings], "notes": notes(list(standings), where)}
 
 
-def text(standings: Sequence[Standing], where: dict[str, Any]) -> str:
+def text(standings: Sequence[BenchStanding], where: dict[str, Any]) -> str:
     """Return all tables, and what a reader must know."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     head = f"{where['cores']} cores, {where['processor']}, Python {where['python']}, {versions}"
     return "\n\n".join([head, *(_table(s) for s in standings), "\n".join(notes(standings, where))])
 
 
-def notes(standings: Sequence[Standing], where: dict[str, Any]) -> list[str]:
+def notes(standings: Sequence[BenchStanding], where: dict[str, Any]) -> list[str]:
     """Say what the figures mean together, and what may be wrong with them."""
     lines = growth.lines(standings)
     lines += memory.lines(standings)
@@ -57,7 +57,7 @@ def notes(standings: Sequence[Standing], where: dict[str, Any]) -> list[str]:
     return [line for line in lines if line]
 
 
-def cells(row: Row, standing: Standing) -> dict[str, str]:
+def cells(row: BenchRow, standing: BenchStanding) -> dict[str, str]:
     """Return what the table says of a contestant, column by column."""
     unit = standing.contest.unit
     found = {
@@ -84,7 +84,7 @@ def cells(row: Row, standing: Standing) -> dict[str, str]:
     }
 
 
-def _table(standing: Standing) -> str:
+def _table(standing: BenchStanding) -> str:
     settings = standing.settings
     rows = [cells(row, standing) for row in standing.rows]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
@@ -101,7 +101,7 @@ def _table(standing: Standing) -> str:
     return "\n".join(lines)
 
 
-def _contest(standing: Standing) -> dict[str, Any]:
+def _contest(standing: BenchStanding) -> dict[str, Any]:
     contest = standing.contest
     return {
         "subject": contest.subject,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.bench import peers
-from kinfolk.bench.contest import OURS, Contest, Contestant, Work
+from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.bench.lean import LeanGPT
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng
@@ -54,19 +54,19 @@ LEAN = "lean GPT, by hand"
 def contests(long: bool = False) -> list[Contest]:
     """Return the contests of this subject."""
     gpt = (
-        Contestant(OURS),
-        Contestant(LEAN, "lean"),
-        Contestant("Hugging Face GPT-2", "hugging-face", package="transformers"),
-        Contestant("x-transformers", "x-transformers", package="x_transformers"),
+        BenchContestant(OURS),
+        BenchContestant(LEAN, "lean"),
+        BenchContestant("Hugging Face GPT-2", "hugging-face", package="transformers"),
+        BenchContestant("x-transformers", "x-transformers", package="x_transformers"),
     )
-    pair = (Contestant(OURS), Contestant("torch.nn.Transformer", "torch"))
+    pair = (BenchContestant(OURS), BenchContestant("torch.nn.Transformer", "torch"))
     return [
         Contest("train", _title("train a GPT", GPT), GPT, gpt, LEAN),
         Contest("train", _title("train an encoder-decoder", VANILLA), VANILLA, pair, "torch.nn.Transformer"),
     ]
 
 
-def prepare(contestant: Contestant, sizes: Mapping[str, Any]) -> Work:
+def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     """Return a contestant's training step."""
     recipe = recipe_of(sizes)
     if contestant.how == OURS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinfolk.bench.contest import Contest
-    from kinfolk.bench.runner import Settings
+    from kinfolk.bench.runner import BenchSettings
 
 EPILOG = """\
 subjects:
@@ -80,11 +80,11 @@ def _subjects(args: argparse.Namespace) -> list[str]:
     return [subject for name in args.subjects for subject in (asked if name == "generate" else [name])]
 
 
-def _settings(args: argparse.Namespace) -> "Settings":
+def _settings(args: argparse.Namespace) -> "BenchSettings":
     """Return the settings that the options name, or say what is wrong with them."""
     from kinfolk.bench.child import ALLOCATORS
     from kinfolk.bench.contest import SUBJECTS
-    from kinfolk.bench.runner import Settings
+    from kinfolk.bench.runner import BenchSettings
     from kinfolk.core.errors import SpecError, suggest
     from kinfolk.core.machine import cores
 
@@ -100,7 +100,7 @@ def _settings(args: argparse.Namespace) -> "Settings":
     for option, number in {"--rounds": args.rounds, "--threads": threads}.items():
         if number < 1:
             raise SpecError(f"{option} must be at least 1, got {number}")
-    return Settings(args.rounds, threads, args.allocator, args.peers)
+    return BenchSettings(args.rounds, threads, args.allocator, args.peers)
 
 
 def _contests(subject: str, args: argparse.Namespace) -> "list[Contest]":

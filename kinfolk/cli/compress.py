@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.cli.training import data_arguments
 
 if TYPE_CHECKING:
-    from kinfolk.use.compress.measure import Measured
-    from kinfolk.use.compress.pipeline import Workshop
+    from kinfolk.use.compress.measure import Measurement
+    from kinfolk.use.compress.pipeline import CompressionWorkshop
 
 EPILOG = """\
 examples:
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.objectives.distil import Distil
     from kinfolk.objectives.imitate import Imitate
     from kinfolk.use.compress.opening import open_model
-    from kinfolk.use.compress.pipeline import Workshop, compress, ordered, refuse, working
+    from kinfolk.use.compress.pipeline import CompressionWorkshop, compress, ordered, refuse, working
     from kinfolk.use.compress.steps import parse
     from kinfolk.use.compress.student import student_of
 
@@ -113,7 +113,9 @@ def run(args: argparse.Namespace) -> int:
         opened = open_model(args.what, _source(args), work)
         refuse(opened, args.out)
         how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
-        shop = Workshop(opened, work, _tell, args.batches, args.valid_batches, how, args.seed, args.precision or "")
+        shop = CompressionWorkshop(
+            opened, work, _tell, args.batches, args.valid_batches, how, args.seed, args.precision or ""
+        )
         if args.to:
             return _search(args, shop)
         student = None
@@ -129,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _search(args: argparse.Namespace, shop: "Workshop") -> int:
+def _search(args: argparse.Namespace, shop: "CompressionWorkshop") -> int:
     """Try steps, draw what can be had for what, and leave the best that is enough; 1 if none is."""
     from rich.table import Table
 
@@ -185,7 +187,7 @@ def _source(args: argparse.Namespace) -> dict[str, Any] | None:
     return {key: str(value) if key == "cache" else value for key, value in given.items() if value is not None}
 
 
-def _show(found: "list[Measured]") -> None:
+def _show(found: "list[Measurement]") -> None:
     from rich.table import Table
 
     from kinfolk.core.console import Console

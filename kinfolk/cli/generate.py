@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {name: getattr(args, name) for name in names}
     _refuse_long(rows, model, args.max_new if topology == "decoder" else 0)
     live = len(rows) == 1 and args.beams == 1 and not args.json
-    writer = Writer(spelling, rows[0] if topology == "decoder" else []) if live else None
+    writer = StreamWriter(spelling, rows[0] if topology == "decoder" else []) if live else None
     out = generate(model, rows, args.max_new, stream=writer, **options)
     if writer is not None:
         writer.close()
@@ -139,7 +139,7 @@ def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any]:
     return run.recipe, run.engine(name)
 
 
-class Writer:
+class StreamWriter:
     """Prints a text while it grows."""
 
     def __init__(self, tokenizer: Any, ids: list[int]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.core.printing import raw
 
 if TYPE_CHECKING:
-    from kinfolk.use.predict.opening import Opened
+    from kinfolk.use.predict.opening import AnsweringRun
 
 EPILOG = """\
 examples:
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rows(args: argparse.Namespace, opened: "Opened") -> Any:
+def _rows(args: argparse.Namespace, opened: "AnsweringRun") -> Any:
     """Return the rows of the input, or its pictures."""
     if opened.picture is None:
         return rows_of(args, opened.columns.text)
@@ -136,7 +136,7 @@ def answer_of(args: argparse.Namespace) -> Any:
     return Run.open(args.graphs or args.what).engine(args.engine or "", args.threads or 0).answer
 
 
-def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":
+def _columns(args: argparse.Namespace, opened: "AnsweringRun") -> "AnsweringRun":
     import dataclasses
 
     from kinfolk.core.errors import SpecError
@@ -153,7 +153,7 @@ def _columns(args: argparse.Namespace, opened: "Opened") -> "Opened":
     return dataclasses.replace(opened, columns=columns)
 
 
-def _tell(args: argparse.Namespace, opened: "Opened", tally: Any) -> None:
+def _tell(args: argparse.Namespace, opened: "AnsweringRun", tally: Any) -> None:
     """Say how many rows there were, and what was lost, where it is not in the way of the answers."""
     out = str(args.out) if args.out else None
     said = {"run": str(args.what), "task": opened.task.labels, "rows": tally.rows, "out": out}

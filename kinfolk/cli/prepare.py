@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kinfolk.core.errors import DataError
 
 if TYPE_CHECKING:
-    from kinfolk.data.preparing.manifest import Manifest
+    from kinfolk.data.preparing.manifest import PreparedManifest
 
 EPILOG = """\
 examples:
@@ -100,7 +100,7 @@ def size(text: str) -> int:
     return int(number) << scale
 
 
-def _show(manifest: "Manifest", folder: Path, *, as_json: bool) -> None:
+def _show(manifest: "PreparedManifest", folder: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"folder": str(folder), **_summary(manifest)}, indent=2, ensure_ascii=False))
         return
@@ -139,7 +139,7 @@ _SHOWN = 12
 _COLUMNS = ("documents", "tokens", "bytes", "tokens per byte", "unknown")
 
 
-def _summary(manifest: "Manifest") -> dict[str, Any]:
+def _summary(manifest: "PreparedManifest") -> dict[str, Any]:
     splits = {}
     for name, row in manifest.splits.items():
         splits[name] = {key: row[key] for key in ("documents", "tokens", "bytes")}

@@ -25,7 +25,7 @@ from kinfolk.core.spec import Spec, choices, field_types
 S = TypeVar("S", bound=Spec)
 
 
-class Several(NamedTuple):
+class SeveralPaths(NamedTuple):
     """A step to several elements of a list: their numbers, or a slice."""
 
     text: str
@@ -37,7 +37,7 @@ class Several(NamedTuple):
         return list(range(n))[slice(*(int(word) if word else None for word in self.text.split(":")))]
 
 
-Steps = tuple[str | int | Several, ...]
+Steps = tuple[str | int | SeveralPaths, ...]
 
 STAR = "*"
 _STEP = re.compile(
@@ -58,7 +58,7 @@ def get(spec: Spec, path: str) -> Any:
     """Return the value at a path; with `[*]`, a tuple of the values of all elements that have it."""
     steps = _parse(path)
     values = tuple(_walk(spec, found) for found in _expand(spec, steps, ()))
-    several = any(step == STAR or isinstance(step, Several) for step in steps)
+    several = any(step == STAR or isinstance(step, SeveralPaths) for step in steps)
     return values if several else values[0]
 
 
@@ -130,7 +130,7 @@ def show(value: Any) -> str:
 
 def _parse(path: str) -> Steps:
     """Take a path apart into names, numbers and stars."""
-    steps: list[str | int | Several] = []
+    steps: list[str | int | SeveralPaths] = []
     end = 0
     while end < len(path):
         match = _STEP.match(path, end)
@@ -139,7 +139,7 @@ def _parse(path: str) -> Steps:
                 f"{path!r}: not a path at {path[end:]!r} (expected name.name[0].name; several: [*], [1,3], [2:5])"
             )
         index, several = match["index"], match["several"]
-        last = Several(several) if several else STAR if index == STAR else match["name"] or int(index)
+        last = SeveralPaths(several) if several else STAR if index == STAR else match["name"] or int(index)
         steps.append(last)
         end = match.end()
     if not steps:
@@ -149,7 +149,7 @@ def _parse(path: str) -> Steps:
 
 def _text(steps: Steps) -> str:
     words = (
-        f"[{s.text}]" if isinstance(s, Several) else f"[{s}]" if isinstance(s, int) or s == STAR else f".{s}"
+        f"[{s.text}]" if isinstance(s, SeveralPaths) else f"[{s}]" if isinstance(s, int) or s == STAR else f".{s}"
         for s in steps
     )
     return "".join(words).removeprefix(".")
@@ -170,7 +170,7 @@ def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
         if not found:
             raise refused[0] if refused else SpecError(f"{_text(done)}: is empty")
         yield from found
-    elif isinstance(steps[0], Several):
+    elif isinstance(steps[0], SeveralPaths):
         numbers = steps[0].of(len(_tuple(value, done)))
         if not numbers:
             raise SpecError(f"{_text((*done, steps[0]))}: is empty, there are {len(value)}")
@@ -180,9 +180,9 @@ def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
         yield from _expand(_child(value, steps[0], done), steps[1:], (*done, steps[0]))
 
 
-def _child(value: Any, step: str | int | Several, done: Steps) -> Any:
+def _child(value: Any, step: str | int | SeveralPaths, done: Steps) -> Any:
     """Return one field or element, or say what is there instead."""
-    assert not isinstance(step, Several)
+    assert not isinstance(step, SeveralPaths)
     if isinstance(step, int):
         items = _tuple(value, done)
         if not -len(items) <= step < len(items):
@@ -251,7 +251,7 @@ def _rebuild(value: Any, steps: Steps, new: Any) -> Any:
     if not steps:
         return new
     head, rest = steps[0], steps[1:]
-    assert not isinstance(head, Several)
+    assert not isinstance(head, SeveralPaths)
     if isinstance(head, int):
         items = list(value)
         items[head] = _rebuild(items[head], rest, new)

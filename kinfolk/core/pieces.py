@@ -10,7 +10,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Pieces:
+class TokenPieces:
     """What the text of each token tells: five flags for every id.
 
     A token belongs to the word of the one before it where that one `leads` on and it `follows`: "play" and "ing".

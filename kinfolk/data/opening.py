@@ -19,8 +19,8 @@ from kinfolk.data.preparing.job import WORK
 from kinfolk.data.preparing.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.prepare import prepare
-from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading, open_answering
-from kinfolk.data.splits.asking import Asked, asked, columns_of, is_columns, is_labelled, labels_of
+from kinfolk.data.splits.answering import STRIDE, WINDOW, WindowReading, open_answering
+from kinfolk.data.splits.asking import DataRequest, asked, columns_of, is_columns, is_labelled, labels_of
 from kinfolk.data.splits.beside import open_beside
 from kinfolk.data.splits.images import is_images, open_images
 from kinfolk.data.splits.several import PREFIX as SEVERAL
@@ -112,14 +112,14 @@ def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     return dataclasses.replace(_open_kind(kind, name, what, door, beside), task=what.task)
 
 
-def _open_kind(kind: str, name: str, what: Asked, door: _Door, beside: Path | None) -> Data:
+def _open_kind(kind: str, name: str, what: DataRequest, door: _Door, beside: Path | None) -> Data:
     """Open a file whose labels are of this kind; "": of rows."""
     choices = door.choices
     if kind == "tags":
         columns = (what.settings.get("text", ""), what.settings.get("label", ""))
         return open_tagged(name, what.path, choices, beside, columns, add=what.adds_unknown)
     if kind == "span":
-        reading = Reading(what.number("window", WINDOW), what.number("stride", STRIDE))
+        reading = WindowReading(what.number("window", WINDOW), what.number("stride", STRIDE))
         return open_answering(name, what.path, choices, beside, reading)
     choices = columns_of(name, what, choices) if is_columns(name) else what.choices(choices)
     if beside is not None:

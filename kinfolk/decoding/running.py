@@ -18,7 +18,7 @@ from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.padding import padded
 from kinfolk.decoding.sampling import choose
-from kinfolk.decoding.sequence import RunningSequence, Scored
+from kinfolk.decoding.sequence import RunningSequence, ScoredToken
 
 Group = tuple[Tensor, list[RunningSequence]]
 """Sequences whose tokens are chosen by one call, and their rows in the batch."""
@@ -71,7 +71,7 @@ class RunningBatch:
             self._join([sequences[i] for i in going], state, logits_BV)
 
     @torch.no_grad()
-    def step(self) -> list[Scored]:
+    def step(self) -> list[ScoredToken]:
         """Choose the next token of every sequence; return the tokens in their order."""
         assert self.logits_BV is not None
         tokens_B = self._tokens(self.logits_BV)
@@ -81,7 +81,7 @@ class RunningBatch:
             sequence.written.append(token)
         self._newest_B = tokens_B if tokens_B.device.type == "cpu" else remember(tokens_B, torch.tensor(ids))
         return [
-            Scored(token) if sequence.n_top < 0 else _scored(self.logits_BV[i, None], [token], sequence.n_top)[0]
+            ScoredToken(token) if sequence.n_top < 0 else _scored(self.logits_BV[i, None], [token], sequence.n_top)[0]
             for i, (sequence, token) in enumerate(zip(self.sequences, ids, strict=True))
         ]
 
@@ -152,10 +152,10 @@ def _rows(rows: Sequence[int], like: Tensor) -> Tensor:
     return send(torch.tensor(rows), like.device)
 
 
-def _read(sequence: RunningSequence, scores: Iterator[Tensor]) -> list[Scored]:
+def _read(sequence: RunningSequence, scores: Iterator[Tensor]) -> list[ScoredToken]:
     """Score the tokens of a prompt, each by those before it; the first has none."""
     ids = list(sequence.prompt)
-    tokens = [Scored(ids[0])]
+    tokens = [ScoredToken(ids[0])]
     for logits_LV in scores:
         at = len(tokens)
         tokens += _scored(logits_LV, ids[at : at + len(logits_LV)], sequence.n_top)
@@ -170,7 +170,7 @@ def _weighed(sequence: RunningSequence, logits_V: Tensor) -> Tensor:
     return logits_V
 
 
-def _scored(logits_LV: Tensor, ids: list[int], n_top: int) -> list[Scored]:
+def _scored(logits_LV: Tensor, ids: list[int], n_top: int) -> list[ScoredToken]:
     log_p_LV = logits_LV.log_softmax(-1)
     own_L = log_p_LV[torch.arange(len(ids)), torch.tensor(ids, device=log_p_LV.device)].tolist()
     tops: list[Any] = [()] * len(ids)
@@ -178,7 +178,7 @@ def _scored(logits_LV: Tensor, ids: list[int], n_top: int) -> list[Scored]:
         values, at = log_p_LV.topk(min(n_top, log_p_LV.shape[-1]))
         rows = zip(at.tolist(), values.tolist(), strict=True)
         tops = [tuple(zip(which, log_p, strict=True)) for which, log_p in rows]
-    return [Scored(*one) for one in zip(ids, own_L, tops, strict=True)]
+    return [ScoredToken(*one) for one in zip(ids, own_L, tops, strict=True)]
 
 
 @torch.inference_mode()

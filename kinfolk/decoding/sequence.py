@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kinfolk.decoding.options import Decoding
 
 
-class Scored(NamedTuple):
+class ScoredToken(NamedTuple):
     """A token with its log-probability, and the likeliest tokens in its place with theirs."""
 
     token: int
@@ -34,7 +34,7 @@ class RunningSequence:
     frequency: float = 0.0
     scores_prompt: bool = False
     written: list[int] = dataclasses.field(default_factory=list)
-    read: list[Scored] = dataclasses.field(default_factory=list)
+    read: list[ScoredToken] = dataclasses.field(default_factory=list)
 
     @property
     def finish(self) -> str | None:

@@ -9,7 +9,7 @@ from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.decoding.decode import generate
 from kinfolk.decoding.rouge import rouge_l
 from kinfolk.models.model import Transformer
-from kinfolk.train.evaluate import Score
+from kinfolk.train.evaluate import MeanScore
 
 MEASURES = ("bleu", "rouge", "exact")
 LONGER = 50
@@ -17,7 +17,7 @@ LONGER = 50
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class WrittenTargets:
     """Texts beside their references."""
 
     texts: tuple[str, ...]
@@ -54,7 +54,7 @@ class Written:
         return {"exact": sum(a == b for a, b in pairs) / max(len(self.texts), 1)}
 
 
-def write(model: Transformer, batches: Batches, limit: int = 0, **decoding: Any) -> Written:
+def write(model: Transformer, batches: Batches, limit: int = 0, **decoding: Any) -> WrittenTargets:
     """Let a model write the targets of the first `limit` pairs (0: all); `decoding` as in `Decoding`."""
     if batches.split.kind != "pairs":
         raise DataError(f"{batches.split.name}: texts are written for pairs of a source and a target, and this is text")
@@ -70,7 +70,7 @@ def write(model: Transformer, batches: Batches, limit: int = 0, **decoding: Any)
         texts += [_text(tokenizer, ids) for ids in targets_of(model, sources, tokenizer, **decoding)]
         references += [_text(tokenizer, ids) for ids in targets]
     end = limit or len(texts)
-    return Written(tuple(texts[:end]), tuple(references[:end]))
+    return WrittenTargets(tuple(texts[:end]), tuple(references[:end]))
 
 
 def targets_of(model: Transformer, sources: list[list[int]], tokenizer: Tokenizer, **decoding: Any) -> list[list[int]]:
@@ -90,9 +90,9 @@ def judge(data: Data, n: int, batch_size: int, length: int) -> Any:
     """Return what a run calls at each validation: BLEU and ROUGE-L of greedy texts for the first n pairs held out."""
     batches = Batches(split=data.split("valid"), shuffle=False, batch_size=batch_size, length=length)
 
-    def scores(model: Transformer) -> dict[str, Score]:
+    def scores(model: Transformer) -> dict[str, MeanScore]:
         made = write(model, batches, n)
-        return {"bleu": Score(made.bleu()["BLEU"], 1.0), "rouge-l": Score(made.rouge()["ROUGE-L"], 1.0)}
+        return {"bleu": MeanScore(made.bleu()["BLEU"], 1.0), "rouge-l": MeanScore(made.rouge()["ROUGE-L"], 1.0)}
 
     return scores
 

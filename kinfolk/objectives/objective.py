@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.device import wide
-from kinfolk.core.pieces import Pieces
+from kinfolk.core.pieces import TokenPieces
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Module
@@ -43,7 +43,9 @@ class Vocabulary:
     n_special: int = 7
     specials: tuple[int, ...] = tuple(range(7))
     between: int = 1  # separators between two texts
-    pieces: Pieces | None = dataclasses.field(default=None, compare=False, repr=False)  # None: every token is a word
+    pieces: TokenPieces | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )  # None: every token is a word
     # how often each id occurs in what is learnt from, where an objective asks; None: nobody knows
     counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
     # what prepared batches are told about the names in them; None: nothing

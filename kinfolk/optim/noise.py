@@ -14,12 +14,12 @@ from kinfolk.core.spec import Spec
 class WeightNoise(Spec):
     """Axis: a value makes what disturbs the weights of one model."""
 
-    def build(self) -> "Disturbance | None":
+    def build(self) -> "WeightDisturbance | None":
         """Return what disturbs weights; None where nothing does."""
         raise NotImplementedError
 
 
-class Disturbance:
+class WeightDisturbance:
     """What disturbs weights. `begin` is told the model as it is before the first step."""
 
     def begin(self, model: nn.Module) -> None:
@@ -33,7 +33,7 @@ class Disturbance:
 class NoNoise(WeightNoise, kind="none"):
     """Weights are what they are."""
 
-    def build(self) -> Disturbance | None:
+    def build(self) -> WeightDisturbance | None:
         return None
 
 
@@ -48,11 +48,11 @@ class Mixout(WeightNoise, kind="mixout"):
 
     p: Rate = 0.7
 
-    def build(self) -> Disturbance | None:
+    def build(self) -> WeightDisturbance | None:
         return _Mixout(self.p)
 
 
-class _Mixout(Disturbance):
+class _Mixout(WeightDisturbance):
     def __init__(self, p: float) -> None:
         self.p = p
         self.old: dict[str, Tensor] = {}

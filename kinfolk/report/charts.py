@@ -28,7 +28,7 @@ STYLE = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class ChartLine:
     """A path through points. tips: one for each point, which then has a dot; thin: one seed of several."""
 
     points: Sequence[tuple[float, float]]
@@ -40,7 +40,7 @@ class Line:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dot:
+class ChartDot:
     """A point. area: relative to other points, 1 is a small one.
 
     low, high: the ends of a bar through it, along y, or along x where it goes `across`. faint: beside the others.
@@ -78,7 +78,7 @@ class Rule:
     label: str = ""
 
 
-Mark = Line | Dot | Band | Rule
+Mark = ChartLine | ChartDot | Band | Rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def _inside(chart: Chart) -> list[Html]:
     x = scale(chart.x, xs, LEFT, chart.width - RIGHT)
     y = scale(chart.y, ys, chart.height - BOTTOM, TOP)
     # bands lie under lines, lines under points
-    order = {Band: 0, Rule: 1, Line: 2, Dot: 3}
+    order = {Band: 0, Rule: 1, ChartLine: 2, ChartDot: 3}
     drawn = [_mark(mark, x, y) for mark in sorted(chart.marks, key=lambda mark: order[type(mark)])]
     return [*_axes(chart, x, y), *drawn, *_names(chart, x, y)]
 
@@ -142,13 +142,13 @@ def _values(marks: Sequence[Mark]) -> tuple[list[float], list[float]]:
     ys: list[float] = []
     for mark in marks:
         match mark:
-            case Line(points=points):
+            case ChartLine(points=points):
                 xs += [a for a, _ in points]
                 ys += [b for _, b in points]
             case Band(points=spans):
                 xs += [a for a, _, _ in spans]
                 ys += [value for _, low, high in spans for value in (low, high)]
-            case Dot():
+            case ChartDot():
                 ends = [value for value in (mark.low, mark.high) if value is not None]
                 xs += [mark.x, *(ends if mark.across else ())]
                 ys += [mark.y, *(() if mark.across else ends)]
@@ -190,9 +190,9 @@ def _text(words: str, x: float, y: float, anchor: str) -> Html:
 
 def _mark(mark: Mark, x: Scale, y: Scale) -> Html:
     match mark:
-        case Line():
+        case ChartLine():
             return _line(mark, x, y)
-        case Dot():
+        case ChartDot():
             return _dot(mark, x, y)
         case Band():
             return _band(mark, x, y)
@@ -200,13 +200,13 @@ def _mark(mark: Mark, x: Scale, y: Scale) -> Html:
             return _rule(mark, x, y)
 
 
-def _group(mark: Line | Dot | Band, *inside: Html) -> Html:
+def _group(mark: ChartLine | ChartDot | Band, *inside: Html) -> Html:
     colour = mark.colour % len(LIGHT)
     fill = LIGHT[colour]
     return tag("g", *inside, class_=f"s{colour}", fill=fill, stroke=fill, data_name=mark.name or None)
 
 
-def _line(mark: Line, x: Scale, y: Scale) -> Html:
+def _line(mark: ChartLine, x: Scale, y: Scale) -> Html:
     shown = [x.axis.shows(a) and y.axis.shows(b) for a, b in mark.points]
     places = [f"{x(a):.1f} {y(b):.1f}" for (a, b), here in zip(mark.points, shown, strict=True) if here]
     dash = "4 4" if mark.dashed else DASHES[mark.colour // len(LIGHT) % len(DASHES)]
@@ -227,7 +227,7 @@ def _line(mark: Line, x: Scale, y: Scale) -> Html:
     return _group(mark, path, *tips)
 
 
-def _dot(mark: Dot, x: Scale, y: Scale) -> Html:
+def _dot(mark: ChartDot, x: Scale, y: Scale) -> Html:
     if not (x.axis.shows(mark.x) and y.axis.shows(mark.y)):
         return Html("")
     parts = []
@@ -250,7 +250,7 @@ def _dot(mark: Dot, x: Scale, y: Scale) -> Html:
     return _group(mark, *parts)
 
 
-def _radius(mark: Dot) -> float:
+def _radius(mark: ChartDot) -> float:
     return float(4.5 * mark.area**0.5)
 
 
@@ -276,7 +276,7 @@ def _rule(mark: Rule, x: Scale, y: Scale) -> Html:
 
 def _names(chart: Chart, x: Scale, y: Scale) -> list[Html]:
     """Write names beside points, moved up or down where they would lie on one another."""
-    dots = [m for m in chart.marks if isinstance(m, Dot) and m.label and x.axis.shows(m.x) and y.axis.shows(m.y)]
+    dots = [m for m in chart.marks if isinstance(m, ChartDot) and m.label and x.axis.shows(m.x) and y.axis.shows(m.y)]
     taken: list[tuple[float, float, float]] = []
     parts = []
     for dot in sorted(dots, key=lambda dot: y(dot.y)):

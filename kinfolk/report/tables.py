@@ -25,7 +25,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class TableLine:
     """A row; `kind` is its class, `name` what scripts know it by."""
 
     cells: Sequence[Cell | str]
@@ -33,12 +33,12 @@ class Line:
     name: str = ""
 
 
-def table(columns: Sequence[Column | str], rows: Sequence[Line | Sequence[str]], *, small: bool = False) -> Html:
+def table(columns: Sequence[Column | str], rows: Sequence[TableLine | Sequence[str]], *, small: bool = False) -> Html:
     """Return a table and the notes of its columns. The first column names the row."""
     heads = [column if isinstance(column, Column) else Column(column) for column in columns]
     heads = [dataclasses.replace(head, text=head.text or i == 0) for i, head in enumerate(heads)]
     top = tag("tr", *(tag("th", h.name, scope="col", class_=_kind(h), title=h.note or None) for h in heads))
-    body = (_row(heads, row if isinstance(row, Line) else Line(row)) for row in rows)
+    body = (_row(heads, row if isinstance(row, TableLine) else TableLine(row)) for row in rows)
     grid = tag("table", tag("thead", top), tag("tbody", *body), class_="small cards" if small else "cards")
     noted = [join(tag("dt", head.name), tag("dd", head.note)) for head in heads if head.note]
     notes = tag("details", tag("summary", "What the columns mean"), tag("dl", *noted)) if noted else None
@@ -49,7 +49,7 @@ def _kind(column: Column) -> str | None:
     return "text" if column.text else None
 
 
-def _row(heads: Sequence[Column], row: Line) -> Html:
+def _row(heads: Sequence[Column], row: TableLine) -> Html:
     cells = []
     for i, (head, given) in enumerate(zip(heads, row.cells, strict=True)):
         cell = given if isinstance(given, Cell) else Cell(given)

@@ -37,7 +37,7 @@ class Kept:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class About:
+class ExportRecord:
     """What a program must know to run the graphs.
 
     topology: of the model. precision: "fp32" or "int8". padded: whether an encoder is told which tokens are real;

@@ -305,7 +305,7 @@ class ExportedRun(Run):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.about = onnx_export.About.read(path)
+        self.about = onnx_export.ExportRecord.read(path)
 
     @functools.cached_property
     def metadata(self) -> Metadata:

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinfolk.runs.options import RunOptions
-    from kinfolk.train.evaluate import Score, bits_per_byte
-    from kinfolk.train.job import Job, Result
+    from kinfolk.train.evaluate import MeanScore, bits_per_byte
+    from kinfolk.train.job import Result, TrainingJob
     from kinfolk.train.run import resume, train
 
 _HOME = {
-    "Job": "kinfolk.train.job",
+    "TrainingJob": "kinfolk.train.job",
     "Result": "kinfolk.train.job",
     "RunOptions": "kinfolk.runs.options",
-    "Score": "kinfolk.train.evaluate",
+    "MeanScore": "kinfolk.train.evaluate",
     "bits_per_byte": "kinfolk.train.evaluate",
     "resume": "kinfolk.train.run",
     "train": "kinfolk.train.run",
 }
 
 __all__ = [
-    "Job",
+    "MeanScore",
     "Result",
     "RunOptions",
-    "Score",
+    "TrainingJob",
     "bits_per_byte",
     "resume",
     "train",

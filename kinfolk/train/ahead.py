@@ -5,7 +5,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from kinfolk.core.batch import Batch
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.memory import Remembering
 from kinfolk.train.parallel import Team
 
@@ -21,7 +21,7 @@ class Ahead:
     A source that acts with the weights as they are cannot be read ahead, so it is asked when its turn has come.
     """
 
-    def __init__(self, job: Job, team: Team, last: int) -> None:
+    def __init__(self, job: TrainingJob, team: Team, last: int) -> None:
         self.job, self.team, self.last = job, team, last
         self.pure = not isinstance(job.batches, Remembering)
         self.ready: deque[tuple[int, Future[Read]]] = deque()

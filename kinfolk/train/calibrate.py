@@ -5,7 +5,7 @@ import statistics
 import time
 
 from kinfolk.core.device import synchronize
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import settle
@@ -13,7 +13,7 @@ from kinfolk.train.repeatable import products, repeatable
 from kinfolk.train.step import Stepper
 
 
-def calibrate(job: Job, *, steps: int = 5, warm_up: int = 2, team: Team | None = None) -> float:
+def calibrate(job: TrainingJob, *, steps: int = 5, warm_up: int = 2, team: Team | None = None) -> float:
     """Return the median seconds of a step of this job; the job itself is left as it was.
 
     The steps are those of a copy, on the job's own batches, in the precision of the run.

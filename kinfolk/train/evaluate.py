@@ -22,7 +22,7 @@ EVERY_TOKEN = "next-token"
 """The measure that scores every token of a text, so that bits per byte can be said."""
 
 
-class Batches(Protocol):
+class BatchSource(Protocol):
     """Numbered batches: see `kinfolk.data.batches.batches`."""
 
     @property
@@ -33,7 +33,7 @@ class Batches(Protocol):
         """Return this process's rows of one batch."""
 
 
-class Learner(Protocol):
+class Scorable(Protocol):
     """What is trained and scored: see `kinfolk.objectives.learner`. It is an `nn.Module` too."""
 
     training: bool
@@ -49,7 +49,7 @@ class Learner(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
+class MeanScore:
     """A sum of nats over scored targets."""
 
     total: float
@@ -62,13 +62,13 @@ class Score:
 
 
 def evaluate(
-    learner: Learner,
-    batches: Batches,
+    learner: Scorable,
+    batches: BatchSource,
     n_batches: int = 0,
     *,
     team: Team | None = None,
     autocast: Autocast = contextlib.nullcontext,
-) -> dict[str, Score]:
+) -> dict[str, MeanScore]:
     """Return the score of every measure over the first `n_batches` (0: all). The headline measure comes first.
 
     With several processes each scores its rows and the sums are added up, so the number of processes does not matter.
@@ -93,7 +93,7 @@ def evaluate(
             names = names or list(measures)
             found = torch.stack([torch.stack((wide(t), wide(c))) for t, c in measures.values()])
             sums = weight * found + (sums if len(sums) else 0)
-    return {name: Score(*row) for name, row in zip(names, team.sum(sums).tolist(), strict=True)}
+    return {name: MeanScore(*row) for name, row in zip(names, team.sum(sums).tolist(), strict=True)}
 
 
 def require_finite(scores: Mapping[str, float], where: str) -> None:
@@ -103,7 +103,7 @@ def require_finite(scores: Mapping[str, float], where: str) -> None:
             raise TrainingError(f"{where}: {name} is {value}, so the model or the data cannot be used")
 
 
-def bits_per_byte(scores: dict[str, Score], split: Split | None) -> float | None:
+def bits_per_byte(scores: dict[str, MeanScore], split: Split | None) -> float | None:
     """Return bits per byte of text, or of images, where every token is scored; None elsewhere."""
     if split is None or (split.kind != "text" and split.picture is None) or EVERY_TOKEN not in scores:
         return None
@@ -112,7 +112,7 @@ def bits_per_byte(scores: dict[str, Score], split: Split | None) -> float | None
 
 
 @contextlib.contextmanager
-def scoring(learner: Learner) -> Iterator[None]:
+def scoring(learner: Scorable) -> Iterator[None]:
     """Switch dropout and gradients off, and leave the learner as it was."""
     training = learner.training
     learner.train(False)

@@ -9,12 +9,12 @@ from safetensors.torch import save_file
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import TrainingError
 from kinfolk.runs import durable
-from kinfolk.train.step import Outcome
+from kinfolk.train.step import StepOutcome
 
 _SHOWN = 16
 
 
-def stop(outcome: Outcome, batch: Batch, step: int, out: Path, rank: int = 0) -> NoReturn:
+def stop(outcome: StepOutcome, batch: Batch, step: int, out: Path, rank: int = 0) -> NoReturn:
     """Save the batch and raise a `TrainingError` that says where to look.
 
     The examples are those of the first micro-batch whose own loss is not finite; when every loss is finite and

@@ -10,7 +10,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Split
 from kinfolk.optim import Training
-from kinfolk.train.evaluate import Batches, Score
+from kinfolk.train.evaluate import BatchSource, MeanScore
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import tokens_of
 
@@ -18,7 +18,7 @@ FINISHED, EARLY, CLOCK, INTERRUPTED = "finished", "early", "clock", "interrupted
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Job:
+class TrainingJob:
     """What is trained on what.
 
     learner: batch in, loss out, with `prepare` and `measure`: see `kinfolk.objectives.learner`.
@@ -30,12 +30,12 @@ class Job:
     name: str
     learner: Any
     training: Training
-    batches: Batches
-    valid: Batches | None = None
+    batches: BatchSource
+    valid: BatchSource | None = None
     split: Split | None = None
     seed: int = 0
     flops_per_token: float = 0.0
-    judge: Callable[[Any], dict[str, Score]] | None = None
+    judge: Callable[[Any], dict[str, MeanScore]] | None = None
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""

@@ -15,7 +15,7 @@ from kinfolk.objectives.tasks.registry import of_objective
 from kinfolk.train.evaluate import evaluate
 
 
-class Watched:
+class WatchedLearner:
     """A learner whose answers are tallied while it is scored, so that it runs once."""
 
     def __init__(self, learner: Learner, tally: Tally) -> None:
@@ -59,7 +59,7 @@ def judged(learner: Learner, split: Split, n_batches: int = 0, **reading: Any) -
     if tally is None:
         return {}
     batches = Batches(split, shuffle=False, by_length=n_batches, **reading)
-    evaluate(Watched(learner, tally), batches, n_batches)
+    evaluate(WatchedLearner(learner, tally), batches, n_batches)
     return tally.values()
 
 

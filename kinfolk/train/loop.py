@@ -20,18 +20,18 @@ from kinfolk.train import guard, progress, report, state
 from kinfolk.train.ahead import Ahead
 from kinfolk.train.evaluate import bits_per_byte
 from kinfolk.train.interrupt import Interrupt
-from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Job, Result
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, INTERRUPTED, Result, TrainingJob
 from kinfolk.train.memory import Memories
-from kinfolk.train.metrics import Metrics
+from kinfolk.train.metrics import MetricsLog
 from kinfolk.train.parallel import Team
 from kinfolk.train.peak import gemm_flops
 from kinfolk.train.repeatable import products, repeatable
 from kinfolk.train.scoring import score
 from kinfolk.train.settling import choice_of
-from kinfolk.train.step import Behind, Outcome, Stepper
+from kinfolk.train.step import Behind, StepOutcome, Stepper
 
 
-def run(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
+def run(job: TrainingJob, out: Path, team: Team, options: RunOptions) -> Result:
     """Train from the newest checkpoint in the run folder, or from the start, to the end or an interruption."""
     with repeatable(), Interrupt() as interrupt, contextlib.ExitStack() as stack:
         session = Session(job, out, team, options)
@@ -50,7 +50,7 @@ def run(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
 class Session:
     """A run in motion."""
 
-    def __init__(self, job: Job, out: Path, team: Team, options: RunOptions) -> None:
+    def __init__(self, job: TrainingJob, out: Path, team: Team, options: RunOptions) -> None:
         self.job, self.out, self.team, self.options = job, out, team, options
         self.training, self.total = job.training, job.training.steps
         self.checkpoints = checkpoint.Checkpoints(out / "checkpoints", self.training.keep_last)
@@ -65,12 +65,12 @@ class Session:
         self.counters = self._restore()
         self.saved_step = self.counters.step
         self.peak = gemm_flops(team.device, self.choice.precision) if job.flops_per_token else 0.0
-        self.metrics: Metrics | None = None
+        self.metrics: MetricsLog | None = None
         self.behind: Behind | None = None
         self.clock = 0.0
         if team.main:
             path = out / "metrics.jsonl"
-            self.metrics = Metrics.resume(path, self.counters.step, tensorboard=options.tensorboard)
+            self.metrics = MetricsLog.resume(path, self.counters.step, tensorboard=options.tensorboard)
         self.ahead = Ahead(job, team, self.total)
         self.progress = progress.choose(options.quiet, team.main)
         self.progress.start(self.counters.step, self.total)
@@ -229,7 +229,7 @@ class Session:
             self.checkpoints.mark_best(counters.best_step)
         return counters
 
-    def _write_step(self, step: int, outcome: Outcome, took: float, waited: float) -> None:
+    def _write_step(self, step: int, outcome: StepOutcome, took: float, waited: float) -> None:
         speed = outcome.tokens / took
         row = {
             "step": step,

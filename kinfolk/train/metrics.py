@@ -25,7 +25,7 @@ class DamagedMetrics(UserWarning):
     """Lines of metrics.jsonl cannot be read."""
 
 
-class Metrics:
+class MetricsLog:
     """The open file of one run."""
 
     def __init__(self, path: Path, step: int = 0, *, tensorboard: bool = True) -> None:
@@ -35,7 +35,7 @@ class Metrics:
         self._board = _board(path.parent / "tensorboard", step) if tensorboard else None
 
     @classmethod
-    def resume(cls, path: Path, step: int, *, tensorboard: bool = True) -> "Metrics":
+    def resume(cls, path: Path, step: int, *, tensorboard: bool = True) -> "MetricsLog":
         """Open the file of a run that goes on after `step`."""
         if path.exists():
             rows = [row for row in _usable(path) if row["step"] <= step]

@@ -27,14 +27,14 @@ ANSWER = "KINFOLK_BF16"
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """A number format ("fp32", "tf32", "bf16", "fp16") and whether the learner is compiled ("on", "off")."""
 
     precision: str = "fp32"
     compile: str = "off"
 
     @classmethod
-    def recorded(cls, run: Metadata) -> "Choice | None":
+    def recorded(cls, run: Metadata) -> "PrecisionChoice | None":
         """Return the choice that a run.toml records."""
         return None if run.choice is None else cls(run.choice.precision, run.choice.compile)
 
@@ -64,7 +64,7 @@ class Choice:
         return compiled
 
 
-def settle(training: Training, device: torch.device) -> Choice:
+def settle(training: Training, device: torch.device) -> PrecisionChoice:
     """Return what the spec asks for, and where it leaves something open ("auto"), what suits the device.
 
     "auto" never compiles: whether that pays depends on the length of the run and on how busy the machine is.
@@ -79,7 +79,7 @@ def settle(training: Training, device: torch.device) -> Choice:
         raise SpecError(
             f"training.precision: 'tf32' is a format of CUDA devices, and this one is {device.type}; use fp32"
         )
-    return Choice(precision, "off" if training.compile == "auto" else training.compile)
+    return PrecisionChoice(precision, "off" if training.compile == "auto" else training.compile)
 
 
 def fast_format(device: torch.device) -> str:

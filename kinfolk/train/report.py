@@ -10,7 +10,7 @@ from typing import Any
 
 from kinfolk.core.errors import DataError
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Line, Mark
+from kinfolk.report.charts import Chart, ChartLine, Mark
 from kinfolk.report.figures import facts, figure, scripts, section
 from kinfolk.report.html import Html, asset, page, tag
 from kinfolk.report.numbers import amount
@@ -23,20 +23,20 @@ MOST = 300
 
 
 @dataclasses.dataclass(frozen=True)
-class Sample:
+class TextSample:
     """What the model writes after a prompt."""
 
     prompt: str
     text: str
 
 
-def write(out: Path, samples: Sequence[Sample] = ()) -> Path:
+def write(out: Path, samples: Sequence[TextSample] = ()) -> Path:
     """Write report.html into a run folder, atomically; nothing is computed that the run has not written."""
     durable.write(out / NAME, render(out, samples))
     return out / NAME
 
 
-def render(out: Path, samples: Sequence[Sample] = ()) -> str:
+def render(out: Path, samples: Sequence[TextSample] = ()) -> str:
     """Return the page."""
     result = folder.result(out) or {}
     rows = _rows(out / "metrics.jsonl")
@@ -104,10 +104,10 @@ def _steps(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     return charts
 
 
-def _curve(points: Sequence[tuple[float, float]], colour: int, name: str) -> Line:
+def _curve(points: Sequence[tuple[float, float]], colour: int, name: str) -> ChartLine:
     few = len(points) <= 40
     tips = [f"{name}\nstep {step:,.0f}: {value:.4g}" for step, value in points] if few else ()
-    return Line(points=points, colour=colour, name=name, tips=tips)
+    return ChartLine(points=points, colour=colour, name=name, tips=tips)
 
 
 def _thin(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -118,7 +118,7 @@ def _thin(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(statistics.fmean(x for x, _ in piece), statistics.fmean(y for _, y in piece)) for piece in pieces]
 
 
-def _samples(samples: Sequence[Sample]) -> Html:
+def _samples(samples: Sequence[TextSample]) -> Html:
     texts = [
         tag("pre", tag("strong", sample.prompt) if sample.prompt else None, sample.text, class_="command")
         for sample in samples

@@ -34,13 +34,13 @@ from kinfolk.runs.options import RunOptions
 from kinfolk.runs.run import Run
 from kinfolk.runs.vocabulary import counted, knowing_vocabulary
 from kinfolk.train import loop, parallel, settling
-from kinfolk.train.evaluate import Score, scoring
-from kinfolk.train.job import CLOCK, EARLY, FINISHED, Job, Result
+from kinfolk.train.evaluate import MeanScore, scoring
+from kinfolk.train.job import CLOCK, EARLY, FINISHED, Result, TrainingJob
 from kinfolk.train.parallel import Team
 from kinfolk.train.precision import settle
 from kinfolk.train.scoring import check_metric
 
-Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, Score]]]
+Judging = Callable[[Data, int, int, int], Callable[[Any], dict[str, MeanScore]]]
 """From data, a number of pairs, a batch size and a length to what scores a model."""
 
 
@@ -187,7 +187,7 @@ def _order_of(run: Metadata, out: Path) -> int:
     return order
 
 
-def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, order: int = ORDER) -> Job:
+def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, order: int = ORDER) -> TrainingJob:
     """Build what the loop works on; `order` is the version of the order of batches."""
     training, tokenizer, team = recipe.training, data.tokenizer, team or Team()
     extra = recipe.objective.extra_ids
@@ -220,7 +220,7 @@ def make_job(recipe: Recipe, data: Data, seed: int, team: Team | None = None, or
     valid, reading = data.split("valid"), reading_of(training)
     # version 1 left grouped batches sorted by length
     sorting = {"grouping": "sorted"} if order == 1 and training.grouping == "auto" else {}
-    job = Job(
+    job = TrainingJob(
         name=recipe.name,
         learner=learner,
         training=training,
@@ -246,7 +246,7 @@ def reading_of(training: Training) -> dict[str, Any]:
     return {name: getattr(training, name) for name in ("batch_size", "length", "order", "cut", "grouping")}
 
 
-def try_out(job: Job, team: Team) -> None:
+def try_out(job: TrainingJob, team: Team) -> None:
     """Run one long row forward, so that what cannot work is refused before there is a folder, not in some step."""
     assert isinstance(job.batches, Batches)
     batch, _ = job.read(1 + job.batches.widest(), Team())
@@ -257,7 +257,7 @@ def try_out(job: Job, team: Team) -> None:
     _try_validation(job)
 
 
-def _try_validation(job: Job) -> None:
+def _try_validation(job: TrainingJob) -> None:
     """Prepare the first and the last validation batch and score a row of each: a short part has unusual batches."""
     assert job.valid is not None
     last = min(job.training.eval_batches or job.valid.steps_per_epoch, job.valid.steps_per_epoch) - 1
@@ -272,7 +272,7 @@ def _try_validation(job: Job) -> None:
                 )
 
 
-def say_cut(job: Job, data: Data) -> None:
+def say_cut(job: TrainingJob, data: Data) -> None:
     """Warn of labelled examples that lose their end, with the words that are then never asked about."""
     for part in ("train", "valid") if data.kind == "labelled" else ():
         split, length = data.split(part), job.training.length
@@ -283,7 +283,7 @@ def say_cut(job: Job, data: Data) -> None:
             warnings.warn(f"{text} and lose their end{lost} (training.length)", Shortened, stacklevel=3)
 
 
-def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
+def flops_per_token(job: TrainingJob, recipe: Recipe, samples: int = 4) -> float:
     """Return the operations of training per token read, from the cost model and what batches really look like.
 
     An objective decides what a model sees of a text or a pair (two halves, one joined row, masks), so the
@@ -302,7 +302,7 @@ def flops_per_token(job: Job, recipe: Recipe, samples: int = 4) -> float:
     return flops / tokens
 
 
-def _judged(job: Job, data: Data, options: RunOptions, judging: Judging | None) -> Job:
+def _judged(job: TrainingJob, data: Data, options: RunOptions, judging: Judging | None) -> TrainingJob:
     if not options.written or judging is None or data.kind != "pairs":
         return job
     if options.strategy == "fsdp":
@@ -310,7 +310,7 @@ def _judged(job: Job, data: Data, options: RunOptions, judging: Judging | None) 
     return job.replace(judge=judging(data, options.written, job.training.batch_size, job.training.length))
 
 
-def _carry_out(job: Job, out: Path, team: Team, options: RunOptions) -> Result:
+def _carry_out(job: TrainingJob, out: Path, team: Team, options: RunOptions) -> Result:
     try:
         with folder.locked(out) if team.main else contextlib.nullcontext():
             if team.main and not (out / manifest.NAME).exists():

@@ -4,9 +4,9 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.objectives.measures.tallies import Tally
-from kinfolk.train.evaluate import Score, evaluate
-from kinfolk.train.job import Job
-from kinfolk.train.judgement import Watched, tally_of
+from kinfolk.train.evaluate import MeanScore, evaluate
+from kinfolk.train.job import TrainingJob
+from kinfolk.train.judgement import WatchedLearner, tally_of
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Autocast
 
@@ -14,29 +14,29 @@ WRITTEN = ("bleu", "rouge-l")
 """What is measured of texts that a model writes, where it is asked to."""
 
 
-def score(job: Job, team: Team, autocast: Autocast) -> dict[str, Score]:
+def score(job: TrainingJob, team: Team, autocast: Autocast) -> dict[str, MeanScore]:
     """Return the score of every measure, the headline first."""
     assert job.valid is not None
     # what several processes saw cannot be added up beyond sums
     tally = tally_for(job) if team.world == 1 else None
-    learner = job.learner if tally is None else Watched(job.learner, tally)
+    learner = job.learner if tally is None else WatchedLearner(job.learner, tally)
     scores = evaluate(learner, job.valid, job.training.eval_batches, team=team, autocast=autocast)
     if tally is not None:
-        scores |= {name: Score(value, 1.0) for name, value in tally.values().items() if name not in scores}
+        scores |= {name: MeanScore(value, 1.0) for name, value in tally.values().items() if name not in scores}
     if job.training.metric in scores:
         # what decides comes first
         scores = {job.training.metric: scores[job.training.metric]} | scores
     return scores | (job.judge(job.learner.model) if job.judge else {})
 
 
-def tally_for(job: Job) -> Tally | None:
+def tally_for(job: TrainingJob) -> Tally | None:
     """Return an empty tally, where checkpoints are told apart by a metric and labels have more than sums."""
     if not job.training.metric:
         return None
     return None if job.split is None else tally_of(job.learner.objective, job.split)
 
 
-def check_metric(job: Job, measures: dict[str, Any], world: int) -> None:
+def check_metric(job: TrainingJob, measures: dict[str, Any], world: int) -> None:
     """Refuse a metric that no validation will have, before there is a run."""
     metric, tally = job.training.metric, tally_for(job)
     if not metric or metric in measures:

@@ -14,9 +14,9 @@ from kinfolk.optim import Training
 from kinfolk.runs import folder
 from kinfolk.runs.options import RunOptions
 from kinfolk.train import precision
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import Choice, settle
+from kinfolk.train.precision import PrecisionChoice, settle
 
 
 def step_flops(recipe: Recipe) -> float:
@@ -42,9 +42,9 @@ def threads(n: int) -> Iterator[None]:
         torch.set_num_threads(old)
 
 
-def keep_choice(out: Path, training: Training, asked: str, device: torch.device) -> Choice:
+def keep_choice(out: Path, training: Training, asked: str, device: torch.device) -> PrecisionChoice:
     """Return the precision a run goes on with: its own, unless another is asked for, which is then recorded."""
-    noted = Choice.recorded(folder.read(out))
+    noted = PrecisionChoice.recorded(folder.read(out))
     if noted is not None and asked in ("", noted.precision):
         return noted
     found = settle(training.replace(precision=asked or training.precision), device)
@@ -52,7 +52,7 @@ def keep_choice(out: Path, training: Training, asked: str, device: torch.device)
     return found
 
 
-def headline(recipe: Recipe, options: RunOptions, choice: Choice | None = None) -> str:
+def headline(recipe: Recipe, options: RunOptions, choice: PrecisionChoice | None = None) -> str:
     """Say how large the model is, and what it is computed with."""
     training, device = recipe.training, choose_device(options.device)
     choice, n = choice or settle(training, device), with_threads(recipe, options).threads
@@ -62,13 +62,13 @@ def headline(recipe: Recipe, options: RunOptions, choice: Choice | None = None) 
     return f"{params:,} parameters, {made}, {choice.precision}{compiled}, {n} thread{'s' * (n > 1)}, {device.type}"
 
 
-def choice_of(job: Job, out: Path, team: Team) -> Choice:
+def choice_of(job: TrainingJob, out: Path, team: Team) -> PrecisionChoice:
     """Return the precision chosen when the run began, or settle it now and write it down."""
     names = [(p, c) for p in ("fp32", "tf32", "bf16", "fp16") for c in ("off", "on")]
-    found = Choice()
+    found = PrecisionChoice()
     if team.main:
-        noted = Choice.recorded(folder.read(out))
+        noted = PrecisionChoice.recorded(folder.read(out))
         found = noted or precision.settle(job.training, team.device)
         if noted is None:
             folder.update(out, choice=found.record())
-    return Choice(*names[int(team.agree(names.index((found.precision, found.compile))))])
+    return PrecisionChoice(*names[int(team.agree(names.index((found.precision, found.compile))))])

@@ -27,7 +27,7 @@ from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
 
 
-class Loss(Protocol):
+class StepLoss(Protocol):
     """What a learner returns: see `kinfolk.objectives`."""
 
     @property
@@ -85,7 +85,7 @@ class LossScale:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """What a step did. `totals` are the loss sums of this process's micro-batches, to find one that is not finite."""
 
     loss: float
@@ -113,16 +113,16 @@ class Pending:
     numbers: Tensor
     reference: float
     lr: float
-    known: Outcome | None = None
+    known: StepOutcome | None = None
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StepOutcome:
         """Read the numbers: the one synchronisation of a step."""
         if self.known is not None:
             return self.known
         loss, count, read, stops, norm, *totals = self.numbers.tolist()
         count = max(count, 1.0)
         norm = norm * (self.reference / count)
-        return Outcome(loss / count, count, int(read), norm, self.lr, stops > 0, False, tuple(totals))
+        return StepOutcome(loss / count, count, int(read), norm, self.lr, stops > 0, False, tuple(totals))
 
     def coefficient(self, clip: float) -> Tensor:
         """Return the factor of gradients, clipping included, without reading a number."""
@@ -155,7 +155,7 @@ class Stepper:
 
     def update(
         self, batch: Batch, step: int, total: int, *, tokens: int = 0, stop: Callable[[], bool] = lambda: False
-    ) -> Outcome:
+    ) -> StepOutcome:
         """Make update number `step` of `total` (the first is 1) and wait for its outcome; see `start`."""
         return self.start(batch, step, total, tokens=tokens, stop=stop).outcome()
 
@@ -241,14 +241,14 @@ class Stepper:
             torch.manual_seed(derive(self.seed, "step", step, self.team.rank, micro))
             with self.team.holding(self.forward, last=last):
                 with self.autocast():
-                    loss: Loss = self.forward(part, *self.memories.before(micro, part))
+                    loss: StepLoss = self.forward(part, *self.memories.before(micro, part))
                 torch.autograd.backward(self._weigh(loss))
             sums.append(torch.stack((wide(loss.total.detach()), wide(loss.count.detach()))))
         self.memories.settle()
         each = torch.stack(sums)
         return each.sum(0), each[:, 0]
 
-    def _weigh(self, loss: Loss) -> Tensor:
+    def _weigh(self, loss: StepLoss) -> Tensor:
         # dividing by a constant keeps float16 in range; `update` replaces it by the number of targets
         return (loss.total + loss.side * loss.count) / self._reference
 

@@ -9,9 +9,9 @@ from kinfolk.data import Data
 from kinfolk.data.batches.halves import judging
 from kinfolk.runs.checkpoint import Checkpoints
 from kinfolk.runs.run import Run
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import Choice
+from kinfolk.train.precision import PrecisionChoice
 from kinfolk.train.run import reading_of
 from kinfolk.train.scoring import score
 
@@ -36,8 +36,8 @@ def final_scores(out: Path, data: Data) -> dict[str, float]:
                 x.copy_(last[name])
     n = TIMES * recipe.training.eval_batches
     held = judging(data, by_length=n, **reading_of(recipe.training))
-    team, choice = Team(), Choice.recorded(run.metadata) or Choice()
-    job = Job(
+    team, choice = Team(), PrecisionChoice.recorded(run.metadata) or PrecisionChoice()
+    job = TrainingJob(
         name=recipe.name,
         learner=learner,
         training=recipe.training.replace(eval_batches=n),

@@ -10,9 +10,9 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.measures.measure import NATS, measure_of
 from kinfolk.runs.fit import n_cut
 from kinfolk.runs.run import Run
-from kinfolk.train.evaluate import Score, bits_per_byte, require_finite
+from kinfolk.train.evaluate import MeanScore, bits_per_byte, require_finite
 from kinfolk.train.evaluate import evaluate as score_batches
-from kinfolk.train.judgement import Watched, tally_of
+from kinfolk.train.judgement import WatchedLearner, tally_of
 from kinfolk.train.run import reading_of
 from kinfolk.train.special import special
 
@@ -31,7 +31,7 @@ class Evaluation:
     run: Run
     data: str
     split: str
-    scores: Mapping[str, Score]
+    scores: Mapping[str, MeanScore]
     cut: int
     tally: Any
     keeping: Any
@@ -89,7 +89,7 @@ def evaluate(
 def score(run: Run, learner: Learner, data: Data, split: str, batches: int = 0, keep: Keep | None = None) -> Evaluation:
     """Score a learner of a run on a part of data."""
     reading = reading_of(run.recipe.training)
-    totals: dict[str, Score] = {}
+    totals: dict[str, MeanScore] = {}
     names: tuple[str, ...] = ("train", "valid") if split == "all" else (split,)
     # a file that is scored whole has nothing held out
     names = tuple(name for name in names if split != "all" or len(data.splits[name]))
@@ -98,7 +98,7 @@ def score(run: Run, learner: Learner, data: Data, split: str, batches: int = 0, 
         splits = [joined]
     tally = tally_of(run.recipe.objective, splits[-1])
     keeping = None if keep is None else keep(tally)
-    scored = learner if tally is None else Watched(learner, keeping or tally)
+    scored = learner if tally is None else WatchedLearner(learner, keeping or tally)
     cut = 0
     for part in splits:
         if keeping is not None:
@@ -107,8 +107,8 @@ def score(run: Run, learner: Learner, data: Data, split: str, batches: int = 0, 
         for measure, one in score_batches(
             scored, Batches(split=part, shuffle=False, by_length=batches, **reading), batches
         ).items():
-            old = totals.get(measure, Score(0.0, 0.0))
-            totals[measure] = Score(old.total + one.total, old.count + one.count)
+            old = totals.get(measure, MeanScore(0.0, 0.0))
+            totals[measure] = MeanScore(old.total + one.total, old.count + one.count)
     last = data.split(names[-1])
     first = Batches(split=last, shuffle=False, **reading).at(0)
     bits = bits_per_byte(totals, last)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from kinfolk.bench import runner, startup
-from kinfolk.bench.contest import Sample
+from kinfolk.bench.contest import BenchSample
 from kinfolk.cli.main import main
 
 
@@ -14,7 +14,7 @@ def instant(monkeypatch):
 
     def answer(task):
         asked.append(task)
-        return Sample(0.5, 1.0, 0.0, 0, 10, 20, 0.0)
+        return BenchSample(0.5, 1.0, 0.0, 0, 10, 20, 0.0)
 
     monkeypatch.setattr(runner, "in_child", answer)
     return asked

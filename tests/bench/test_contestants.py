@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kinfolk.bench import attention, generate, peers, train
-from kinfolk.bench.contest import OURS, SUBJECTS, Contestant
+from kinfolk.bench.contest import OURS, SUBJECTS, BenchContestant
 from kinfolk.bench.lean import LeanGPT
 from kinfolk.core.cost import Shape
 from kinfolk.family.building import build
@@ -21,7 +21,7 @@ CASES = [
 
 
 def name_of(value):
-    return value.name if isinstance(value, Contestant) else None
+    return value.name if isinstance(value, BenchContestant) else None
 
 
 @pytest.fixture(autouse=True)
@@ -164,5 +164,5 @@ def test_every_subject_names_a_contestant_to_stand_beside(subject):
 def test_startup_runs_a_command():
     from kinfolk.bench import startup
 
-    work = startup.prepare(Contestant("nothing", settings={"arguments": ["-c", "pass"]}), {"steps": 1})
+    work = startup.prepare(BenchContestant("nothing", settings={"arguments": ["-c", "pass"]}), {"steps": 1})
     assert work.step() is None

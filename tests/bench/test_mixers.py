@@ -13,7 +13,7 @@ def test_every_layer_runs_forward_and_backward(who):
     if who.missing:
         pytest.skip(who.missing)
     torch.manual_seed(0)
-    layer = mixers.Layer(who.settings, SIZES) if not who.peer else mixer_peers.layer(who, SIZES)
+    layer = mixers.MixerLayer(who.settings, SIZES) if not who.peer else mixer_peers.layer(who, SIZES)
     x = torch.randn(1, SIZES["length"], SIZES["d_model"], requires_grad=True)
     y = layer(x)
     assert y.shape == x.shape
@@ -35,7 +35,7 @@ def test_rivals_take_part_and_do_the_same_amount():
 def test_the_dense_layer_is_gpt2s():
     torch.manual_seed(0)
     gpt2 = next(who for who in mixers.CONTESTANTS if who.settings.get("relative") == "gpt2")
-    ours, dense = mixers.Layer(gpt2.settings, SIZES).double(), mixer_peers.Dense({}, SIZES).double()
+    ours, dense = mixers.MixerLayer(gpt2.settings, SIZES).double(), mixer_peers.DensePeer({}, SIZES).double()
     dense.inputs.load_state_dict(ours.mixer.qkv.state_dict())
     dense.out.load_state_dict(ours.mixer.out.state_dict())
     x = torch.randn(1, 50, SIZES["d_model"], dtype=torch.float64)

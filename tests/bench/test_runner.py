@@ -5,20 +5,20 @@ import json
 import pytest
 
 from kinfolk.bench import child, growth, memory, runner, table
-from kinfolk.bench.contest import Contest, Contestant, Sample, Task, Work
-from kinfolk.bench.runner import ChildError, Settings, in_child, run
+from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Contest, Work
+from kinfolk.bench.runner import BenchSettings, ChildError, in_child, run
 
 WHERE = {"processor": "x", "cores": 2, "python": "3", "versions": {"torch": "2"}, "load_before": 0.1}
 
 
 def contest(*more):
-    who = (Contestant("ours"), Contestant("peer", "peer"), *more)
+    who = (BenchContestant("ours"), BenchContestant("peer", "peer"), *more)
     return Contest("train", "a contest", {"n_layers": 2}, who, "peer")
 
 
 def sample(seconds, **changes):
     found = {"units": 100.0, "flops": 4.0, "parameters": 7, "growth_bytes": 50, "peak_bytes": 90, "gemm": 8.0}
-    return Sample(seconds, **found | changes)
+    return BenchSample(seconds, **found | changes)
 
 
 class Fake:
@@ -27,7 +27,7 @@ class Fake:
     def __init__(self, times, **changes):
         self.times, self.asked, self.changes = {name: iter(t) for name, t in times.items()}, [], changes
 
-    def __call__(self, task: Task) -> Sample:
+    def __call__(self, task: BenchTask) -> BenchSample:
         self.asked.append(task.contestant.name)
         seconds = next(self.times[task.contestant.name])
         if seconds is None:
@@ -37,7 +37,7 @@ class Fake:
 
 def standing(times, settings=None, *more, **changes):
     start = Fake(times, **changes)
-    return run(contest(*more), settings or Settings(rounds=3), lambda line: None, start), start
+    return run(contest(*more), settings or BenchSettings(rounds=3), lambda line: None, start), start
 
 
 def test_contestants_take_turns():
@@ -64,7 +64,7 @@ def test_memory_and_share_of_the_peak():
 
 
 def test_a_missing_peer_is_a_row_that_says_what_to_install():
-    absent = Contestant("absent", "absent", package="no_such_package_anywhere")
+    absent = BenchContestant("absent", "absent", package="no_such_package_anywhere")
     result, start = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, None, absent)
     row = result.row("absent")
     assert row.seconds is None
@@ -85,20 +85,20 @@ def test_a_contestant_that_fails_is_a_row_and_the_others_go_on():
 def test_the_time_left_is_said_as_soon_as_it_is_known(monkeypatch):
     clock, said = itertools.count(0, 60), []
     monkeypatch.setattr(runner, "now", lambda: next(clock))
-    run(contest(), Settings(rounds=3), said.append, Fake({"ours": [1, 1, 1], "peer": [2, 2, 2]}))
+    run(contest(), BenchSettings(rounds=3), said.append, Fake({"ours": [1, 1, 1], "peer": [2, 2, 2]}))
     ahead = [line.partition(" ms")[2].strip() for line in said]
     assert ahead == ["", "", "3 min left", "2 min left", "1 min left", ""]
 
 
 def test_without_peers_ours_stands_beside_itself():
-    result, start = standing({"ours": [1, 2, 3]}, Settings(rounds=3, peers="none"))
+    result, start = standing({"ours": [1, 2, 3]}, BenchSettings(rounds=3, peers="none"))
     assert set(start.asked) == {"ours"}
     assert [row.name for row in result.rows] == ["ours"]
     assert result.row("ours").speed == 1.0
 
 
 def test_plain_data_survives_json_and_the_table_states_its_settings():
-    result, _ = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, Settings(3, 2, "speed"))
+    result, _ = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, BenchSettings(3, 2, "speed"))
     found = json.loads(json.dumps(table.plain([result], WHERE)))
     assert found["contests"][0]["rows"][0]["speed"] == 2.0
     assert found["contests"][0]["settings"] == {"rounds": 3, "threads": 2, "allocator": "speed", "peers": "all"}
@@ -115,7 +115,7 @@ def test_a_busy_machine_is_said():
 
 def test_a_real_child_measures_and_a_failing_one_says_why():
     sizes = {"length": 64, "window": 16, "heads": 2, "width": 8, "backward": True, "steps": 2}
-    task = Task("attention", Contestant("kinfolk"), sizes, 1, "memory")
+    task = BenchTask("attention", BenchContestant("kinfolk"), sizes, 1, "memory")
     found = in_child(task)
     assert found.seconds > 0
     assert found.gemm > 1e8
@@ -150,18 +150,23 @@ def test_growth_is_said_of_contests_that_differ_in_length():
 
 
 def test_a_rival_is_compared_within_rounds():
-    who = (Contestant("ours", rival="peer"), Contestant("peer", "other"), Contestant("base", "base"))
+    who = (BenchContestant("ours", rival="peer"), BenchContestant("peer", "other"), BenchContestant("base", "base"))
     contest = Contest("train", "a race", {}, who, "base")
     samples = {"ours": [1.0, 2.0, 4.0], "peer": [3.0, 4.0, 8.0], "base": [1.0, 1.0, 1.0]}
     found = {name: {n: sample(t) for n, t in enumerate(times)} for name, times in samples.items()}
-    rows = runner.summarise(contest, Settings(), found, dict.fromkeys(samples, "")).rows
+    rows = runner.summarise(contest, BenchSettings(), found, dict.fromkeys(samples, "")).rows
     assert rows[0].rival_speed == 2.0
     assert rows[1].rival_speed is None
-    assert "× peer" in table.cells(rows[0], runner.Standing(contest, Settings(), 0.0, rows))
+    assert "× peer" in table.cells(rows[0], runner.BenchStanding(contest, BenchSettings(), 0.0, rows))
 
 
 def test_only_keeps_rivals_and_the_one_beside():
-    who = (Contestant("a", rival="b"), Contestant("b", "x"), Contestant("c"), Contestant("base", "y"))
+    who = (
+        BenchContestant("a", rival="b"),
+        BenchContestant("b", "x"),
+        BenchContestant("c"),
+        BenchContestant("base", "y"),
+    )
     kept = Contest("train", "a race", {}, who, "base").only(["a"])
     assert [c.name for c in kept.contestants] == ["a", "b", "base"]
 
@@ -181,9 +186,9 @@ def test_the_cost_of_a_layer_is_a_slope():
 
 def test_memory_is_said_by_depth_with_the_share_of_parameters():
     def standing(depth):
-        row = runner.Row("ours", False, seconds=1.0, growth_bytes=depth * 30e6, parameters=depth * 10**6)
-        contest = Contest("memory", "memory", {"n_layers": depth}, (Contestant("ours"),), "ours")
-        return runner.Standing(contest, Settings(), 0.0, (row,))
+        row = runner.BenchRow("ours", False, seconds=1.0, growth_bytes=depth * 30e6, parameters=depth * 10**6)
+        contest = Contest("memory", "memory", {"n_layers": depth}, (BenchContestant("ours"),), "ours")
+        return runner.BenchStanding(contest, BenchSettings(), 0.0, (row,))
 
     said = "\n".join(memory.lines([standing(2), standing(8)]))
     assert "2: 60 MB (24 MB)  8: 240 MB (96 MB)" in said
@@ -192,6 +197,6 @@ def test_memory_is_said_by_depth_with_the_share_of_parameters():
 
 
 def test_a_number_of_a_step_is_a_column():
-    contest = Contest("halting", "halting", {}, (Contestant("ours"),), "ours", number="steps")
-    row = runner.Row("ours", False, seconds=1.0, value=2.5)
-    assert table.cells(row, runner.Standing(contest, Settings(), 0.0, (row,)))["steps"] == "2.50"
+    contest = Contest("halting", "halting", {}, (BenchContestant("ours"),), "ours", number="steps")
+    row = runner.BenchRow("ours", False, seconds=1.0, value=2.5)
+    assert table.cells(row, runner.BenchStanding(contest, BenchSettings(), 0.0, (row,)))["steps"] == "2.50"

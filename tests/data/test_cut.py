@@ -6,7 +6,7 @@ import pytest
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches
 from kinfolk.data.batches.batches import shortened
-from kinfolk.data.generated.text import Labelled, TextSplit
+from kinfolk.data.generated.text import ByteTextSplit, Labelled
 
 
 @pytest.mark.parametrize(("cut", "left"), [("head", [0, 1, 2, 3]), ("tail", [6, 7, 8, 9]), ("both", [0, 7, 8, 9])])
@@ -17,7 +17,7 @@ def test_numbered_tokens(cut, left):
 
 
 def test_batches_cut_as_they_are_told():
-    split = TextSplit(
+    split = ByteTextSplit(
         "train", [Labelled("a", (b"abcdefghij",), ("",)), Labelled("b", (b"xyz",), ("",))], ("a", "b"), 100
     )
     at = split.tokenizer.encode

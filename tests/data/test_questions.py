@@ -9,7 +9,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Tokenizer, open_data
 from kinfolk.data.files.questions import Question, read_questions
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.answering import AnswerSplit, Reading
+from kinfolk.data.splits.answering import AnswerSplit, WindowReading
 from kinfolk.data.tokenizers.aligned import aligned
 from kinfolk.data.tokenizers.learn import make_tokenizer
 
@@ -105,7 +105,7 @@ def test_long_texts_are_placed_in_parts(monkeypatch):
 @pytest.mark.parametrize(("window", "stride"), [(30, 8), (30, 100), (64, 16), (400, 128)])
 def test_windows_cover_the_context_and_hold_whole_answers(window, stride):
     asked = [Question("1", "Who?", CONTEXT, ((0, "Ada Lovelace"),)), Question("2", "When?", CONTEXT, ((42, "1843"),))]
-    split = AnswerSplit("train", Tokenizer.byte(), asked, Reading(window, stride))
+    split = AnswerSplit("train", Tokenizer.byte(), asked, WindowReading(window, stride))
     questions, contexts = split.lengths(np.arange(len(split)))
     assert ((questions + contexts + 3) <= window).all()
     lost = 0
@@ -168,6 +168,6 @@ def test_no_text_is_in_both_parts(tmp_path):
 def test_what_no_token_stands_for_is_refused():
     tokenizer = Tokenizer.words(["Who", "x"])
     with pytest.raises(DataError, match="leaves nothing of the answer"):
-        AnswerSplit("train", tokenizer, [Question("1", "Who", "x   x", ((2, " "),))], Reading())
+        AnswerSplit("train", tokenizer, [Question("1", "Who", "x   x", ((2, " "),))], WindowReading())
     with pytest.raises(DataError, match="leave no room"):
-        Reading(window=8)
+        WindowReading(window=8)

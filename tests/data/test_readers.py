@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.data.files.documents import pieces
-from kinfolk.data.files.reader import Bad, Document, Span, reader_of
+from kinfolk.data.files.reader import Bad, Document, FileSpan, reader_of
 from kinfolk.data.files.readers import find_sources, read
 from kinfolk.data.preparing.plan import make_plan
 from kinfolk.data.preparing.preparation import Preparation
@@ -27,7 +27,7 @@ class Read:
         chosen = Preparation(**choices)  # type: ignore[arg-type]
         self.items: list[Document | Bad] = []
         for source in find_sources(paths, pairs=chosen.pairs):
-            self.items += read(source, Span(0), chosen, piece)
+            self.items += read(source, FileSpan(0), chosen, piece)
         documents = [item for item in self.items if isinstance(item, Document)]
         self.texts = [document.texts if chosen.pairs else document.texts[0] for document in documents]
         self.sizes = [document.sizes for document in documents]
@@ -240,7 +240,7 @@ def test_row_groups_are_read_apart(tmp_path: Path) -> None:
 
     parquet.write_table(pyarrow.table({"text": list("abcdef")}), tmp_path / "a.parquet", row_group_size=2)
     (source,) = find_sources([tmp_path / "a.parquet"], pairs=False)
-    parts = [list(read(source, Span(0, i, i + 1), Preparation(), 64)) for i in range(3)]
+    parts = [list(read(source, FileSpan(0, i, i + 1), Preparation(), 64)) for i in range(3)]
     assert [[item.texts[0] for item in part if isinstance(item, Document)] for part in parts] == [
         ["a", "b"],
         ["c", "d"],
@@ -370,9 +370,9 @@ def test_the_parts_of_a_file_are_the_file(
     else:
         path.write_text("text\n" + "".join(row.replace("\n", " ") + "\n" for row in rows), encoding="utf-8")
     (source,) = find_sources([path], pairs=False)
-    whole = list(read(source, Span(0), Preparation(), 8))
+    whole = list(read(source, FileSpan(0), Preparation(), 8))
     edges = [0, *sorted(cut for cut in cuts if cut < source.size), None]
-    spans = [Span(0, start or 0, stop) for start, stop in itertools.pairwise(edges)]
+    spans = [FileSpan(0, start or 0, stop) for start, stop in itertools.pairwise(edges)]
     parts = [item for span in spans for item in read(source, span, Preparation(), 8)]
     if form == "text":
         assert "".join(item.texts[0] for item in parts if isinstance(item, Document)) == path.read_text(
@@ -389,7 +389,9 @@ def test_a_text_may_be_cut_into_parts_anywhere(file: Write) -> None:
     for cut in range(1, source.size):
         for near in (4, 1 << 16):
             with mock.patch("kinfolk.data.files.documents._NEAR", near):
-                items = [i for span in (Span(0, 0, cut), Span(0, cut)) for i in read(source, span, Preparation(), 8)]
+                items = [
+                    i for span in (FileSpan(0, 0, cut), FileSpan(0, cut)) for i in read(source, span, Preparation(), 8)
+                ]
             assert "".join(item.texts[0] for item in items if isinstance(item, Document)) == text
 
 

@@ -10,7 +10,7 @@ import pytest
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, Data, open_data
 from kinfolk.data.files.names import split_path
-from kinfolk.data.generated.documents import Document, library, part
+from kinfolk.data.generated.documents import ByteDocument, library, part
 
 
 def texts(data: Data, name: str, n: int | None = None) -> list[tuple[str, ...]]:
@@ -44,7 +44,7 @@ def test_passages_are_from_one_module_or_from_two(name: str) -> None:
 
 
 def test_documentation_and_code() -> None:
-    document = Document(
+    document = ByteDocument(
         "m.py",
         "",
         b'"""What it is."""\nx = """data"""\n\ndef f():\n    r"""Do it.\n\n    Well.\n    """\n    return 1\n',

@@ -12,7 +12,7 @@ import kinfolk as kf
 from kinfolk.core.annotations import Parse
 from kinfolk.core.errors import DataError
 from kinfolk.data import Batches, open_data
-from kinfolk.data.files.treebank import Sentence, read_treebank
+from kinfolk.data.files.treebank import ParsedSentence, read_treebank
 from kinfolk.train import RunOptions, resume, train
 from kinfolk.train.parallel import Team
 from tests.train.toy import same_run
@@ -55,8 +55,8 @@ def test_sentences_are_what_the_file_says(tmp_path: Path, ending: str, newline: 
     path = tmp_path / "t.conllu"
     path.write_bytes((GOOD + ending).replace("\n", newline).encode())
     assert read_treebank(path) == [
-        Sentence(("The", "cat", "sat"), (1, 2, -1), ("DET", "NOUN", "VERB"), relations=("det", "nsubj", "root")),
-        Sentence(("vamos", "nos"), (-1, 0), ("VERB", "PRON"), relations=("root", "obj")),
+        ParsedSentence(("The", "cat", "sat"), (1, 2, -1), ("DET", "NOUN", "VERB"), relations=("det", "nsubj", "root")),
+        ParsedSentence(("vamos", "nos"), (-1, 0), ("VERB", "PRON"), relations=("root", "obj")),
     ]
 
 

@@ -16,7 +16,7 @@ from kinfolk.data import Batches, open_data
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 from kinfolk.decoding.rouge import longest_common, rouge_l, words
 from kinfolk.decoding.spelling import Spelling
-from kinfolk.decoding.written import Written, targets_of, write
+from kinfolk.decoding.written import WrittenTargets, targets_of, write
 from kinfolk.runs.average import averaged
 from kinfolk.runs.run import Run
 
@@ -57,15 +57,15 @@ def test_bleu_is_sacrebleus():
     sacrebleu = pytest.importorskip("sacrebleu", reason="BLEU needs kinfolk[translate]")
     texts = ("the cat is on the mat", "there is a dog", "it rains")
     references = ("the cat sat on the mat", "there is a big dog", "it rains today")
-    found = Written(texts, references).scores(("bleu", "exact", "rouge"))
+    found = WrittenTargets(texts, references).scores(("bleu", "exact", "rouge"))
     assert found["bleu"]["BLEU"] == pytest.approx(sacrebleu.corpus_bleu(list(texts), [list(references)]).score)
     assert found["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp")
     assert "tok:none" in found["bleu"]["tokenised signature"]
-    assert Written(references, references).bleu()["BLEU"] == pytest.approx(100)
+    assert WrittenTargets(references, references).bleu()["BLEU"] == pytest.approx(100)
     assert found["exact"] == {"exact": 0.0}
     assert found["rouge"]["ROUGE-L"] == pytest.approx(100 * sum(map(rouge_l, texts, references)) / 3)
     with pytest.raises(SpecError, match="did you mean 'bleu'"):
-        Written(texts, references).scores(("blue",))
+        WrittenTargets(texts, references).scores(("blue",))
 
 
 def test_sentinels_are_written_as_numbers():

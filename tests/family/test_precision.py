@@ -14,7 +14,7 @@ from kinfolk.runs import folder
 from kinfolk.runs.checkpoint import Checkpoints
 from kinfolk.runs.metadata import Metadata
 from kinfolk.runs.options import RunOptions
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.loop import run
 from kinfolk.train.parallel import Team
 from tests.cover import sampled
@@ -46,7 +46,7 @@ def trained(name, precision, out):
     numbers = {"steps": 2, "batch_size": 2, "length": 33, "eval_every": 1, "save_every": 1, "compile": "off"}
     training = Training(optimiser=AdamW(lr=1e-3), precision=precision, **numbers)
     learn = learner(name, torch.float32)
-    job = Job(name=name, learner=learn, training=training, batches=Texts(name), valid=Texts(name), seed=3)
+    job = TrainingJob(name=name, learner=learn, training=training, batches=Texts(name), valid=Texts(name), seed=3)
     if not (out / folder.RUN).exists():
         folder.create(out, "toy = true\n", Metadata(seed=3))
     return run(job, out, Team(), QUIET)

@@ -21,7 +21,7 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.patterns.leaves import Causal
 from kinfolk.runs.fit import labelling_of, picture_of
-from kinfolk.train.evaluate import Score, bits_per_byte
+from kinfolk.train.evaluate import MeanScore, bits_per_byte
 from tests.exact import assert_exact
 
 TOY = {"d_model": 24, "n_layers": 2, "n_heads": 3, "d_ff": 40, "dropout": 0.0}
@@ -383,7 +383,7 @@ def test_data_says_how_large_pictures_are(name):
     assert ("accuracy" in measures) == (not name.startswith("image"))
     if "accuracy" in measures:
         assert recipe.model.head.n_classes == 4
-    scores = {kind: Score(float(total), float(count)) for kind, (total, count) in measures.items()}
+    scores = {kind: MeanScore(float(total), float(count)) for kind, (total, count) in measures.items()}
     bits = bits_per_byte(scores, data.split("valid"))
     if name == "image-transformer-2d":
         assert bits == pytest.approx(scores["bits-per-dimension"].mean)

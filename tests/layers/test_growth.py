@@ -38,7 +38,7 @@ def counted(settings, length):
     torch.manual_seed(0)
     sizes = {"length": length, "d_model": 32, "n_heads": 2}
     spec, _ = mixers.mixer_of(settings, sizes)
-    layer = mixers.Layer(settings, sizes)
+    layer = mixers.MixerLayer(settings, sizes)
     x = torch.randn(1, length, 32, requires_grad=True)
     # plans are made once for a length, from the corners of blocks
     layer(x)

@@ -6,7 +6,7 @@ import torch
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.pieces import Pieces
+from kinfolk.core.pieces import TokenPieces
 from kinfolk.core.rng import Rng
 from kinfolk.objectives.masked import MaskedLM
 from kinfolk.objectives.objective import Vocabulary
@@ -14,7 +14,7 @@ from kinfolk.objectives.objective import Vocabulary
 NO = np.zeros(1000, dtype=bool)
 # an odd id goes on with the word of the id before it
 ODD = np.arange(1000) % 2 == 1
-VOCABULARY = Vocabulary(1000, pieces=Pieces(leads=~NO, follows=ODD, stops=NO, spaced=NO, breaks=NO))
+VOCABULARY = Vocabulary(1000, pieces=TokenPieces(leads=~NO, follows=ODD, stops=NO, spaced=NO, breaks=NO))
 #            word   word       word  special word  word
 ROW = np.array([20, 30, 31, 33, 40, 4, 50, 51, 60])
 WORDS = [{0}, {1, 2, 3}, {4}, {6, 7}, {8}]

@@ -9,7 +9,7 @@ import kinfolk as kf
 from kinfolk.core.annotations import Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import SpecError
-from kinfolk.core.pieces import Pieces
+from kinfolk.core.pieces import TokenPieces
 from kinfolk.core.rng import Rng
 from kinfolk.layers.mixers.two_stream import TwoStreamAttention
 from kinfolk.layers.module import Dims
@@ -120,7 +120,7 @@ def test_the_number_of_targets_and_their_draw():
 def test_a_row_is_cut_after_a_sentence():
     no = np.zeros(V, dtype=bool)
     stop = np.arange(V) == 30
-    vocabulary = Vocabulary(V, pieces=Pieces(no, no, stop, ~no, no))
+    vocabulary = Vocabulary(V, pieces=TokenPieces(no, no, stop, ~no, no))
     row = torch.tensor([[8, 9, 30, 10, 11, 12, 13, 14]])
     made = PermutedLM().prepare(Batch(index=torch.arange(1), tokens=row), Rng(0), vocabulary)
     assert made.tokens[0, :10].tolist() == [8, 9, 30, 4, 10, 11, 12, 13, 4, 5]

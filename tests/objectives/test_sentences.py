@@ -9,7 +9,7 @@ import torch
 from kinfolk.core.annotations import OtherDocument
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.core.pieces import Pieces
+from kinfolk.core.pieces import TokenPieces
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
 from kinfolk.data.splits.passages import elsewhere
@@ -20,7 +20,7 @@ from kinfolk.runs.vocabulary import vocabulary_of
 NO = np.zeros(100, dtype=bool)
 STOP = np.arange(100) == 10
 # 10 is a full stop: a sentence ends with it, whatever follows
-VOCABULARY = Vocabulary(100, pieces=Pieces(leads=NO, follows=NO, stops=STOP, spaced=~NO, breaks=NO))
+VOCABULARY = Vocabulary(100, pieces=TokenPieces(leads=NO, follows=NO, stops=STOP, spaced=~NO, breaks=NO))
 OWN = np.array([20, 21, 10, 30, 10, 40, 41, 42, 10])
 OTHER = np.array([50, 51, 10, 60, 61, 62, 63, 64, 65, 66])
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kinfolk.report.axes import Axis, scale
-from kinfolk.report.charts import LIGHT, Band, Chart, Dot, Line, Mark, Rule, draw, file
+from kinfolk.report.charts import LIGHT, Band, Chart, ChartDot, ChartLine, Mark, Rule, draw, file
 from kinfolk.report.figures import figure, tabs
 from kinfolk.report.html import Html
 from kinfolk.report.numbers import amount, memory, tick
@@ -47,7 +47,7 @@ def test_ticks_are_round_inside_and_apart(kind: str, values: tuple[float, float]
 
 
 def test_ticks_of_a_narrow_range_are_told_apart() -> None:
-    root = ElementTree.fromstring(file("", [made(Line(points=[(1, 2.0001), (2, 2.0009)]))]))
+    root = ElementTree.fromstring(file("", [made(ChartLine(points=[(1, 2.0001), (2, 2.0009)]))]))
     written = [text.text for text in root.findall(f".//{SPACE}g[@text-anchor='end']/{SPACE}text")]
     assert len(written) > 2
     assert len(set(written)) == len(written)
@@ -55,14 +55,14 @@ def test_ticks_of_a_narrow_range_are_told_apart() -> None:
 
 def test_an_axis_without_values_is_drawn() -> None:
     assert "<svg" in draw(made())
-    assert "nan" not in draw(made(Line(points=[(1, float("nan")), (2, 1.0)], tips=("a", "b"))))
+    assert "nan" not in draw(made(ChartLine(points=[(1, float("nan")), (2, 1.0)], tips=("a", "b"))))
 
 
 def test_a_file_holds_every_mark_of_every_panel_and_its_text_is_text() -> None:
     marks: list[Mark] = [
-        Line(points=[(1, 2), (2, 4)], tips=(NASTY, "b"), name=NASTY, colour=9),
-        Dot(x=1, y=3, low=2, high=4, label=NASTY, tip="t", colour=1),
-        Dot(x=1, y=3, low=0.5, high=1.5, across=True, colour=1),
+        ChartLine(points=[(1, 2), (2, 4)], tips=(NASTY, "b"), name=NASTY, colour=9),
+        ChartDot(x=1, y=3, low=2, high=4, label=NASTY, tip="t", colour=1),
+        ChartDot(x=1, y=3, low=0.5, high=1.5, across=True, colour=1),
         Band(points=[(1, 1, 2), (2, 2, 3)]),
         Rule(y=2, label="goal"),
         Rule(diagonal=True),
@@ -79,7 +79,7 @@ def test_a_file_holds_every_mark_of_every_panel_and_its_text_is_text() -> None:
 
 
 def test_higher_is_further_up() -> None:
-    root = ElementTree.fromstring(file("", [made(Line(points=[(1, 1), (2, 5)]))]))
+    root = ElementTree.fromstring(file("", [made(ChartLine(points=[(1, 1), (2, 5)]))]))
     path = root.find(f".//{SPACE}g[@class='s0']/{SPACE}path")
     assert path is not None
     (x0, y0), (x1, y1) = (map(float, pair.split()) for pair in str(path.get("d"))[1:].split("L"))
@@ -88,7 +88,7 @@ def test_higher_is_further_up() -> None:
 
 
 def test_names_of_points_do_not_lie_on_one_another() -> None:
-    root = ElementTree.fromstring(file("", [made(*(Dot(x=1, y=1 + i / 1000, label="name") for i in range(5)))]))
+    root = ElementTree.fromstring(file("", [made(*(ChartDot(x=1, y=1 + i / 1000, label="name") for i in range(5)))]))
     rows = sorted(float(str(t.get("y"))) for t in root.findall(f".//{SPACE}text[@class='name']"))
     assert len(rows) == 5
     assert all(b - a >= 14 for a, b in itertools.pairwise(rows))

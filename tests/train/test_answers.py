@@ -8,7 +8,7 @@ import torch
 from kinfolk.core.batch import Batch
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.questions import Question
-from kinfolk.data.splits.answering import AnswerSplit, Reading
+from kinfolk.data.splits.answering import AnswerSplit, WindowReading
 from kinfolk.objectives.measures.answers import Answers, WindowAnswers, exact, overlap, plain_words
 from kinfolk.objectives.supervised import SpanAnswer
 from kinfolk.train.judgement import metrics_of, tally_of
@@ -33,7 +33,7 @@ def asked(*answers, always=True, window=24, stride=8):
         Question(str(i), "why?", CONTEXT, ((CONTEXT.index(text), text),) if text else ())
         for i, text in enumerate(answers)
     ]
-    return AnswerSplit("valid", Tokenizer.byte(), questions, Reading(window, stride), always=always)
+    return AnswerSplit("valid", Tokenizer.byte(), questions, WindowReading(window, stride), always=always)
 
 
 def scores(split, wanted, none=0.0):

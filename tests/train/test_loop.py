@@ -16,8 +16,8 @@ from kinfolk.optim import AdamW
 from kinfolk.runs import folder
 from kinfolk.runs.checkpoint import Checkpoints, DamagedCheckpoint
 from kinfolk.train import precision
-from kinfolk.train.evaluate import Score, bits_per_byte, evaluate
-from kinfolk.train.job import Job
+from kinfolk.train.evaluate import MeanScore, bits_per_byte, evaluate
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.parallel import Team
 from kinfolk.train.state import Counters
 from tests.train.toy import QUIET, ToyBatches, ToyLoss, job, rows, same_run, signalled, start
@@ -74,7 +74,7 @@ def test_stopping_after_any_step_and_going_on_changes_nothing(tmp_path: Path, st
     assert same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-def StopAt(the_job: Job, step: int) -> Job:  # noqa: N802
+def StopAt(the_job: TrainingJob, step: int) -> TrainingJob:  # noqa: N802
     """Return a job during whose step a signal arrives: SIGTERM or SIGINT, one after the other."""
     signals = [signal.SIGTERM if step % 2 else signal.SIGINT]
     return signalled(the_job, step, signals)
@@ -114,9 +114,9 @@ def test_an_optimiser_without_tensors_resumes_too(tmp_path: Path) -> None:
 
 def test_fp16_resumes_with_its_loss_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the toy is small enough for fp16 on a CPU
-    monkeypatch.setattr(precision, "settle", lambda training, _: precision.Choice(training.precision))
+    monkeypatch.setattr(precision, "settle", lambda training, _: precision.PrecisionChoice(training.precision))
 
-    def half() -> Job:
+    def half() -> TrainingJob:
         return job(precision="fp16")
 
     start(tmp_path / "whole", half())
@@ -226,9 +226,9 @@ def test_bits_per_byte() -> None:
     class Text:
         kind, n_tokens, n_bytes = "text", 100, 400
 
-    assert bits_per_byte({"next-token": Score(20.0, 10.0)}, Text()) == pytest.approx(2.0 / math.log(2) / 4)
-    assert bits_per_byte({"masked-token": Score(20.0, 10.0)}, Text()) is None
-    assert bits_per_byte({"next-token": Score(20.0, 10.0)}, None) is None
+    assert bits_per_byte({"next-token": MeanScore(20.0, 10.0)}, Text()) == pytest.approx(2.0 / math.log(2) / 4)
+    assert bits_per_byte({"masked-token": MeanScore(20.0, 10.0)}, Text()) is None
+    assert bits_per_byte({"next-token": MeanScore(20.0, 10.0)}, None) is None
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from kinfolk.core.errors import DataError
-from kinfolk.train.metrics import Metrics, read
+from kinfolk.train.metrics import MetricsLog, read
 
 
 def written(path: Path, *steps: int) -> None:
-    metrics = Metrics(path, tensorboard=False)
+    metrics = MetricsLog(path, tensorboard=False)
     for step in steps:
         metrics.write({"step": step, "loss": step / 3})
     metrics.close()
 
 
 def test_rows_are_there_as_soon_as_they_are_written(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path / "m", tensorboard=False)
+    metrics = MetricsLog(tmp_path / "m", tensorboard=False)
     metrics.write({"step": 1, "loss": 0.1})
     assert list(read(tmp_path / "m")) == [{"step": 1, "loss": 0.1}]
     metrics.close()
@@ -30,7 +30,7 @@ def test_half_a_line_and_later_rows_are_dropped(tmp_path: Path, torn: str) -> No
     written(path, 1, 2, 3)
     with path.open("a") as file:
         file.write(torn)
-    metrics = Metrics.resume(path, 2, tensorboard=False)
+    metrics = MetricsLog.resume(path, 2, tensorboard=False)
     metrics.write({"step": 3, "loss": 9.0})
     metrics.close()
     assert [(row["step"], row["loss"]) for row in read(path)] == [(1, 1 / 3), (2, 2 / 3), (3, 9.0)]
@@ -45,7 +45,7 @@ def test_half_a_line_in_the_middle_is_damage(tmp_path: Path) -> None:
 
 
 def test_a_run_without_rows_can_go_on(tmp_path: Path) -> None:
-    Metrics.resume(tmp_path / "m", 0, tensorboard=False).close()
+    MetricsLog.resume(tmp_path / "m", 0, tensorboard=False).close()
     assert list(read(tmp_path / "m")) == []
 
 
@@ -54,7 +54,7 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics = MetricsLog(tmp_path / "metrics.jsonl")
     for step in (1, 2):
         metrics.write({"step": step, "loss": step / 2, "valid": {"next-token": 3.0}, "mfu": None})
     metrics.close()
@@ -67,7 +67,7 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
 def test_without_tensorboard_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    metrics = Metrics(tmp_path / "metrics.jsonl")
+    metrics = MetricsLog(tmp_path / "metrics.jsonl")
     metrics.write({"step": 1, "loss": 0.5})
     metrics.close()
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {"step": 1, "loss": 0.5}

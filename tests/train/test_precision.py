@@ -17,7 +17,7 @@ from kinfolk.runs.options import RunOptions
 from kinfolk.train import loop, metrics, peak, precision, settling
 from kinfolk.train.calibrate import calibrate
 from kinfolk.train.parallel import Team
-from kinfolk.train.precision import ANSWER, Choice, fast_format, settle
+from kinfolk.train.precision import ANSWER, PrecisionChoice, fast_format, settle
 from kinfolk.train.repeatable import products
 from tests.train.toy import job, start
 
@@ -37,7 +37,7 @@ def test_the_device_decides_what_the_spec_leaves_open(
     monkeypatch: pytest.MonkeyPatch, answer: str, asked: str, wanted: str
 ) -> None:
     monkeypatch.setenv(ANSWER, answer)
-    assert settle(Training(precision=asked), CPU) == Choice(wanted, "off")
+    assert settle(Training(precision=asked), CPU) == PrecisionChoice(wanted, "off")
     assert settle(Training(precision=asked, compile="on"), CPU).compile == "on"
 
 
@@ -119,14 +119,14 @@ def test_a_peak_measured_on_a_busy_machine_is_corrected_by_faster_steps(
 def test_autocast_computes_in_the_chosen_format() -> None:
     x = torch.ones(2, 2)
     for kind, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        with Choice(kind).autocast(CPU)():
+        with PrecisionChoice(kind).autocast(CPU)():
             assert (x @ x).dtype == dtype
-    assert Choice().autocast(CPU) is contextlib.nullcontext
+    assert PrecisionChoice().autocast(CPU) is contextlib.nullcontext
 
 
 def test_half_precision_trains_like_fp32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # the toy is small enough for fp16 on a CPU
-    monkeypatch.setattr(precision, "settle", lambda training, _: Choice(training.precision))
+    monkeypatch.setattr(precision, "settle", lambda training, _: PrecisionChoice(training.precision))
     losses = {}
     for kind in ("fp32", "bf16", "fp16"):
         losses[kind] = start(tmp_path / kind, job(steps=30, precision=kind)).valid["next-token"]
@@ -155,7 +155,7 @@ def test_tf32_is_a_choice_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     for precision_name, wanted in (("tf32", "high"), ("fp32", "highest"), ("bf16", "highest")):
         before = torch.get_float32_matmul_precision()
-        with products(precision_name), Choice(precision_name).autocast(CPU)():
+        with products(precision_name), PrecisionChoice(precision_name).autocast(CPU)():
             assert torch.get_float32_matmul_precision() == wanted
             assert torch.backends.cudnn.allow_tf32 == (wanted == "high")
         assert torch.get_float32_matmul_precision() == before

@@ -13,7 +13,7 @@ from kinfolk.data import open_data
 from kinfolk.decoding.samples import samples
 from kinfolk.runs.options import RunOptions
 from kinfolk.train import train
-from kinfolk.train.report import MOST, NAME, Sample, render, write
+from kinfolk.train.report import MOST, NAME, TextSample, render, write
 
 TOY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 16}
 QUIET = RunOptions(quiet=True, tensorboard=False, device="cpu", threads=1)
@@ -38,7 +38,7 @@ def test_a_finished_run_has_its_page(tmp_path: Path) -> None:
     found = samples(tmp_path / "a", length=8)
     assert len(found) == 1
     assert found == samples(tmp_path / "a", length=8)
-    write(tmp_path / "a", [Sample("<p>", "<b>")])
+    write(tmp_path / "a", [TextSample("<p>", "<b>")])
     assert "<strong>&lt;p&gt;</strong>&lt;b&gt;" in (tmp_path / "a" / NAME).read_text()
     trained(tmp_path / "b", report=False)
     assert not (tmp_path / "b" / NAME).exists()

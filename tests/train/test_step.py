@@ -10,7 +10,7 @@ from torch import nn
 
 from kinfolk.core.batch import Batch
 from kinfolk.train.parallel import Team
-from kinfolk.train.step import LossScale, Outcome, Stepper, tokens_of
+from kinfolk.train.step import LossScale, StepOutcome, Stepper, tokens_of
 from tests.train.toy import ToyBatches, ToyLearner, ToyModel, job, training
 
 
@@ -22,7 +22,7 @@ class Recorder(torch.optim.SGD):
         super().step()
 
 
-def update(learner: nn.Module, batch: Batch, **changes: object) -> tuple[Outcome, list[torch.Tensor]]:
+def update(learner: nn.Module, batch: Batch, **changes: object) -> tuple[StepOutcome, list[torch.Tensor]]:
     optimiser = Recorder(learner.parameters(), lr=0.1)
     stepper = Stepper(learner, optimiser, training(**changes), seed=0, team=Team())
     return stepper.update(batch, 1, 10), getattr(optimiser, "seen", [])

@@ -13,7 +13,7 @@ from kinfolk.optim import AdamW, Cosine, Training
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import Metadata
 from kinfolk.runs.options import RunOptions
-from kinfolk.train.job import Job, Result
+from kinfolk.train.job import Result, TrainingJob
 from kinfolk.train.loop import run
 from kinfolk.train.parallel import Team
 
@@ -101,10 +101,10 @@ def training(**changes: object) -> Training:
     return Training(**(fixed | base | changes))  # type: ignore[arg-type]
 
 
-def job(seed: int = 0, dropout: float = 0.1, flops: float = 0.0, **changes: object) -> Job:
+def job(seed: int = 0, dropout: float = 0.1, flops: float = 0.0, **changes: object) -> TrainingJob:
     torch.manual_seed(seed)
     learner = ToyLearner(ToyModel(dropout))
-    return Job(
+    return TrainingJob(
         name="toy",
         learner=learner,
         training=training(**changes),
@@ -115,7 +115,7 @@ def job(seed: int = 0, dropout: float = 0.1, flops: float = 0.0, **changes: obje
     )
 
 
-def start(out: Path, the_job: Job, options: RunOptions = QUIET, team: Team | None = None) -> Result:
+def start(out: Path, the_job: TrainingJob, options: RunOptions = QUIET, team: Team | None = None) -> Result:
     """Begin a run, or go on with it."""
     team = team or Team()
     if team.main and not (out / folder.RUN).exists():
@@ -146,7 +146,7 @@ def same_run(one: Path, other: Path) -> bool:
     return rows(one) == rows(other) and a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def signalled(the_job: Job, step: int, signals: list[int]) -> Job:
+def signalled(the_job: TrainingJob, step: int, signals: list[int]) -> TrainingJob:
     """Return a job that is sent signals while it learns from the batch of a step; batches are read ahead of it."""
 
     def send(module: object, inputs: tuple) -> None:

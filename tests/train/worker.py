@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from kinfolk.train import state
 from kinfolk.train.evaluate import evaluate
-from kinfolk.train.job import Job
+from kinfolk.train.job import TrainingJob
 from kinfolk.train.parallel import Team, join
 from kinfolk.train.step import Stepper
 from tests.train.sharded import differences
@@ -72,7 +72,7 @@ def sharded(team: Team, out: Path) -> None:
     (out / f"sharded-{team.rank}").write_text("\n".join(lines))
 
 
-def interrupted(the_job: Job, team: Team) -> Job:
+def interrupted(the_job: TrainingJob, team: Team) -> TrainingJob:
     """Return a job to which a signal comes that reaches one process only, during the sixth step."""
     return signalled(the_job, 6, [signal.SIGTERM]) if team.rank == 1 else the_job
 

@@ -20,12 +20,12 @@ from kinfolk.runs.metadata import DataSource, Metadata, Plugin, Precision, Versi
 from kinfolk.runs.options import RunOptions
 from kinfolk.runs.run import Run
 from kinfolk.train import loop, parallel, settling
-from kinfolk.train.job import Job, Result, pinned
+from kinfolk.train.job import Result, TrainingJob, pinned
 from kinfolk.train.parallel import Team
 from kinfolk.train.run import finished
 
 
-class ActingJob(Job):
+class ActingJob(TrainingJob):
     """A job whose batches come from acting; a token is a step in the environment, counted when it is made."""
 
     def read(self, step: int, team: Team) -> tuple[Batch, int]:
@@ -119,7 +119,7 @@ def flops_per_step(recipe: Recipe) -> float:
     return cost(recipe.model, recipe.training.length).flops_per_token * (1 + 3 * recipe.objective.epochs)
 
 
-def _carry_out(job: Job, out: Path, options: RunOptions) -> Result:
+def _carry_out(job: TrainingJob, out: Path, options: RunOptions) -> Result:
     with (
         settling.threads(options.threads),
         parallel.join(options.strategy, options.device) as team,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kinfolk.contests.evidence import Battery
 from kinfolk.contests.results import Row
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Line
+from kinfolk.report.charts import Chart, ChartLine
 from kinfolk.report.figures import bullets, figure, section
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount, memory
@@ -60,7 +60,7 @@ def _chart(
     for name, one in found.items():
         points = sorted(points_of(one))
         tips = [f"{name}\n{amount(at, 3)}: {value:.4g} {y}" for at, value in points]
-        marks += [Line(points=points, colour=colour.get(name, 7), name=name, tips=tips)] if points else []
+        marks += [ChartLine(points=points, colour=colour.get(name, 7), name=name, tips=tips)] if points else []
     across, up = Axis(label=x, scale="log"), Axis(label=y, scale="linear" if y == "loss" else "log")
     return Chart(title=title, x=across, y=up, marks=marks, width=520, height=300) if marks else None
 

@@ -7,7 +7,7 @@ from kinfolk.contests.evidence import Sizes
 from kinfolk.contests.results import Row
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
+from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount
@@ -37,7 +37,7 @@ def branch_chart(rows: Sequence[Row], colour: Mapping[str, int]) -> Chart | None
         points = [(branch.tokens, branch.mean, branch.share) for branch in row.branches if branch.mean is not None]
         if points:
             marks.append(
-                Line(
+                ChartLine(
                     points=[(tokens, mean) for tokens, mean, _ in points],
                     colour=colour.get(row.name, 7),
                     name=row.name,
@@ -63,7 +63,7 @@ def speedup_chart(rows: Sequence[Row], colour: Mapping[str, int]) -> Chart | Non
     if not known:
         return None
     marks: list[Mark] = [
-        Dot(
+        ChartDot(
             x=found.value or 1.0,
             y=float(i),
             low=found.low,
@@ -110,7 +110,7 @@ def size_chart(found: Sizes, colour: Mapping[str, int], measure: str) -> Chart:
     for name in dict.fromkeys(name for losses in found.losses.values() for name in losses):
         points = [(float(i), found.losses[size][name]) for i, size in enumerate(order) if name in found.losses[size]]
         tips = [f"{name}\n{order[int(i)]}: {loss:.4f}" for i, loss in points]
-        marks.append(Line(points=points, colour=colour.get(name, 7), name=name, tips=tips))
+        marks.append(ChartLine(points=points, colour=colour.get(name, 7), name=name, tips=tips))
     return Chart(
         title=f"{measure_of(measure).title} at each size",
         x=Axis(label="size", write=lambda value: order[int(value)] if value in range(len(order)) else ""),

@@ -10,12 +10,11 @@ from kinfolk.contests.results import Row
 from kinfolk.contests.table import WORDS, cells, notes, number
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot, Line, Mark, Rule
+from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section, swatch, tabs
 from kinfolk.report.html import Html, join
 from kinfolk.report.numbers import amount, memory
-from kinfolk.report.tables import Cell, Column, table
-from kinfolk.report.tables import Line as TableLine
+from kinfolk.report.tables import Cell, Column, TableLine, table
 
 COLUMNS = {
     "rank": "place among contestants of the same metric; * worse than the best, ≈ not told apart from it",
@@ -145,7 +144,7 @@ def _present(comparison: Comparison, colour: Mapping[str, int], measure: str) ->
 def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
     label, of = USED[key]
     colour = colours(comparison)
-    marks: list[Line] = []
+    marks: list[ChartLine] = []
     for name in _present(comparison, colour, measure):
         seeds = [
             [(of(point), point.valid[measure]) for point in trial.curve if measure in point.valid]
@@ -153,13 +152,13 @@ def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
         ]
         seeds = [points for points in seeds if points]
         if len(seeds) > 1:
-            marks += [Line(points=points, colour=colour[name], name=name, thin=True) for points in seeds]
+            marks += [ChartLine(points=points, colour=colour[name], name=name, thin=True) for points in seeds]
         # validations of all seeds, averaged place by place as far as all of them go
         mean = [
             (statistics.fmean(x for x, _ in at), statistics.fmean(y for _, y in at)) for at in zip(*seeds, strict=False)
         ]
         tips = [f"{name}\n{measure} {y:.4f}\n{amount(x, 3)} {key}" for x, y in mean]
-        marks.append(Line(points=mean, colour=colour[name], name=name, tips=tips))
+        marks.append(ChartLine(points=mean, colour=colour[name], name=name, tips=tips))
     title = f"{measure_of(measure).title} against {label}, {len(_present(comparison, colour, measure))} contestants"
     return Chart(title=title, x=Axis(label=label), y=Axis(label=measure_of(measure).title), marks=marks)
 
@@ -185,7 +184,7 @@ def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: st
     label, of = COSTS[key]
     shown = [(row, of(row)) for row in rows if row.measure == measure and row.final is not None and of(row)]
     marks = [
-        Dot(
+        ChartDot(
             x=cost or math.nan,
             y=row.final or 0.0,
             colour=colour.get(row.name, 7),
@@ -223,7 +222,7 @@ def interval_chart(rows: Sequence[Row], colour: Mapping[str, int], measure: str)
     if not tested:
         return None
     marks: list[Mark] = [
-        Dot(
+        ChartDot(
             x=row.difference or 0.0,
             y=float(i),
             low=row.low,

@@ -18,7 +18,7 @@ from kinfolk.decoding.samples import samples
 from kinfolk.report.charts import Chart, file
 from kinfolk.report.latex import tabular
 from kinfolk.runs import durable
-from kinfolk.train.report import Sample
+from kinfolk.train.report import TextSample
 
 RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
 LATEX, METHODS, FIGURES, SAMPLES = "table.tex", "methods.txt", "figures", "samples.json"
@@ -40,7 +40,7 @@ def write(comparison: Comparison) -> Path:
     return folder / REPORT
 
 
-def texts(comparison: Comparison) -> dict[str, list[Sample]]:
+def texts(comparison: Comparison) -> dict[str, list[TextSample]]:
     """Return what the first trained trial of each contestant writes; sampled once, and kept in samples.json."""
     kept = _kept_texts(comparison.folder / SAMPLES)
     first = {name: next((o for o in trials if o.done and o.key), None) for name, trials in comparison.outcomes.items()}
@@ -54,7 +54,7 @@ def texts(comparison: Comparison) -> dict[str, list[Sample]]:
     if found and found != kept:
         write_json(comparison.folder / SAMPLES, found)
     return {
-        name: [Sample("", found[outcome.key])]
+        name: [TextSample("", found[outcome.key])]
         for name, outcome in first.items()
         if outcome is not None and found.get(outcome.key)
     }

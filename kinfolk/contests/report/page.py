@@ -21,7 +21,7 @@ from kinfolk.report.figures import facts, scripts, section, swatch
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import Column, table
 from kinfolk.train import special
-from kinfolk.train.report import Sample
+from kinfolk.train.report import TextSample
 
 RANKS = (
     "Within a metric, contestants are ordered by the mean over seeds of their last validation. All contestants see "
@@ -40,7 +40,7 @@ MEMORY = (
 )
 
 
-def render(comparison: Comparison, texts: Mapping[str, Sequence[Sample]] = MappingProxyType({})) -> str:
+def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = MappingProxyType({})) -> str:
     """Return the whole page. Sections appear where the comparison has figures for them.
 
     texts: samples of trained contestants by name.
@@ -99,7 +99,7 @@ def _emphasised(sentence: str, name: str) -> Html:
     return join(sentence[: found.start()], tag("strong", name), sentence[found.end() :])
 
 
-def _texts(texts: Mapping[str, Sequence[Sample]]) -> Html:
+def _texts(texts: Mapping[str, Sequence[TextSample]]) -> Html:
     parts = [
         join(tag("h3", name), *(tag("pre", sample.text, class_="command") for sample in found))
         for name, found in texts.items()

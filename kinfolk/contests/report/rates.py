@@ -6,12 +6,11 @@ from kinfolk.contests.evidence import FULL, RateCurve
 from kinfolk.contests.results import Row
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Line, Mark
+from kinfolk.report.charts import Chart, ChartLine, Mark
 from kinfolk.report.figures import figure, section, swatch, tabs
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount
-from kinfolk.report.tables import Cell, Column, table
-from kinfolk.report.tables import Line as TableLine
+from kinfolk.report.tables import Cell, Column, TableLine, table
 
 NOTE = (
     "Each point is one learning rate with a finished schedule of its own, on the seeds and the split of the search, "
@@ -53,7 +52,7 @@ def _chart(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: s
             points = sorted((t.lr, t.mean) for t in curve.tried if t.share == share and t.mean is not None)
             tips = [_tip(name, curve, lr, loss, share) for lr, loss in points]
             whole = share == FULL
-            marks.append(Line(points=points, colour=colour.get(name, 7), name=name, tips=tips, dashed=whole))
+            marks.append(ChartLine(points=points, colour=colour.get(name, 7), name=name, tips=tips, dashed=whole))
     return Chart(
         title=f"{measure_of(measure).title} against learning rate",
         x=Axis(label="learning rate", scale="log"),

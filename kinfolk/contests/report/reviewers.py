@@ -9,7 +9,7 @@ from kinfolk.contests.report.rates import search_space
 from kinfolk.report.figures import facts, section
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount, memory
-from kinfolk.report.tables import Column, Line, table
+from kinfolk.report.tables import Column, TableLine, table
 
 COLUMNS = (
     Column("contestant", text=True),
@@ -68,7 +68,7 @@ def _seeds(seeds: Sequence[int]) -> str:
 
 
 def _trials(name: str, trials: Sequence[Outcome]) -> Html:
-    rows = [Line(_cells(trial)) for trial in trials]
+    rows = [TableLine(_cells(trial)) for trial in trials]
     many = tag("summary", f"{name} ({len(trials)})")
     return tag("details", many, table(COLUMNS, rows, small=True), open=len(trials) <= 12)
 

@@ -7,7 +7,7 @@ from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, av
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.suite_result import Standing, SuiteResult
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot
+from kinfolk.report.charts import Chart, ChartDot
 from kinfolk.report.figures import bullets, facts, figure, scripts, section
 from kinfolk.report.html import Html, asset, page, tag
 from kinfolk.report.numbers import memory
@@ -107,7 +107,7 @@ def _picture(result: SuiteResult) -> Html:
     most = max(s.memory.get(longest, 0.0) for s in shown) or 1.0
     first = next(iter(result.comparisons.values())).cards[0].name
     marks = [
-        Dot(
+        ChartDot(
             x=s.relative_speed or 1.0,
             y=s.average or 0.0,
             colour=i,

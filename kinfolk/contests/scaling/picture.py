@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from kinfolk.contests.scaling.law import Law, Measured
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Band, Chart, Dot, Line, Mark
+from kinfolk.report.charts import Band, Chart, ChartDot, ChartLine, Mark
 from kinfolk.report.numbers import amount
 
 BEYOND = 10.0
@@ -36,8 +36,8 @@ def _chart(variable: str, points: Sequence[Measured], law: Law) -> Chart:
         marks.append(Band(points=[(x, r.low, r.high) for x, r in curve], colour=colour, name=name))
         trained = [(x, r.value) for x, r in curve if x <= last]
         beyond = [(x, r.value) for x, r in curve if x >= last]
-        marks += [Line(points=trained, colour=colour, name=name)] if len(trained) > 1 else []
-        marks += [Line(points=beyond, colour=colour, name=name, dashed=True)] if len(beyond) > 1 else []
+        marks += [ChartLine(points=trained, colour=colour, name=name)] if len(trained) > 1 else []
+        marks += [ChartLine(points=beyond, colour=colour, name=name, dashed=True)] if len(beyond) > 1 else []
         # the name of a group is beside its largest point
         named = max(own, key=lambda point: _value(point, variable))
         marks += [_dot(point, variable, colour, name, name if point is named else "") for point in own]
@@ -50,10 +50,10 @@ def _chart(variable: str, points: Sequence[Measured], law: Law) -> Chart:
     )
 
 
-def _dot(point: Measured, variable: str, colour: int, name: str, label: str) -> Dot:
+def _dot(point: Measured, variable: str, colour: int, name: str, label: str) -> ChartDot:
     value = _value(point, variable)
     tip = f"{amount(value, 3)} {variable}\n{name}\nloss {point.loss:.4f}"
-    return Dot(x=value, y=point.loss, colour=colour, name=name, tip=tip, label=label)
+    return ChartDot(x=value, y=point.loss, colour=colour, name=name, tip=tip, label=label)
 
 
 def _value(point: Measured, variable: str) -> float:

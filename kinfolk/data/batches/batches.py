@@ -14,7 +14,17 @@ from kinfolk.core.annotations import Continuation, OtherDocument, Parse, TaskNum
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.core.rng import Rng, derive
-from kinfolk.data.batches.order import MEGA, Budgeted, ByLength, Contiguous, Grouped, InOrder, Order, Rows, Shuffled
+from kinfolk.data.batches.order import (
+    MEGA,
+    BatchOrder,
+    BatchRows,
+    Budgeted,
+    ByLength,
+    Contiguous,
+    Grouped,
+    InOrder,
+    Shuffled,
+)
 from kinfolk.data.splits.passages import elsewhere, passage
 from kinfolk.data.splits.several import Turn, Turns
 from kinfolk.data.splits.split import Indices, Split, TextSplit
@@ -132,7 +142,7 @@ class _Windows:
         self.batches, self.length = batches, batches.length
         self.text = cast(TextSplit, batches.split)
 
-    def order(self) -> Order:
+    def order(self) -> BatchOrder:
         n, length = self.text.n_tokens, self.length
         if not self.batches.shuffle:
             # the last window is short: every token but the first is predicted exactly once
@@ -153,10 +163,10 @@ class _Windows:
             return Contiguous(n // length, self.batches.batch_size)
         return Shuffled(n // length, self.batches.batch_size, self.batches.seed)
 
-    def width(self, rows: Rows) -> int:
+    def width(self, rows: BatchRows) -> int:
         return self.length
 
-    def batch(self, rows: Rows, mine: slice) -> Batch:
+    def batch(self, rows: BatchRows, mine: slice) -> Batch:
         starts = self._starts(rows)
         if self.batches.order == "documents":
             return self._passages(rows.number[mine], starts[mine])
@@ -200,7 +210,7 @@ class _Windows:
             annotations=(OtherDocument(_padded(others, width, pad), other_keep),),
         )
 
-    def _starts(self, rows: Rows) -> Indices:
+    def _starts(self, rows: BatchRows) -> Indices:
         if not self.batches.shuffle:
             return rows.example * self.length
         # every epoch cuts the ring at other places, so that no token is always the first of its window
@@ -250,7 +260,7 @@ class _Padded:
             count += int(np.logical_or.reduce(longer).sum())
         return count
 
-    def order(self) -> Order:
+    def order(self) -> BatchOrder:
         options, n = self.batches, len(self.data)
         if options.budget is not None:
             if n > _MOST_BUDGETED:
@@ -268,7 +278,7 @@ class _Padded:
         permuted = options.grouping != "sorted"
         return Grouped(n, options.batch_size, options.seed, self._longer_side, permuted=permuted)
 
-    def width(self, rows: Rows) -> int:
+    def width(self, rows: BatchRows) -> int:
         return int(self._longer_side(rows.example).max())
 
     def _lengths(self, examples: Indices) -> tuple[Indices, ...]:
@@ -295,7 +305,7 @@ class _PaddedPairs(_Padded):
         source, target = self.data.lengths(examples)
         return source + len(self.before) + len(self.behind), target + 2
 
-    def batch(self, rows: Rows, mine: slice) -> Batch:
+    def batch(self, rows: BatchRows, mine: slice) -> Batch:
         tokenizer = self.data.tokenizer
         sources, targets = [], []
         for source, target in self.data.pairs(rows.example[mine]):
@@ -344,7 +354,7 @@ class _Labelled(_Padded):
         lengths = self.data.lengths(examples)
         return tuple(side + self.n_ends for side in (lengths if isinstance(lengths, tuple) else (lengths,)))
 
-    def batch(self, rows: Rows, mine: slice) -> Batch:
+    def batch(self, rows: BatchRows, mine: slice) -> Batch:
         found = self.data.examples(rows.example[mine])
         sequences = [self._sequences(found, at) for at in range(len(self.limits))]
         # the width is that of the whole batch, the same in every process
@@ -382,7 +392,7 @@ class _Images(_Padded):
     def sides(self, examples: Indices) -> tuple[Indices, ...]:
         return (self.data.lengths(examples) + 1,)
 
-    def batch(self, rows: Rows, mine: slice) -> Batch:
+    def batch(self, rows: BatchRows, mine: slice) -> Batch:
         opening, limit = self.data.tokenizer.bos, self.limits[0]
         found = [np.append(opening, values)[:limit] for values in self.data.rows(rows.example[mine])]
         width = int(self._lengths(rows.example)[0].max())

@@ -26,7 +26,7 @@ VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class BatchRows:
     """The examples of one batch: the number of each in the run, its epoch, and which example of the data it is."""
 
     number: Indices
@@ -35,12 +35,12 @@ class Rows:
     continues: bool = False  # each row goes on with the same row of the batch before
 
 
-class Order(Protocol):
+class BatchOrder(Protocol):
     """A rule that says which examples come when."""
 
     steps_per_epoch: int
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the examples of a batch."""
 
 
@@ -51,11 +51,11 @@ class InOrder:
         self.n, self.batch_size = n, batch_size
         self.steps_per_epoch = -(-n // batch_size)
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the next examples; after the last batch comes the first."""
         epoch, step = divmod(step, self.steps_per_epoch)
         example = np.arange(step * self.batch_size, min(self.n, (step + 1) * self.batch_size))
-        return Rows(epoch * self.n + example, np.full_like(example, epoch), example)
+        return BatchRows(epoch * self.n + example, np.full_like(example, epoch), example)
 
 
 class ByLength(InOrder):
@@ -71,13 +71,13 @@ class ByLength(InOrder):
         length = np.concatenate([lengths(np.arange(i, min(size, i + _CHUNK))) for i in range(0, size, _CHUNK)])
         self._sorted = np.argsort(-length, kind="stable")
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the next examples; after the last batch comes the first."""
         rows = super().at(step)
         known = rows.example < len(self._sorted)
         example = rows.example.copy()
         example[known] = self._sorted[rows.example[known]]
-        return Rows(rows.number - rows.example + example, rows.epoch, example)
+        return BatchRows(rows.number - rows.example + example, rows.epoch, example)
 
 
 class Shuffled:
@@ -87,14 +87,14 @@ class Shuffled:
         self.n, self.batch_size, self.seed = n, batch_size, seed
         self.steps_per_epoch = -(-n // batch_size)
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the next examples of the endless line."""
         number = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
         epoch, place = np.divmod(number, self.n)
         example = np.empty_like(number)
         for e in np.unique(epoch):
             example[epoch == e] = self.order(int(e), place[epoch == e])
-        return Rows(number, epoch, example)
+        return BatchRows(number, epoch, example)
 
     def order(self, epoch: int, place: Indices) -> Indices:
         """Return the examples at some places of an epoch."""
@@ -113,12 +113,12 @@ class Contiguous:
         self.batch_size = min(n, batch_size) if whole else batch_size
         self.steps_per_epoch = -(-n // self.batch_size) if whole else n // self.batch_size
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the next example of every stream; after the last batch of an epoch all begin anew."""
         epoch, step = divmod(step, self.steps_per_epoch)
         row = np.arange(self.batch_size)
         number = (epoch * self.steps_per_epoch + step) * self.batch_size + row
-        return Rows(number, np.full_like(row, epoch), row * self.steps_per_epoch + step, continues=step > 0)
+        return BatchRows(number, np.full_like(row, epoch), row * self.steps_per_epoch + step, continues=step > 0)
 
 
 class Grouped(Shuffled):
@@ -189,7 +189,7 @@ class Budgeted:
         self.steps_per_epoch = len(cuts) - 1
         self._newest: tuple[int, Indices] = (-1, np.zeros(0, np.int64))
 
-    def at(self, step: int) -> Rows:
+    def at(self, step: int) -> BatchRows:
         """Return the examples of a batch."""
         epoch, step = divmod(step, self.steps_per_epoch)
         batch = step
@@ -197,7 +197,7 @@ class Budgeted:
             batch = int(permute(np.array([step]), self.steps_per_epoch, derive(self.seed, "batches", epoch))[0])
         places = np.arange(self._cuts[batch], self._cuts[batch + 1])
         example = self._order(epoch)[places]
-        return Rows(epoch * len(self._lengths) + places, np.full_like(example, epoch), example)
+        return BatchRows(epoch * len(self._lengths) + places, np.full_like(example, epoch), example)
 
     def _order(self, epoch: int) -> Indices:
         epoch = epoch if self.shuffle else 0

@@ -19,7 +19,7 @@ from kinfolk.core import durable
 from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.core.lock import locked
-from kinfolk.data.files.image_records import ImageSet, Part, Records
+from kinfolk.data.files.image_records import ImageSet, RecordFile, Records
 from kinfolk.data.preparing.preparation import Preparation
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -137,11 +137,11 @@ def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict
     write_json(folder / MANIFEST, {"n": counts, "shape": shape, "skipped": len(bad)})
 
 
-def _part(folder: Path, name: str, facts: dict[str, Any], labelled: bool) -> Part:
+def _part(folder: Path, name: str, facts: dict[str, Any], labelled: bool) -> RecordFile:
     height, width, channels = facts["shape"]
     records = Records(str(folder / f"{name}.bin"), facts["n"][name], height, width, channels)
     labels = np.fromfile(folder / f"{name}.labels", "<i8").astype(np.int64)
-    return Part((records,), labels if labelled else None)
+    return RecordFile((records,), labels if labelled else None)
 
 
 def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> NDArray[np.uint8]:

@@ -73,7 +73,7 @@ class Records:
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class RecordFile:
     """Pictures of several files as one list, with the class of each where there is one."""
 
     records: tuple[Records, ...]
@@ -102,6 +102,6 @@ class Part:
 class ImageSet:
     """What a reader found: the training part, a test part if there is one, and the names of classes."""
 
-    train: Part
-    test: Part | None
+    train: RecordFile
+    test: RecordFile | None
     classes: tuple[str, ...]

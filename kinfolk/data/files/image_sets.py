@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.image_records import ImageSet, Part, Records
+from kinfolk.data.files.image_records import ImageSet, RecordFile, Records
 from kinfolk.data.files.sources import BROKEN_GZIP
 
 _IDX = re.compile(r"(.*?)[-_.]?images[-_.]idx3[-_.]ubyte(\.gz)?$", re.IGNORECASE)
@@ -50,20 +50,20 @@ def _open_idx(files: list[Path], cache: Path) -> ImageSet:
     labels = [part.labels for part in parts.values()]
     n_classes = max((int(x.max()) + 1 for x in labels if x is not None and len(x)), default=0)
     if any(x is None for x in labels):
-        parts, n_classes = {name: Part(part.records, None) for name, part in parts.items()}, 0
+        parts, n_classes = {name: RecordFile(part.records, None) for name, part in parts.items()}, 0
     # a test part alone is a set like any other
     train = parts.pop("train", None) or parts.pop("test")
     return ImageSet(train, parts.get("test"), tuple(map(str, range(n_classes))))
 
 
-def _idx_part(file: Path, cache: Path) -> Part:
+def _idx_part(file: Path, cache: Path) -> RecordFile:
     pixels = _unpacked(file, cache)
     n, height, width = _idx_sizes(pixels, file, 3)
     records = Records(str(pixels), n, height, width, 1, offset=16)
     twin = re.sub(r"images([-_.])idx3", r"labels\1idx1", file.name)
     candidates = [file.with_name(name) for name in (twin, twin.removesuffix(".gz"), f"{twin}.gz")]
     labels = next((path for path in candidates if path.is_file()), None)
-    return Part((records,), None if labels is None else _idx_labels(labels, cache, file, n))
+    return RecordFile((records,), None if labels is None else _idx_labels(labels, cache, file, n))
 
 
 def _idx_labels(file: Path, cache: Path, images: Path, n: int) -> NDArray[np.int64]:
@@ -135,7 +135,7 @@ def _labels_of_record(files: list[Path]) -> int:
     raise DataError(f"{files[0].parent}: no file of CIFAR: records have {1 + values} or {2 + values} bytes ({sizes})")
 
 
-def _cifar_part(files: list[Path], n_labels: int, classes: tuple[str, ...]) -> Part:
+def _cifar_part(files: list[Path], n_labels: int, classes: tuple[str, ...]) -> RecordFile:
     stride = n_labels + _SIDE * _SIDE * _COLOURS
     records, labels = [], []
     for file in files:
@@ -148,4 +148,4 @@ def _cifar_part(files: list[Path], n_labels: int, classes: tuple[str, ...]) -> P
             raise DataError(f"{file}: picture {at} has label {found[at]}, but there are {len(classes)} classes")
         records.append(one)
         labels.append(found)
-    return Part(tuple(records), np.concatenate(labels))
+    return RecordFile(tuple(records), np.concatenate(labels))

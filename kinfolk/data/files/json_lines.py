@@ -7,7 +7,7 @@ from typing import Any
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.lines import RowError
-from kinfolk.data.files.reader import Bad, Reader, Record, Span, byte_spans
+from kinfolk.data.files.reader import Bad, FileSpan, Reader, Record, byte_spans
 from kinfolk.data.files.sources import Bytes, Source
 
 
@@ -15,7 +15,7 @@ class JsonReader(Reader, kind="jsonl", suffixes=(".jsonl", ".ndjson")):
     """One JSON object a line; blank lines are no rows."""
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut between lines."""
         return byte_spans(source, number, size)
 

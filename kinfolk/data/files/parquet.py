@@ -5,7 +5,7 @@ from typing import Any
 
 from kinfolk.core.errors import DataError, MissingExtraError, suggest
 from kinfolk.data.files.lines import RowError
-from kinfolk.data.files.reader import Bad, Document, Reader, Record, Span
+from kinfolk.data.files.reader import Bad, Document, FileSpan, Reader, Record
 from kinfolk.data.files.sources import Bytes, Source
 
 _ROWS = 256
@@ -18,7 +18,7 @@ class ParquetReader(Reader, kind="parquet", suffixes=(".parquet",)):
     _done = 0
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut between row groups."""
         try:
             groups = max(1, open_parquet(source.path).num_row_groups)
@@ -28,7 +28,7 @@ class ParquetReader(Reader, kind="parquet", suffixes=(".parquet",)):
         step = max(1, groups * size // source.size)
         for start in range(0, groups, step):
             stop = min(start + step, groups)
-            yield Span(number, start, stop if stop < groups else None, size=source.size * (stop - start) // groups)
+            yield FileSpan(number, start, stop if stop < groups else None, size=source.size * (stop - start) // groups)
 
     @classmethod
     def unusable(cls, source: Source) -> tuple[str, str] | None:

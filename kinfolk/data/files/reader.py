@@ -88,7 +88,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Span:
+class FileSpan:
     """A part of a source: bytes of a file, or row groups of a parquet file. `stop` None is the end.
 
     source: its place in the plan. twin_start: where the second of two files begins. line: how many lines come
@@ -126,7 +126,7 @@ class Reader(abc.ABC):
             cls.kind, cls.suffixes, _readers[kind] = kind, suffixes, cls
 
     def __init__(
-        self, source: Source, span: Span, choices: Preparation = GIVEN, piece: int = 0, *, header: bool = True
+        self, source: Source, span: FileSpan, choices: Preparation = GIVEN, piece: int = 0, *, header: bool = True
     ) -> None:
         self.source, self.span, self.choices, self.piece, self.header = source, span, choices, piece, header
         self.columns = choices.columns
@@ -138,9 +138,9 @@ class Reader(abc.ABC):
         self._files: list[Bytes] = []
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut source `number` of a plan into parts of about `size` bytes, where the format allows it."""
-        yield Span(number, line=0, size=source.total)
+        yield FileSpan(number, line=0, size=source.total)
 
     @classmethod
     def unusable(cls, source: Source) -> tuple[str, str] | None:
@@ -285,14 +285,14 @@ def readable() -> str:
     return ", ".join(["text in UTF-8", *(suffix for one in _readers.values() for suffix in one.suffixes[:1])])
 
 
-def byte_spans(source: Source, number: int, size: int) -> Iterator[Span]:
+def byte_spans(source: Source, number: int, size: int) -> Iterator[FileSpan]:
     """Cut a file whose rows are lines; a compressed one has no middle."""
     if source.gzipped:
-        yield Span(number, line=0, size=source.total)
+        yield FileSpan(number, line=0, size=source.total)
         return
     for start in range(0, source.size, size):
         stop = min(start + size, source.size)
-        yield Span(number, start, stop if stop < source.size else None, size=stop - start)
+        yield FileSpan(number, start, stop if stop < source.size else None, size=stop - start)
 
 
 def document(texts: Sequence[str]) -> Document:

@@ -14,12 +14,12 @@ from kinfolk.core.errors import DataError
 
 # readers register themselves by being defined
 from kinfolk.data.files import conll, json_lines, parquet, questions, tables, text_files  # noqa: F401
-from kinfolk.data.files.reader import STDIN, Reader, Row, Span, format_of, readable, reader_of, readers
+from kinfolk.data.files.reader import STDIN, FileSpan, Reader, Row, format_of, readable, reader_of, readers
 from kinfolk.data.files.sources import Source, head_of, stat
 from kinfolk.data.preparing.preparation import Preparation
 
 
-def read(source: Source, span: Span, choices: Preparation, piece: int) -> Reader:
+def read(source: Source, span: FileSpan, choices: Preparation, piece: int) -> Reader:
     """Return the documents of a part of a file, by its format."""
     return reader_of(source.format)(source, span, choices, piece)
 
@@ -41,7 +41,7 @@ def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[Row
             raise DataError(f"standard input: {reader.kind} cannot be read as a stream; give a file")
     elif reader.kind == "text":
         _refuse_binary(path)
-    yield from reader(Source(path, reader.kind, 0, 0), Span(0, line=0), header=header).rows()
+    yield from reader(Source(path, reader.kind, 0, 0), FileSpan(0, line=0), header=header).rows()
 
 
 def form_of(path: str) -> str:

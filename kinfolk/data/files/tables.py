@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from kinfolk.core.errors import suggest
 from kinfolk.data.files.lines import RowError
-from kinfolk.data.files.reader import Bad, Document, Reader, Record, Span, byte_spans
+from kinfolk.data.files.reader import Bad, Document, FileSpan, Reader, Record, byte_spans
 from kinfolk.data.files.sources import Bytes, Source, open_bytes
 from kinfolk.data.preparing.preparation import Preparation
 
@@ -14,7 +14,7 @@ class TsvReader(Reader, kind="tsv", suffixes=(".tsv",)):
     """Rows of fields between tabs, one row a line, no quoting; and, below, the base of .csv."""
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut between lines."""
         return byte_spans(source, number, size)
 
@@ -81,9 +81,9 @@ class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
     """Comma-separated values; a quoted field may hold commas, quotes and lines."""
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Leave a file whole: a line end may be inside a quoted field."""
-        yield Span(number, line=0, size=source.total)
+        yield FileSpan(number, line=0, size=source.total)
 
     def fields(self, file: Bytes, start: int, stop: int | None) -> Iterator[list[str] | RowError]:
         """Yield rows of fields, or what is wrong with one; `self.line` is the line each begins on."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from kinfolk.data.files.documents import pieces, text_start
 from kinfolk.data.files.lines import RowError, decode
-from kinfolk.data.files.reader import Bad, Document, Reader, Record, Span, byte_spans, document
+from kinfolk.data.files.reader import Bad, Document, FileSpan, Reader, Record, byte_spans, document
 from kinfolk.data.files.sources import Bytes, Source
 
 _GONE = b"<gone>"
@@ -26,7 +26,7 @@ class TextReader(Reader, kind="text", suffixes=(".txt",)):
     table = False
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut at any byte; a part begins at the next place where a text may be cut."""
         return byte_spans(source, number, size)
 
@@ -65,17 +65,17 @@ class LinesReader(TextReader, kind="lines"):
     """Two text files that go line by line: source and target."""
 
     @classmethod
-    def spans(cls, source: Source, number: int, size: int) -> Iterator[Span]:
+    def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
         """Cut both files at the same lines, which takes one look at both."""
         assert source.twin is not None
         if source.gzipped:
-            yield Span(number, line=0, size=source.total)
+            yield FileSpan(number, line=0, size=source.total)
             return
         here, line = (0, 0), 0
         for there in zip(_every(source.path), _every(source.twin.path), strict=False):
-            yield Span(number, here[0], there[0], here[1], line, size=sum(there) - sum(here))
+            yield FileSpan(number, here[0], there[0], here[1], line, size=sum(there) - sum(here))
             here, line = there, line + _LINES
-        yield Span(number, here[0], None, here[1], line, size=source.total - sum(here))
+        yield FileSpan(number, here[0], None, here[1], line, size=source.total - sum(here))
 
     def documents(self, *files: Bytes) -> Iterator[Document | Bad]:
         """Yield the lines of both files together."""

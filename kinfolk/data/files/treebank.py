@@ -29,7 +29,7 @@ _SHARES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentence:
+class ParsedSentence:
     """Words, the number of each word's head from 0 on (-1: a root), parts of speech, and a translation if given.
 
     `relations` says of what kind each word's tie to its head is.
@@ -47,7 +47,7 @@ def is_treebank(path: Path) -> bool:
     return path.name.lower().removesuffix(".gz").endswith(".conllu")
 
 
-def read_treebank(path: str | Path) -> list[Sentence]:
+def read_treebank(path: str | Path) -> list[ParsedSentence]:
     """Read a CoNLL-U file. What is wrong is named with its line; spans of words and empty nodes are passed over."""
     found = [sentence for sentence in _sentences(str(path)) if sentence.words]
     if not found:
@@ -78,7 +78,7 @@ class TreebankSplit(Split):
     kind = "pairs"
     n_bytes: int = 0
 
-    def __init__(self, name: str, tokenizer: Tokenizer, sentences: list[Sentence], targets: list[str]) -> None:
+    def __init__(self, name: str, tokenizer: Tokenizer, sentences: list[ParsedSentence], targets: list[str]) -> None:
         self.name, self.tokenizer = name, tokenizer
         self._heads = [np.array(s.heads, np.int64) for s in sentences]
         # a word after the first takes the space before it along
@@ -118,7 +118,7 @@ def held_out(n: int, choices: Preparation) -> set[int]:
     return set(np.argsort(lots, kind="stable")[:count].tolist())
 
 
-def _sentences(path: str) -> Iterator[Sentence]:
+def _sentences(path: str) -> Iterator[ParsedSentence]:
     """Yield sentences; a blank line ends one."""
     rows: list[tuple[int, list[str]]] = []
     translation, number = "", 0
@@ -143,7 +143,7 @@ def _columns(path: str, number: int, line: str) -> list[str]:
     return columns
 
 
-def _sentence(path: str, rows: list[tuple[int, list[str]]], translation: str) -> Sentence:
+def _sentence(path: str, rows: list[tuple[int, list[str]]], translation: str) -> ParsedSentence:
     # 3-4 spans two words that are written as one, 5.1 is a word that is not written at all
     rows = [(number, row) for number, row in rows if not ("-" in row[0] or "." in row[0])]
     for expected, (number, row) in enumerate(rows, 1):
@@ -159,7 +159,7 @@ def _sentence(path: str, rows: list[tuple[int, list[str]]], translation: str) ->
         if at >= 0:
             raise DataError(f"{path}:{number}: the heads of word {start + 1} go round in a circle and reach no root")
     words, tags, relations = (tuple(row[column] for _, row in rows) for column in (1, 3, 7))
-    return Sentence(words, heads, tags, translation, relations)
+    return ParsedSentence(words, heads, tags, translation, relations)
 
 
 def _head(path: str, number: int, row: list[str], n_words: int) -> int:

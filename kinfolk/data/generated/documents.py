@@ -28,7 +28,7 @@ _QUOTED = re.compile(rb'^[ \t]*[rRuU]?("""|\'\'\')(.*?)\1', re.DOTALL | re.MULTI
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class ByteDocument:
     """A name, the package it is from, and its bytes."""
 
     name: str
@@ -47,7 +47,7 @@ class Document:
 
 
 @functools.lru_cache(maxsize=1)
-def library() -> tuple[Document, ...]:
+def library() -> tuple[ByteDocument, ...]:
     """Return the files of the standard library; a module that is a file by itself has no family."""
     root = Path(sysconfig.get_path("stdlib"))
     documents = []
@@ -55,18 +55,18 @@ def library() -> tuple[Document, ...]:
         name = file.relative_to(root)
         if name.parts[0] == _COPIES:
             continue
-        documents.append(Document(name.as_posix(), name.parts[0] if len(name.parts) > 1 else "", file.read_bytes()))
+        documents.append(ByteDocument(name.as_posix(), name.parts[0] if len(name.parts) > 1 else "", file.read_bytes()))
     return tuple(documents)
 
 
-def part(documents: Sequence[Document], *, valid: bool) -> list[Document]:
+def part(documents: Sequence[ByteDocument], *, valid: bool) -> list[ByteDocument]:
     """Return the documents of a split: by a hash of their names a fifth is held out, and at least one."""
     ranked = sorted(documents, key=lambda document: hashlib.sha256(document.name.encode()).digest())
     held = max(1, len(ranked) // 5)
     return ranked[:held] if valid else ranked[held:]
 
 
-def content(documents: Sequence[Document]) -> str:
+def content(documents: Sequence[ByteDocument]) -> str:
     """Return a hash of documents: another Python has another library."""
     digest = hashlib.sha256()
     for document in documents:

@@ -22,7 +22,7 @@ from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 _COUNTED = 1 << 16
 
 
-class Question(Protocol):
+class DrawnQuestion(Protocol):
     """A task: a frozen dataclass whose fields are the numbers that may be set."""
 
     @property
@@ -51,7 +51,7 @@ class DrawnSplit(Drawn, Split):
 
     kind = "labelled"
 
-    def __init__(self, name: str, task: Question, tokenizer: Tokenizer, n: int, seed: int) -> None:
+    def __init__(self, name: str, task: DrawnQuestion, tokenizer: Tokenizer, n: int, seed: int) -> None:
         self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
         self.classes = task.classes
         self.seed = derive(seed, "drawn", name)

@@ -20,7 +20,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
 from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import within
-from kinfolk.data.generated.rows import Made, Rows, held_out
+from kinfolk.data.generated.rows import Made, SequenceRows, held_out
 from kinfolk.data.splits.split import Data, Indices
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
@@ -80,7 +80,7 @@ class ListOps(MadeTask):
 
     def draw(self, seed: int, numbers: Indices, *, valid: bool) -> Made:
         """Return the questions of these numbers and their answers."""
-        pieces: list[Rows] = []
+        pieces: list[SequenceRows] = []
         answers: list[Indices] = []
         place = np.zeros(len(numbers), np.int64)
         left, done, tried = np.arange(len(numbers)), 0, 0
@@ -99,13 +99,13 @@ class ListOps(MadeTask):
                 answers.append(answer)
                 missing.append(np.delete(some, who))
             left, tried = np.concatenate(missing), tried + step
-        return Made((Rows.gather(pieces, place),), np.concatenate(answers)[place])
+        return Made((SequenceRows.gather(pieces, place),), np.concatenate(answers)[place])
 
     @property
     def _shortest(self) -> int:
         return self.length // 4 if self.shortest is None else self.shortest
 
-    def _round(self, seed: int, numbers: Indices, tries: Indices, valid: bool) -> tuple[Indices, Rows, Indices]:
+    def _round(self, seed: int, numbers: Indices, tries: Indices, valid: bool) -> tuple[Indices, SequenceRows, Indices]:
         """Try every number some times; return who found a tree, and the first tree of each with its answer."""
         roots = mix(seed, numbers[:, None], tries).reshape(-1)
         generations, size = self._grow(roots, valid)
@@ -115,7 +115,9 @@ class ListOps(MadeTask):
         kept[who * len(tries) + good[who].argmax(axis=1)] = True
         number = np.cumsum(kept) - 1
         generations = [generation.of(kept, number) for generation in generations]
-        rows, answers = _write(generations, size[kept]) if len(who) else (Rows(np.zeros(0, np.uint8), who[:0]), who)
+        rows, answers = (
+            _write(generations, size[kept]) if len(who) else (SequenceRows(np.zeros(0, np.uint8), who[:0]), who)
+        )
         return who, rows, answers
 
     def _grow(self, roots: Words, valid: bool) -> tuple[list[_Generation], Indices]:
@@ -146,7 +148,7 @@ class ListOps(MadeTask):
         return generations, np.where(alive, size, 0)
 
 
-def _write(generations: list[_Generation], size: Indices) -> tuple[Rows, Indices]:
+def _write(generations: list[_Generation], size: Indices) -> tuple[SequenceRows, Indices]:
     """Evaluate trees from the leaves up, then write them from the roots down."""
     value: Indices = np.zeros(0, np.int64)
     width: Indices = np.zeros(0, np.int64)
@@ -175,7 +177,7 @@ def _write(generations: list[_Generation], size: Indices) -> tuple[Rows, Indices
         before = np.cumsum(below) - below
         first = np.cumsum(count) - count
         place = np.repeat(place[nodes] + 1 - before[first], count) + before
-    return Rows(flat, starts), value
+    return SequenceRows(flat, starts), value
 
 
 def _values(operator: NDArray[np.uint8], count: Indices, first: Indices, below: Indices) -> Indices:

@@ -18,7 +18,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
 from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import within
-from kinfolk.data.generated.rows import Made, Rows, held_out
+from kinfolk.data.generated.rows import Made, SequenceRows, held_out
 from kinfolk.data.splits.split import Data, Indices
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
@@ -81,11 +81,11 @@ class Formulas:
         return identity
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SequenceRows:
         """Each formula, written."""
         written = [self.write(row) for row in range(len(self.symbol))]
         starts = np.concatenate([[0], np.cumsum([len(row) for row in written], dtype=np.int64)])
-        return Rows(np.array([symbol for row in written for symbol in row], np.uint8), starts)
+        return SequenceRows(np.array([symbol for row in written for symbol in row], np.uint8), starts)
 
     def write(self, row: int, slot: int = 0) -> list[int]:
         """Return the symbols of one formula: `( left ( and right ) )`, `( not x )`."""

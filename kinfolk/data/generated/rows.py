@@ -12,7 +12,7 @@ from kinfolk.data.splits.split import Indices
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class SequenceRows:
     """Sequences of symbols one after another: row i is `flat[starts[i] : starts[i + 1]]`."""
 
     flat: NDArray[np.uint8]
@@ -30,7 +30,7 @@ class Rows:
         return np.diff(self.starts)
 
     @classmethod
-    def gather(cls, pieces: Sequence["Rows"], order: Indices) -> "Rows":
+    def gather(cls, pieces: Sequence["SequenceRows"], order: Indices) -> "SequenceRows":
         """Return the rows of several pieces as one, row `order[i]` at place i."""
         starts = np.concatenate([[0], np.cumsum(np.concatenate([piece.lengths for piece in pieces]))])
         flat = np.concatenate([piece.flat for piece in pieces])
@@ -45,7 +45,7 @@ class Rows:
 class Made:
     """Questions of one sequence or two, and the number of the class that each belongs to."""
 
-    sides: tuple[Rows, ...]
+    sides: tuple[SequenceRows, ...]
     labels: Indices
 
 
@@ -54,7 +54,7 @@ def held_out(identity: Words) -> NDArray[np.bool_]:
     return mix(3, identity) % np.uint64(HELD_OUT) == 0
 
 
-def pictures(images: NDArray[np.uint8]) -> Rows:
+def pictures(images: NDArray[np.uint8]) -> SequenceRows:
     """Return pictures as rows of pixels."""
     n, size = len(images), images[0].size if len(images) else 0
-    return Rows(images.reshape(-1), np.arange(n + 1) * size)
+    return SequenceRows(images.reshape(-1), np.arange(n + 1) * size)

@@ -19,10 +19,10 @@ import numpy as np
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import mix
 from kinfolk.data.files.names import split_name, split_path
-from kinfolk.data.generated.documents import Document, Labelled, content, library, part, read_parts
+from kinfolk.data.generated.documents import ByteDocument, Labelled, content, library, part, read_parts
 from kinfolk.data.generated.made import MadeTask, open_made
 from kinfolk.data.generated.pairs import MOST_TRIES, within
-from kinfolk.data.generated.rows import Made, Rows, held_out
+from kinfolk.data.generated.rows import Made, SequenceRows, held_out
 from kinfolk.data.splits.split import Data, Indices, Split
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
@@ -129,7 +129,7 @@ class Modules(_Passages):
         return _drawn(seed, numbers, valid, make)
 
 
-class TextSplit(Split):
+class ByteTextSplit(Split):
     """Labelled texts, or pairs of them, as they were given."""
 
     kind = "labelled"
@@ -193,7 +193,9 @@ def _open(name: str, seed: int, task: Any, columns: int) -> Data:
     unknown = sorted({example.label for example in parts["valid"]} - set(classes))
     if unknown or len(classes) < 2:
         raise DataError(f"{path}: classes of train are {classes}, those of valid {unknown or classes}")
-    splits: dict[str, Split] = {name: TextSplit(name, examples, classes, length) for name, examples in parts.items()}
+    splits: dict[str, Split] = {
+        name: ByteTextSplit(name, examples, classes, length) for name, examples in parts.items()
+    }
     digest = hashlib.sha256(json.dumps([classes, length, "v1"]).encode())
     for part_name, examples in parts.items():
         for example in examples:
@@ -221,7 +223,7 @@ def _bodies(family: str, valid: bool) -> list[bytes]:
 
 @functools.lru_cache(maxsize=2)
 def _kinds(valid: bool) -> list[list[bytes]]:
-    found: Sequence[Document] = part(library(), valid=valid)
+    found: Sequence[ByteDocument] = part(library(), valid=valid)
     kinds = [document.code for document in found], [document.prose for document in found]
     return [[body for body in bodies if len(body) >= _SHORTEST] for bodies in kinds]
 
@@ -271,6 +273,6 @@ def _passage(body: bytes, number: int, length: int) -> bytes:
     return body[line : line + length]
 
 
-def _rows(texts: Sequence[bytes]) -> Rows:
+def _rows(texts: Sequence[bytes]) -> SequenceRows:
     starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
-    return Rows(np.frombuffer(b"".join(texts), np.uint8), starts)
+    return SequenceRows(np.frombuffer(b"".join(texts), np.uint8), starts)

@@ -17,15 +17,15 @@ from typing import Any
 from kinfolk.core import child
 from kinfolk.core.errors import DataError
 from kinfolk.core.machine import cores
-from kinfolk.data.preparing.job import Tell, Workshop, run_job
-from kinfolk.data.preparing.plan import Plan
+from kinfolk.data.preparing.job import PreparationWorkshop, Tell, run_job
+from kinfolk.data.preparing.plan import PreparationPlan
 
 # bytes of input from which on processes pay, by whether the tokenizer is quick
 _QUICK = 48 << 20
 _SLOW = 4 << 20
 
 
-def run_jobs(shop: Workshop, jobs: Sequence[int], workers: int, tell: Tell) -> None:
+def run_jobs(shop: PreparationWorkshop, jobs: Sequence[int], workers: int, tell: Tell) -> None:
     """Do the jobs, in this process or in several; raise the error of the first that fails."""
     workers = min(workers, len(jobs))
     if workers <= 1:
@@ -49,7 +49,7 @@ def run_jobs(shop: Workshop, jobs: Sequence[int], workers: int, tell: Tell) -> N
             worker.communicate()
 
 
-def useful_workers(plan: Plan) -> int:
+def useful_workers(plan: PreparationPlan) -> int:
     """Return all cores, or 1 where starting processes would take longer than the work."""
     quick = plan.choices.tokenizer in ("byte", "char")
     return cores() if plan.total > (_QUICK if quick else _SLOW) else 1

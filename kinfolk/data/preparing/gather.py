@@ -9,22 +9,22 @@ from typing import Any
 
 from kinfolk.core import durable
 from kinfolk.data.files.reader import Bad
-from kinfolk.data.preparing.job import Workshop, bad_line
-from kinfolk.data.preparing.manifest import BAD, TOKENIZER, Manifest
+from kinfolk.data.preparing.job import PreparationWorkshop, bad_line
+from kinfolk.data.preparing.manifest import BAD, TOKENIZER, PreparedManifest
 from kinfolk.data.preparing.shards import file_hash
 from kinfolk.data.splits.labels import refuse_many
 
 _COUNTS = ("documents", "tokens", "scored", "bytes", "unknown")
 
 
-def records(shop: Workshop) -> Iterator[dict[str, Any]]:
+def records(shop: PreparationWorkshop) -> Iterator[dict[str, Any]]:
     """Yield what each job has recorded."""
     for job in range(len(shop.plan.jobs)):
         record: dict[str, Any] = json.loads(shop.record(job).read_bytes())
         yield record
 
 
-def gather(shop: Workshop) -> Manifest:
+def gather(shop: PreparationWorkshop) -> PreparedManifest:
     """Write the list of bad rows and then the manifest, whose presence says that all is done."""
     plan, tokenizer, folder = shop.plan, shop.tokenizer, shop.folder
     bad = Counter(reason for _, reason, _ in plan.bad)
@@ -47,7 +47,7 @@ def gather(shop: Workshop) -> Manifest:
         _write_bad_rows(shop, folder / BAD)
     for name in (TOKENIZER, BAD) if bad else (TOKENIZER,):
         files[name] = {"bytes": (folder / name).stat().st_size, "sha256": file_hash(folder / name)}
-    manifest = Manifest(
+    manifest = PreparedManifest(
         kind="labelled" if plan.choices.label_column else "pairs" if plan.choices.pairs else "text",
         dtype=tokenizer.dtype.str,
         tokenizer={"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "sha256": files[TOKENIZER]["sha256"]},
@@ -61,14 +61,14 @@ def gather(shop: Workshop) -> Manifest:
     return manifest
 
 
-def _choices(shop: Workshop) -> dict[str, Any]:
+def _choices(shop: PreparationWorkshop) -> dict[str, Any]:
     """Return the choices that are in the data: not what a bad row did, nor where the tokenizer's file was."""
     choices = shop.plan.choices.plain() | {"tokenizer": Path(shop.plan.choices.tokenizer).name}
     del choices["on_bad"]
     return choices
 
 
-def _write_bad_rows(shop: Workshop, path: Path) -> None:
+def _write_bad_rows(shop: PreparationWorkshop, path: Path) -> None:
     """Join the lists of all jobs, in bounded memory."""
     with durable.appearing(path) as aside, aside.open("wb") as out:
         for name, reason, detail in shop.plan.bad:

@@ -24,7 +24,7 @@ from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.files.reader import Bad, Document
 from kinfolk.data.files.readers import read
 from kinfolk.data.preparing.manifest import TOKENIZER
-from kinfolk.data.preparing.plan import Plan
+from kinfolk.data.preparing.plan import PreparationPlan
 from kinfolk.data.preparing.shards import ShardWriter
 from kinfolk.data.splits.labels import refuse_many, written
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
@@ -42,21 +42,21 @@ Tell = Callable[[int], None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Workshop:
+class PreparationWorkshop:
     """A folder in the making: finished shards in it, everything unfinished in its `work` folder.
 
     below: documents whose number in `places` is lower are held out for validation.
     """
 
     folder: Path
-    plan: Plan
+    plan: PreparationPlan
     tokenizer: Tokenizer
     below: float
 
     @classmethod
-    def open(cls, folder: Path) -> "Workshop":
+    def open(cls, folder: Path) -> "PreparationWorkshop":
         """Read what a worker needs."""
-        plan = Plan.from_plain(json.loads((folder / WORK / PLAN).read_bytes()))
+        plan = PreparationPlan.from_plain(json.loads((folder / WORK / PLAN).read_bytes()))
         below = json.loads((folder / WORK / HELD_OUT).read_bytes())["below"]
         return cls(folder, plan, Tokenizer.load(folder / TOKENIZER), below)
 
@@ -76,7 +76,7 @@ def places(seed: int, job: int) -> Iterator[float]:
         yield from fraction(mix(key, job, np.arange(start, start + _PLACES))).tolist()
 
 
-def documents(plan: Plan, job: int, tell: Tell) -> Iterator[tuple[str, Document | Bad]]:
+def documents(plan: PreparationPlan, job: int, tell: Tell) -> Iterator[tuple[str, Document | Bad]]:
     """Yield the documents and bad rows of a job, with the file each is from, and tell how many bytes were read."""
     for span in plan.jobs[job]:
         source = plan.sources[span.source]
@@ -92,7 +92,7 @@ def documents(plan: Plan, job: int, tell: Tell) -> Iterator[tuple[str, Document 
         tell(span.size - told)
 
 
-def run_job(shop: Workshop, job: int, tell: Tell) -> None:
+def run_job(shop: PreparationWorkshop, job: int, tell: Tell) -> None:
     """Do one job. Its record is written last, so a job is either done or to be done again."""
     with ExitStack() as stack:
         splits = {name: _SplitWriter(shop, stack, f"{name}-{job:05d}") for name in ("train", "valid")}
@@ -113,7 +113,7 @@ def run_job(shop: Workshop, job: int, tell: Tell) -> None:
 class _SplitWriter:
     """The tokens of one split of one job."""
 
-    def __init__(self, shop: Workshop, stack: ExitStack, name: str) -> None:
+    def __init__(self, shop: PreparationWorkshop, stack: ExitStack, name: str) -> None:
         self.tokenizer, self.final = shop.tokenizer, shop.folder / name
         self.choices = shop.plan.choices
         self.pairs, self.labelled = self.choices.pairs, bool(self.choices.label_column)
@@ -182,7 +182,7 @@ class _SplitWriter:
 class _BadRows:
     """The rows of a job that cannot be used: an error at the first, or a file with one line for each."""
 
-    def __init__(self, shop: Workshop, stack: ExitStack, job: int) -> None:
+    def __init__(self, shop: PreparationWorkshop, stack: ExitStack, job: int) -> None:
         self.stop = shop.plan.choices.on_bad == "stop"
         self.final = shop.bad_rows(job)
         self.reasons: Counter[str] = Counter()

@@ -10,7 +10,7 @@ import numpy as np
 from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError
 from kinfolk.data.preparing.shards import OFFSET, Shard, file_hash
-from kinfolk.data.splits.labels import LabelledSplit, Labels, class_names
+from kinfolk.data.splits.labels import LabelledSplit, LabelReading, class_names
 from kinfolk.data.splits.split import Data, PairSplit, Split, TextSplit
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
@@ -25,7 +25,7 @@ _HASHED = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
+class PreparedManifest:
     """What a prepared folder says about itself.
 
     splits: for each split `documents`, `tokens` (all ids, with specials), `scored` (ids a model is scored on), `bytes`
@@ -57,7 +57,7 @@ class Manifest:
         write_json(folder / MANIFEST, self.plain())
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> PreparedManifest:
     """Read and check the manifest of a folder, but not the files it names."""
     path = folder / MANIFEST
     try:
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
     if version != VERSION:
         raise DataError(f"{path}: version {version!r} of the format; this program reads version {VERSION}")
     try:
-        return Manifest(**data)
+        return PreparedManifest(**data)
     except TypeError as error:
         raise DataError(f"{path}: damaged: {error}") from None
 
@@ -105,7 +105,7 @@ def _check_size(path: Path, stated: int) -> int:
     return found
 
 
-def _split(folder: Path, manifest: Manifest, tokenizer: Tokenizer, name: str) -> Split:
+def _split(folder: Path, manifest: PreparedManifest, tokenizer: Tokenizer, name: str) -> Split:
     stated = manifest.splits[name]
     dtype = np.dtype(manifest.dtype)
     shards = []
@@ -118,6 +118,6 @@ def _split(folder: Path, manifest: Manifest, tokenizer: Tokenizer, name: str) ->
         return TextSplit(name, tokenizer, shards, stated["bytes"])
     if manifest.kind == "labelled":
         every = (split.get("labels", {}) for split in manifest.splits.values())
-        labels = Labels(manifest.preparation["labels"], class_names(every))
+        labels = LabelReading(manifest.preparation["labels"], class_names(every))
         return LabelledSplit(name, tokenizer, shards, stated, labels)
     return PairSplit(name, tokenizer, shards, stated["bytes"], stated["scored"])

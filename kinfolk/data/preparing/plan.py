@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.reader import Span, reader_of
+from kinfolk.data.files.reader import FileSpan, reader_of
 from kinfolk.data.files.readers import find_sources
 from kinfolk.data.files.sources import Source
 from kinfolk.data.preparing.preparation import Preparation
@@ -26,7 +26,7 @@ _LARGEST_PIECE = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class PreparationPlan:
     """Everything a worker needs to know: files, choices, jobs.
 
     piece: bytes that a text is cut to. bad: whole files that cannot be used, as (path, reason, what was found).
@@ -35,7 +35,7 @@ class Plan:
     sources: tuple[Source, ...]
     choices: Preparation
     piece: int
-    jobs: tuple[tuple[Span, ...], ...]
+    jobs: tuple[tuple[FileSpan, ...], ...]
     bad: tuple[tuple[str, str, str], ...]
 
     @property
@@ -52,18 +52,18 @@ class Plan:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_plain(cls, data: dict[str, Any]) -> "Plan":
+    def from_plain(cls, data: dict[str, Any]) -> "PreparationPlan":
         """Read what `plain` gives, after a trip through JSON."""
         return cls(
             sources=tuple(Source.from_plain(source) for source in data["sources"]),
             choices=Preparation(**data["choices"]),
             piece=data["piece"],
-            jobs=tuple(tuple(Span(**span) for span in job) for job in data["jobs"]),
+            jobs=tuple(tuple(FileSpan(**span) for span in job) for job in data["jobs"]),
             bad=tuple((path, reason, detail) for path, reason, detail in data["bad"]),
         )
 
 
-def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
+def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> PreparationPlan:
     """Find the files, look at each, and cut the work into jobs."""
     sources = find_sources(inputs, pairs=choices.pairs)
     if choices.label_column:
@@ -71,14 +71,14 @@ def make_plan(inputs: Sequence[str | Path], choices: Preparation) -> Plan:
     total = sum(source.total for source in sources)
     job_size = min(max(total // _JOBS, _SMALLEST_JOB), _LARGEST_JOB)
     bad: list[tuple[str, str, str]] = []
-    spans: list[Span] = []
+    spans: list[FileSpan] = []
     for i, source in enumerate(sources):
         reader = reader_of(source.format)
         whys = [(one.path, *why) for one in (source, source.twin) if one and (why := reader.unusable(one))]
         bad += whys
         if not whys:
             spans += reader.spans(source, i, job_size)
-    return Plan(
+    return PreparationPlan(
         sources=tuple(sources),
         choices=choices,
         piece=min(max(total // _PIECES, _SMALLEST_PIECE), _LARGEST_PIECE),
@@ -93,8 +93,8 @@ def _refuse_plain_text(sources: Sequence[Source]) -> None:
         raise DataError(f"{plain}: plain text has no columns, so no labels; use .csv, .tsv, .jsonl or .parquet")
 
 
-def _jobs(spans: Sequence[Span], size: int) -> Iterator[tuple[Span, ...]]:
-    job: list[Span] = []
+def _jobs(spans: Sequence[FileSpan], size: int) -> Iterator[tuple[FileSpan, ...]]:
+    job: list[FileSpan] = []
     taken = 0
     for span in spans:
         job.append(span)

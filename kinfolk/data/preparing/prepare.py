@@ -19,9 +19,9 @@ from kinfolk.core.lock import LOCK, locked
 from kinfolk.data.files.reader import Bad
 from kinfolk.data.preparing.crew import run_jobs, useful_workers
 from kinfolk.data.preparing.gather import gather, records
-from kinfolk.data.preparing.job import HELD_OUT, PLAN, WORK, Workshop
-from kinfolk.data.preparing.manifest import BAD, MANIFEST, TOKENIZER, Manifest, open_prepared, read_manifest
-from kinfolk.data.preparing.plan import Plan, make_plan
+from kinfolk.data.preparing.job import HELD_OUT, PLAN, WORK, PreparationWorkshop
+from kinfolk.data.preparing.manifest import BAD, MANIFEST, TOKENIZER, PreparedManifest, open_prepared, read_manifest
+from kinfolk.data.preparing.plan import PreparationPlan, make_plan
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.progress import bar
 from kinfolk.data.preparing.sampling import sample
@@ -34,7 +34,7 @@ REQUEST = ".request"
 
 def prepare(
     inputs: Sequence[str | Path], out: str | Path, choices: Preparation | None = None, *, workers: int | None = None
-) -> Manifest:
+) -> PreparedManifest:
     """Prepare files and folders into the folder `out` and return its manifest.
 
     Killed and called again with the same arguments it goes on; called once more it has nothing left to do. The
@@ -51,7 +51,7 @@ def prepare(
                 _begin(folder, plan)
                 _make_tokenizer(folder, plan, learned=learned)
                 _do_jobs(folder, workers or useful_workers(plan))
-                gather(Workshop.open(folder))
+                gather(PreparationWorkshop.open(folder))
             elif not _is_request(folder, plan):
                 raise DataError(f"{folder}: holds data of other files or other choices; choose a new folder")
             shutil.rmtree(folder / WORK, ignore_errors=True)
@@ -62,7 +62,7 @@ def prepare(
         raise DataError(f"{where}: {error.strerror}; what is finished stays, run again to go on") from error
 
 
-def _refuse_bad_files(plan: Plan) -> None:
+def _refuse_bad_files(plan: PreparationPlan) -> None:
     if plan.bad and plan.choices.on_bad == "stop":
         path, reason, detail = plan.bad[0]
         more = f", and {len(plan.bad) - 1} more such files" if len(plan.bad) > 1 else ""
@@ -72,7 +72,7 @@ def _refuse_bad_files(plan: Plan) -> None:
         raise DataError(f"nothing to prepare: none of the {len(plan.sources)} files can be used")
 
 
-def _begin(folder: Path, plan: Plan) -> None:
+def _begin(folder: Path, plan: PreparationPlan) -> None:
     """Write the plan, unless it is the one already begun; what was begun for another plan is removed."""
     if not (folder / WORK).is_dir():
         strangers = {path.name for path in folder.iterdir()} - {LOCK, REQUEST}
@@ -90,14 +90,14 @@ def _begin(folder: Path, plan: Plan) -> None:
     write_json(folder / WORK / PLAN, plan.plain())
 
 
-def _is_request(folder: Path, plan: Plan) -> bool:
+def _is_request(folder: Path, plan: PreparationPlan) -> bool:
     try:
         return bool(json.loads((folder / REQUEST).read_bytes()) == _request(plan))
     except (OSError, ValueError):
         return False
 
 
-def _request(plan: Plan) -> dict[str, str]:
+def _request(plan: PreparationPlan) -> dict[str, str]:
     """Return a hash of everything that finished jobs depend on; stopping at a bad row or not is no such thing."""
     given = Path(plan.choices.tokenizer)
     tokenizer = file_hash(given) if given.is_file() else plan.choices.tokenizer
@@ -106,7 +106,7 @@ def _request(plan: Plan) -> dict[str, str]:
     return {"sha256": hashlib.sha256(text.encode()).hexdigest()}
 
 
-def _make_tokenizer(folder: Path, plan: Plan, *, learned: bool) -> None:
+def _make_tokenizer(folder: Path, plan: PreparationPlan, *, learned: bool) -> None:
     if (folder / TOKENIZER).exists():
         return
     if not learned:
@@ -118,7 +118,7 @@ def _make_tokenizer(folder: Path, plan: Plan, *, learned: bool) -> None:
 
 def _do_jobs(folder: Path, workers: int) -> None:
     """Do what is left to do; then see that both splits have something."""
-    shop = Workshop.open(folder)
+    shop = PreparationWorkshop.open(folder)
     _do_left(shop, workers)
     lowest, count = 1.0, {"train": 0, "valid": 0}
     for record in records(shop):
@@ -130,17 +130,17 @@ def _do_jobs(folder: Path, workers: int) -> None:
     if shop.plan.choices.valid and sum(count.values()) > 1 and not all(count.values()):
         # so few documents that chance left a split empty: hold out the one with the lowest place, and no other
         write_json(folder / WORK / HELD_OUT, {"below": float(np.nextafter(lowest, 1))})
-        _do_left(Workshop.open(folder), workers)
+        _do_left(PreparationWorkshop.open(folder), workers)
 
 
-def _do_left(shop: Workshop, workers: int) -> None:
+def _do_left(shop: PreparationWorkshop, workers: int) -> None:
     left = [job for job in range(len(shop.plan.jobs)) if not _done(shop, job)]
     with bar("preparing", shop.plan.total) as tell:
         tell(shop.plan.total - sum(map(shop.plan.size, left)))
         run_jobs(shop, left, workers, tell)
 
 
-def _done(shop: Workshop, job: int) -> bool:
+def _done(shop: PreparationWorkshop, job: int) -> bool:
     try:
         below: float = json.loads(shop.record(job).read_bytes())["below"]
     except FileNotFoundError:

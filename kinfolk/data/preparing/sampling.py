@@ -8,12 +8,12 @@ from kinfolk.core.rng import derive
 from kinfolk.data.batches.mixing import permute
 from kinfolk.data.files.reader import Bad
 from kinfolk.data.preparing.job import Tell, documents, places
-from kinfolk.data.preparing.plan import Plan
+from kinfolk.data.preparing.plan import PreparationPlan
 
 _MOST_JOBS = 256
 
 
-def sample(plan: Plan, tell: Tell) -> Iterator[str]:
+def sample(plan: PreparationPlan, tell: Tell) -> Iterator[str]:
     """Yield all training text if it is small, else the beginnings of jobs picked by the seed.
 
     Never more than `choices.sample` bytes, so a terabyte takes no longer than a gigabyte. Bad rows are passed over

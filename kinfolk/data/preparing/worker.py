@@ -14,7 +14,7 @@ from typing import Any
 
 from kinfolk.core import plugins
 from kinfolk.core.errors import KinfolkError
-from kinfolk.data.preparing.job import Workshop, run_job
+from kinfolk.data.preparing.job import PreparationWorkshop, run_job
 
 
 def main(folder: str) -> None:
@@ -29,11 +29,11 @@ def main(folder: str) -> None:
         channel.write(json.dumps(message) + "\n")
         channel.flush()
 
-    shop: Workshop | None = None
+    shop: PreparationWorkshop | None = None
     for line in sys.stdin:
         try:
             plugins.load_inherited()
-            shop = shop or Workshop.open(Path(folder))
+            shop = shop or PreparationWorkshop.open(Path(folder))
             run_job(shop, int(line), lambda n: say(read=n))
             say(done=int(line))
         except BrokenPipeError:

@@ -26,7 +26,7 @@ _MARKS = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class WindowReading:
     """How long texts are read.
 
     window: tokens of a whole row: the question, the part of the context, and the marks around them.
@@ -63,10 +63,10 @@ class Reading:
 
 
 def open_answering(
-    name: str, path: Path, choices: Preparation, valid: Path | None = None, reading: Reading | None = None
+    name: str, path: Path, choices: Preparation, valid: Path | None = None, reading: WindowReading | None = None
 ) -> Data:
     """Return the questions of a file; those held out for validation are about contexts of their own."""
-    reading, questions = reading or Reading(), read_questions(path)
+    reading, questions = reading or WindowReading(), read_questions(path)
     if valid is None:
         # all questions about a text go to one part, or validation would be about texts that were learnt
         contexts = {q.context: i for i, q in reversed(list(enumerate(questions)))}
@@ -101,7 +101,7 @@ class AnswerSplit(Split):
         name: str,
         tokenizer: Tokenizer,
         questions: Sequence[Question],
-        reading: Reading,
+        reading: WindowReading,
         *,
         always: bool = True,
         labelled: bool = True,

@@ -40,7 +40,7 @@ def is_columns(name: str) -> bool:
     return name.startswith((PAIRS, CORPUS))
 
 
-def columns_of(name: str, what: "Asked", choices: Preparation) -> Preparation:
+def columns_of(name: str, what: "DataRequest", choices: Preparation) -> Preparation:
     """Return how the columns of a file become pairs, or texts."""
     given = what.settings
     if name.startswith(CORPUS):
@@ -77,7 +77,7 @@ def named(prefix: str, settings: dict[str, str], path: Path) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class DataRequest:
     """What a name asks for: a file, and settings by their short names."""
 
     path: Path
@@ -114,7 +114,7 @@ class Asked:
         return dataclasses.replace(choices, **{SETTINGS[key]: v for key, v in given.items() if key in SETTINGS})
 
 
-def asked(name: str) -> Asked:
+def asked(name: str) -> DataRequest:
     """Read `labelled:PATH`, or with settings, `labelled:text=review,label=stars:PATH`."""
     rest = name.partition(":")[2]
     given: dict[str, str] = {}
@@ -128,10 +128,10 @@ def asked(name: str) -> Asked:
             given[key] = value
     if not Path(rest).exists():
         raise DataError(f"{name}: no such file or folder: {rest}")
-    return Asked(Path(rest), given)
+    return DataRequest(Path(rest), given)
 
 
-def labels_of(what: Asked) -> str:
+def labels_of(what: DataRequest) -> str:
     """Tell what the labels of a file are: of rows (""), of words ("tags"), or answers to questions ("span").
 
     By its name; JSON lines by their first row.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.label_kinds import label_kind
-from kinfolk.data.files.reader import Document, Span
+from kinfolk.data.files.reader import Document, FileSpan
 from kinfolk.data.files.readers import find_sources, read
 from kinfolk.data.preparing.manifest import MANIFEST, TOKENIZER, open_prepared, read_manifest
 from kinfolk.data.preparing.preparation import Preparation
@@ -54,7 +54,7 @@ def open_beside(name: str, path: Path, valid: Path, choices: Preparation, make: 
 def line_with(path: Path, label: str, choices: Preparation) -> str:
     """Return the file and the line of the first row with a label."""
     for source in find_sources([path], pairs=False):
-        reader = read(source, Span(0, line=0, size=source.total), choices, 0)
+        reader = read(source, FileSpan(0, line=0, size=source.total), choices, 0)
         for item in reader:
             if isinstance(item, Document) and label in label_kind(choices.labels).names(item.label):
                 return f"{source.path}:{reader.number(reader.line)}"

@@ -19,7 +19,7 @@ from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.batches.mixing import mix
 from kinfolk.data.files.image_files import is_folder_of_pictures, unpack_folder
-from kinfolk.data.files.image_records import ImageSet, Part
+from kinfolk.data.files.image_records import ImageSet, RecordFile
 from kinfolk.data.files.image_sets import is_image_set, open_image_set
 from kinfolk.data.files.names import split_name
 from kinfolk.data.preparing.preparation import Preparation
@@ -38,7 +38,7 @@ class ImageSplit(Split):
 
     ends = False
 
-    def __init__(self, name: str, part: Part, chosen: Indices, classes: tuple[str, ...]) -> None:
+    def __init__(self, name: str, part: RecordFile, chosen: Indices, classes: tuple[str, ...]) -> None:
         self.name, self.part, self.chosen, self.classes = name, part, chosen, classes
         self.kind = "labelled" if classes else "images"
         self.tokenizer = Tokenizer.byte()
@@ -122,7 +122,7 @@ def _asked(name: str) -> tuple[Path, dict[str, int]]:
 
 
 def _grey(found: ImageSet) -> ImageSet:
-    def change(part: Part) -> Part:
+    def change(part: RecordFile) -> RecordFile:
         return dataclasses.replace(part, records=tuple(dataclasses.replace(r, grey=True) for r in part.records))
 
     return ImageSet(change(found.train), None if found.test is None else change(found.test), found.classes)
@@ -147,7 +147,7 @@ def _data(name: str, found: ImageSet, choices: Preparation) -> Data:
     return Data(name, "labelled" if classes else "images", Tokenizer.byte(), fingerprint, splits)
 
 
-def _content(part: Part) -> list[Any]:
+def _content(part: RecordFile) -> list[Any]:
     """Describe the content of a part; of long files some of their bytes, evenly spread."""
     labels = "" if part.labels is None else hashlib.sha256(part.labels.tobytes()).hexdigest()
     seen: list[Any] = [labels]

@@ -44,7 +44,7 @@ def refuse_many(counts: Mapping[str, int], choices: Preparation) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Labels:
+class LabelReading:
     """What the labels of a split are: their kind, and the names of classes in order."""
 
     kind: str
@@ -67,7 +67,7 @@ class LabelledSplit(Split):
     n_tokens: int = 0
 
     def __init__(
-        self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], stated: Mapping[str, Any], labels: Labels
+        self, name: str, tokenizer: Tokenizer, shards: Sequence[Shard], stated: Mapping[str, Any], labels: LabelReading
     ) -> None:
         self.name, self.tokenizer, self.labels, self.classes = name, tokenizer, labels, labels.classes
         self.asks = labels.kind

@@ -10,7 +10,7 @@ import numpy as np
 
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
-from kinfolk.data.batches.order import Order, Rows
+from kinfolk.data.batches.order import BatchOrder, BatchRows
 from kinfolk.data.splits.split import Data, Indices, Split
 
 PREFIX, BETWEEN = "several:", " ; "
@@ -96,7 +96,7 @@ class Turn:
     """Rows of one part."""
 
     part: int
-    rows: Rows
+    rows: BatchRows
 
     @property
     def number(self) -> Indices:
@@ -107,7 +107,7 @@ class Turn:
 class Turns:
     """In every epoch each part has as many turns as it has batches, in an order drawn from the seed."""
 
-    def __init__(self, orders: Sequence[Order], seed: int) -> None:
+    def __init__(self, orders: Sequence[BatchOrder], seed: int) -> None:
         self.orders, self.seed = orders, seed
         self.steps_per_epoch = sum(order.steps_per_epoch for order in orders)
         # functions of the numbers alone, so that nothing is remembered between steps

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.conll import ENDINGS, is_conll, read_conll, read_tag_rows
-from kinfolk.data.files.treebank import Sentence as ParsedSentence
+from kinfolk.data.files.treebank import ParsedSentence as ParsedSentence
 from kinfolk.data.files.treebank import held_out, is_treebank, read_treebank
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.splits.beside import GO_ON
@@ -23,7 +23,7 @@ from kinfolk.data.tokenizers.tokenizer import Tokenizer
 PREFIX = "tags:"
 
 
-class Sentence(Protocol):
+class TaggedSentence(Protocol):
     """Words with tags."""
 
     @property
@@ -55,7 +55,7 @@ def open_tagged(
     add: learn with a tag that only the second file has, instead of refusing it.
     """
     sentences = read_tagged(path, *(columns or ("", "")))
-    parts: dict[str, Sequence[Sentence]]
+    parts: dict[str, Sequence[TaggedSentence]]
     if valid is None:
         out = held_out(len(sentences), choices)
         parts = {
@@ -72,7 +72,7 @@ def open_tagged(
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
 
 
-def read_tagged(path: Path, words: str = "", tags: str = "") -> Sequence[Sentence]:
+def read_tagged(path: Path, words: str = "", tags: str = "") -> Sequence[TaggedSentence]:
     """Read sentences with tags from any file that has them."""
     if not path.is_file():
         raise DataError(f"{path}: no such file")
@@ -111,9 +111,11 @@ class TaggedSplit(Split):
 
     kind, asks, from_file = "labelled", "tags", True
     n_bytes: int = 0
-    sentences: Sequence[Sentence] = ()
+    sentences: Sequence[TaggedSentence] = ()
 
-    def __init__(self, name: str, tokenizer: Tokenizer, sentences: Sequence[Sentence], tags: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, tokenizer: Tokenizer, sentences: Sequence[TaggedSentence], tags: tuple[str, ...]
+    ) -> None:
         self.name, self.tokenizer, self.classes = name, tokenizer, tags
         self.sentences = sentences
         number = {tag: i for i, tag in enumerate(tags)}

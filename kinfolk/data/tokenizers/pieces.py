@@ -4,14 +4,14 @@ import json
 
 import numpy as np
 
-from kinfolk.core.pieces import Pieces
+from kinfolk.core.pieces import TokenPieces
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer, byte_alphabet
 
 _STOPS = (".", "!", "?", "。", "！", "？", "…")  # noqa: RUF001
 _CLOSING = "\"')]}»”’"  # noqa: RUF001
 
 
-def pieces_of(tokenizer: Tokenizer) -> Pieces:
+def pieces_of(tokenizer: Tokenizer) -> TokenPieces:
     """Return the tables of a tokenizer: of bytes, characters, words, or pieces marked in one of the usual ways.
 
     Letters, numbers and underscores make words, and anything else is a word of its own, except in a vocabulary of
@@ -27,9 +27,9 @@ def pieces_of(tokenizer: Tokenizer) -> Pieces:
 Facts = tuple[bool, bool, bool, bool, bool]
 
 
-def _tables(facts: list[Facts]) -> Pieces:
+def _tables(facts: list[Facts]) -> TokenPieces:
     columns = np.array(facts, dtype=np.bool_).T
-    return Pieces(*(np.ascontiguousarray(column) for column in columns))
+    return TokenPieces(*(np.ascontiguousarray(column) for column in columns))
 
 
 def _plain(text: str) -> Facts:

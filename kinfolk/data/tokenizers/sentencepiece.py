@@ -22,7 +22,7 @@ ALGORITHMS = {UNIGRAM: "unigram", BPE: "BPE", 3: "word", 4: "char"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class VocabularyPiece:
     """One entry of the vocabulary; `type` is CONTROL, USER_DEFINED or another number of the format."""
 
     text: str
@@ -34,7 +34,7 @@ class Piece:
 class SentencePieces:
     """What a model file says. `charsmap` is the compiled normalisation table, b"" if there is none."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[VocabularyPiece, ...]
     algorithm: int
     unk_id: int
     byte_fallback: bool
@@ -138,16 +138,16 @@ def _decoder(model: SentencePieces) -> Any:
     return decoders.Sequence([*steps, *([decoders.Strip(" ", 1, 0)] if model.add_dummy_prefix else [])])
 
 
-def _message(raw: bytes) -> tuple[list[Piece], dict[int, Any], dict[int, Any]]:
+def _message(raw: bytes) -> tuple[list[VocabularyPiece], dict[int, Any], dict[int, Any]]:
     """Read pieces, settings of the trainer and settings of the normaliser."""
-    pieces: list[Piece] = []
+    pieces: list[VocabularyPiece] = []
     trainer: dict[int, Any] = {}
     normalizer: dict[int, Any] = {}
     for number, value in _fields(raw):
         if number == 1:
             piece = dict(_fields(value))
             score = struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0
-            pieces.append(Piece(piece[1].decode(), score, int(piece.get(3, 1))))
+            pieces.append(VocabularyPiece(piece[1].decode(), score, int(piece.get(3, 1))))
         elif number == 2:
             trainer = dict(_fields(value))
         elif number == 3:

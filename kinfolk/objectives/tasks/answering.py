@@ -9,7 +9,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.data import Batches, Split, Tokenizer
-from kinfolk.data.splits.answering import Reading
+from kinfolk.data.splits.answering import WindowReading
 from kinfolk.objectives.objective import Objective
 
 ON_BAD = ("stop", "skip")
@@ -48,7 +48,7 @@ class Answering(Protocol):
     @property
     def cut(self) -> str: ...
     @property
-    def reading(self) -> Reading: ...
+    def reading(self) -> WindowReading: ...
     @property
     def always(self) -> bool: ...
     @property

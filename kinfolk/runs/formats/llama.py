@@ -24,7 +24,7 @@ from kinfolk.runs.formats.bert import class_values, classes
 from kinfolk.runs.formats.gpt import lm_values
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
-from kinfolk.runs.huggingface.places import Nothing, Rows, Table
+from kinfolk.runs.huggingface.places import Nothing, PlacedRows, Table
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -237,7 +237,7 @@ class LlamaLike(Format):
         d_head = look.d_head or model.d_model // look.n_heads
         heights = tuple(n * d_head for n in (look.n_heads, *[look.n_kv_heads or look.n_heads] * 2))
         layer: Table = {
-            "parts.0.qkv": Rows.at("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", heights=heights),
+            "parts.0.qkv": PlacedRows.at("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", heights=heights),
             "parts.0.out": "self_attn.o_proj",
             **self.think_table(model),
             **({"parts.0.norms.q": "self_attn.q_norm", "parts.0.norms.k": "self_attn.k_norm"} if self.qk_norm else {}),

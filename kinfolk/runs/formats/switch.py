@@ -8,7 +8,7 @@ from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.part import FeedForward
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.t5 import TextToText
+from kinfolk.runs.formats.t5 import T5Format
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Misfit, need, their_activation
 from kinfolk.runs.huggingface.places import Table
@@ -25,7 +25,7 @@ def _values(head: LMHead) -> dict[str, Any]:
     return {"tie_word_embeddings": head.weights == "tied"}
 
 
-class SwitchTransformers(TextToText, model_type="switch_transformers"):
+class SwitchTransformers(T5Format, model_type="switch_transformers"):
     """Fedus et al. 2021. Nobody is turned away here at evaluation, where theirs has `expert_capacity` seats."""
 
     refuses = "router_bias"

@@ -65,7 +65,7 @@ def lm_values(head: LMHead) -> dict[str, Any]:
     return {"tie_word_embeddings": head.scale == "rsqrt", "scale_decoder_outputs": head.scale == "rsqrt"}
 
 
-class TextToText(Format):
+class T5Format(Format):
     """What T5 shares with its children."""
 
     shared: ClassVar[Table] = {
@@ -151,7 +151,7 @@ class TextToText(Format):
         return dict.fromkeys([*names, *(["lm_head.weight"] if tied else [])], "embedding.table.weight")
 
 
-class T5(TextToText, model_type="t5"):
+class T5(T5Format, model_type="t5"):
     """Raffel et al. 2020."""
 
     unused = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from kinfolk.core.errors import CheckpointError, suggest
 from kinfolk.models.model import Model, Transformer
 from kinfolk.runs.huggingface.format import Architecture, Format
-from kinfolk.runs.huggingface.places import Row, rows
+from kinfolk.runs.huggingface.places import PlacedRow, rows
 from kinfolk.runs.huggingface.tensors import Tensors
 
 SHOWN = 8
@@ -50,7 +50,7 @@ def fill(
 
     own = model.state_dict()
     table = form.places(model.spec, architecture, form.prefix)
-    plan = [Row(r.ours, r.place, tuple(map(here, r.theirs))) for r in rows(table, own)]
+    plan = [PlacedRow(r.ours, r.place, tuple(map(here, r.theirs))) for r in rows(table, own)]
     ties = {here(theirs): ours for theirs, ours in {**form.tied_to(model.spec), **architecture.ties}.items()}
     unused = [here(p) for p in (*form.unused, *architecture.unused, *form.buffers)] + list(ignore)
     used = {name for row in plan for name in row.theirs}
@@ -66,7 +66,7 @@ def fill(
     found: dict[str, Tensor] = {}
     for row in plan:
         if all(name in at for name in row.theirs):
-            problems += _take(row, Source(tensors, at, dtype), own[row.ours].shape, found)
+            problems += _take(row, TensorSource(tensors, at, dtype), own[row.ours].shape, found)
             if row.ours in found and not found[row.ours].isfinite().all():
                 problems.append(f"{', '.join(row.theirs)}: holds values that are NaN or infinite")
     if problems:
@@ -84,7 +84,7 @@ def fill(
     return [name for name in spare if not any(fnmatch.fnmatchcase(name, p) for p in form.buffers)]
 
 
-def _missing(plan: list[Row], names: Iterable[str]) -> list[str]:
+def _missing(plan: list[PlacedRow], names: Iterable[str]) -> list[str]:
     known = set(names)
     return [f"missing {name}" for row in plan for name in row.theirs if name not in known]
 
@@ -102,7 +102,7 @@ def _dtype(tensors: Tensors, names: list[str]) -> torch.dtype:
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class TensorSource:
     """Tensors by their present names, as numbers of one type."""
 
     tensors: Tensors
@@ -116,7 +116,7 @@ class Source:
         return x.to(self.dtype)
 
 
-def _take(row: Row, source: Source, want: torch.Size, found: dict[str, Tensor]) -> list[str]:
+def _take(row: PlacedRow, source: TensorSource, want: torch.Size, found: dict[str, Tensor]) -> list[str]:
     """Read a parameter, or say why it cannot be it."""
     given = ", ".join(f"{name} {list(source.tensors.shapes[source.at[name]])}" for name in row.theirs)
     try:

@@ -70,7 +70,7 @@ class Stacked(Place):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows(Stacked):
+class PlacedRows(Stacked):
     """Several maps of these heights, one under the other: grouped queries, keys and values."""
 
     heights: Shape = ()
@@ -219,7 +219,7 @@ Table = Mapping[str, "str | tuple[str, ...] | Place"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PlacedRow:
     """One parameter of ours, the place of its table, and the full names of theirs."""
 
     ours: str
@@ -227,7 +227,7 @@ class Row:
     theirs: tuple[str, ...]
 
 
-def rows(table: Table, ours: Iterable[str]) -> list[Row]:
+def rows(table: Table, ours: Iterable[str]) -> list[PlacedRow]:
     """Find the place of every parameter of a model; one without a place is named."""
     patterns = [
         (re.compile(re.escape(key).replace(r"\*", r"(\d+)")), key, place_of(value)) for key, value in table.items()
@@ -246,7 +246,7 @@ def place_of(value: "str | tuple[str, ...] | Place") -> Place:
     return Place.at(value) if isinstance(value, str) else Stacked(value)
 
 
-def _row(name: str, pattern: re.Pattern[str], key: str, place: Place) -> Row | None:
+def _row(name: str, pattern: re.Pattern[str], key: str, place: Place) -> PlacedRow | None:
     """Match a parameter, or the module that owns it."""
     match, leaf = pattern.fullmatch(name), ""
     if match is None:
@@ -261,4 +261,4 @@ def _row(name: str, pattern: re.Pattern[str], key: str, place: Place) -> Row | N
         filled = re.sub(r"\*", lambda _: next(there), theirs)
         return f"{filled}.{leaf}" if leaf else filled
 
-    return Row(name, place, tuple(map(full, place.names)))
+    return PlacedRow(name, place, tuple(map(full, place.names)))

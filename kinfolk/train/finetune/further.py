@@ -12,13 +12,13 @@ from kinfolk.runs import folder
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune, prepare
-from kinfolk.train.finetune.source import Source, open_source
+from kinfolk.train.finetune.source import PretrainedSource, open_source
 
 SUFFIX = "-further"
 
 
 def further(
-    source: Source,
+    source: PretrainedSource,
     task: Task,
     files: tuple[Path, Path | None],
     out: Path,
@@ -27,7 +27,7 @@ def further(
     seed: int = 0,
     options: RunOptions | None = None,
     cache: Path | None = None,
-) -> Source:
+) -> PretrainedSource:
     """Let a source go on learning from the text of a task, as it once learnt; return it with its new body.
 
     What it does is an ordinary run beside `out`, which is found again if it is finished.

@@ -5,30 +5,36 @@ from typing import NamedTuple
 from kinfolk.core.errors import SpecError, suggest
 
 
-class About(NamedTuple):
+class TacticEntry(NamedTuple):
     """What a tactic does, and its usual number; None: it takes none."""
 
     says: str
     number: float | None = None
 
 
-TACTICS: dict[str, About] = {
-    "plain": About("everything moves, with one learning rate"),
-    "frozen": About("only the head learns: feature extraction"),
-    "bitfit": About("only the head, biases and gains learn (Ben Zaken et al. 2022)"),
-    "layer-wise": About("each layer moves this many times as far as the one above (Sun et al. 2019)", 0.95),
-    "gradual": About("layers thaw from the top, all after this share of the training", 0.5),
-    "slanted": About("a slanted triangle that rises for this share of the training", 0.1),
-    "ulmfit": About("layer-wise by 1 / 2.6, slanted and gradual (Howard and Ruder 2018)"),
-    "two-stage": About("the head alone for this share of the training, then everything (Peters et al. 2019)", 0.3),
-    "lora": About("maps of attention move by matrices of this rank only (Hu et al. 2022)", 8),
-    "adapters": About("a layer of this width after each part, and norms, learn (Houlsby et al. 2019)", 32),
-    "mixout": About("weights fall back to the first ones with this probability (Lee et al. 2020)", 0.7),
-    "mix": About("the head reads a learned mean of all layers, as features of a frozen body (Peters et al. 2019)"),
-    "three": About("classes are told from the last, the largest and the mean state together (Howard and Ruder 2018)"),
-    "balanced": About("rare classes weigh more in the loss, so that all count the same"),
-    "reinit": About("N layers at the top are initialised again (Zhang et al. 2021)", 1),
-    "scratch": About("nothing of what was learnt is taken over: the same body, drawn anew, to compare with"),
+TACTICS: dict[str, TacticEntry] = {
+    "plain": TacticEntry("everything moves, with one learning rate"),
+    "frozen": TacticEntry("only the head learns: feature extraction"),
+    "bitfit": TacticEntry("only the head, biases and gains learn (Ben Zaken et al. 2022)"),
+    "layer-wise": TacticEntry("each layer moves this many times as far as the one above (Sun et al. 2019)", 0.95),
+    "gradual": TacticEntry("layers thaw from the top, all after this share of the training", 0.5),
+    "slanted": TacticEntry("a slanted triangle that rises for this share of the training", 0.1),
+    "ulmfit": TacticEntry("layer-wise by 1 / 2.6, slanted and gradual (Howard and Ruder 2018)"),
+    "two-stage": TacticEntry(
+        "the head alone for this share of the training, then everything (Peters et al. 2019)", 0.3
+    ),
+    "lora": TacticEntry("maps of attention move by matrices of this rank only (Hu et al. 2022)", 8),
+    "adapters": TacticEntry("a layer of this width after each part, and norms, learn (Houlsby et al. 2019)", 32),
+    "mixout": TacticEntry("weights fall back to the first ones with this probability (Lee et al. 2020)", 0.7),
+    "mix": TacticEntry(
+        "the head reads a learned mean of all layers, as features of a frozen body (Peters et al. 2019)"
+    ),
+    "three": TacticEntry(
+        "classes are told from the last, the largest and the mean state together (Howard and Ruder 2018)"
+    ),
+    "balanced": TacticEntry("rare classes weigh more in the loss, so that all count the same"),
+    "reinit": TacticEntry("N layers at the top are initialised again (Zhang et al. 2021)", 1),
+    "scratch": TacticEntry("nothing of what was learnt is taken over: the same body, drawn anew, to compare with"),
 }
 
 MOVERS = {name: name for name in ("frozen", "bitfit", "two-stage", "lora", "adapters")}

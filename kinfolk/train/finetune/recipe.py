@@ -19,7 +19,7 @@ from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, LinearDecay, Training
 from kinfolk.runs.fit import labelling_of, picture_of
 from kinfolk.runs.huggingface.recipe import BY_TOPOLOGY
-from kinfolk.train.finetune.source import Source
+from kinfolk.train.finetune.source import PretrainedSource
 
 WIDTH, RATE = 768, 5e-5
 """What Devlin et al. 2019 advise for a body of this width; a narrower one learns with larger steps."""
@@ -45,7 +45,7 @@ class Effort:
     validations: int = 1
 
 
-def recipe_for(source: Source, data: Data, effort: Effort) -> Recipe:
+def recipe_for(source: PretrainedSource, data: Data, effort: Effort) -> Recipe:
     """Return the recipe of a task: the body of the source, and what its data asks for."""
     recipe, labelling = source.recipe, labelling_of(data)
     own = recipe.model

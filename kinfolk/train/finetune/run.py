@@ -20,7 +20,7 @@ from kinfolk.runs import folder
 from kinfolk.runs.huggingface.folder import write_tensors
 from kinfolk.train import Result, RunOptions
 from kinfolk.train.finetune.recipe import Effort, recipe_for
-from kinfolk.train.finetune.source import Source
+from kinfolk.train.finetune.source import PretrainedSource
 from kinfolk.train.finetune.tactics import Tactic, parse
 from kinfolk.train.finetune.transplant import Moved, transplant
 from kinfolk.train.run import train
@@ -35,7 +35,7 @@ class Prepared:
     where: the arguments of `open_data` that give the data again.
     """
 
-    source: Source
+    source: PretrainedSource
     recipe: Recipe
     data: Data
     where: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Prepared:
 
 
 def prepare(
-    source: Source,
+    source: PretrainedSource,
     task: Task,
     files: tuple[Path, Path | None],
     *,
@@ -100,7 +100,7 @@ def write_start(made: Prepared, file: Path, seed: int = 0) -> tuple[Path, Moved]
     return file, moved
 
 
-def tokenizer_file(source: Source, cache: Path | None = None) -> Path:
+def tokenizer_file(source: PretrainedSource, cache: Path | None = None) -> Path:
     """Return a file with the tokenizer of a source, where it stays as long as the data that it made."""
     if source.tokenizer is None:
         raise SpecError(f"{source.path}: has no tokenizer, so texts cannot be read for it")

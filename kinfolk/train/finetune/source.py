@@ -15,7 +15,7 @@ from kinfolk.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Source:
+class PretrainedSource:
     """A pretrained model: its recipe, its weights by name, its tokenizer if it has one.
 
     classes: the names of the classes of its head, if it has some.
@@ -42,7 +42,7 @@ class Source:
         return total.hexdigest()
 
 
-def open_source(path: str | Path | Run) -> Source:
+def open_source(path: str | Path | Run) -> PretrainedSource:
     """Read a run, a saved model or a Hugging Face folder."""
     run = Run.open(path)
-    return Source(run.path, run.recipe, run.weights(), run.own_tokenizer, run.class_names)
+    return PretrainedSource(run.path, run.recipe, run.weights(), run.own_tokenizer, run.class_names)

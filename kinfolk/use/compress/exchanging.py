@@ -18,7 +18,7 @@ from kinfolk.use.compress.maps import factorise, make_prunable, make_whole, peel
 from kinfolk.use.compress.measure import loss_of
 from kinfolk.use.compress.surgery import (
     STACKS,
-    Place,
+    CutPlace,
     Weights,
     block_weights,
     depth,
@@ -45,7 +45,7 @@ def lower_rank_blindly(learner: Learner, batches: Sequence[Batch], share: float,
 
 
 def _factorise(
-    learner: Learner, share: float, tell: Tell, seconds: dict[Place, dict[str, Tensor]] | None
+    learner: Learner, share: float, tell: Tell, seconds: dict[CutPlace, dict[str, Tensor]] | None
 ) -> Transformer:
     model = learner.model
     spec, weights = model.spec, weights_of(model)

@@ -4,13 +4,13 @@ import math
 from collections.abc import Sequence
 
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot, Mark, Rule, file
+from kinfolk.report.charts import Chart, ChartDot, Mark, Rule, file
 from kinfolk.report.figures import bullets, figure, scripts
 from kinfolk.report.html import asset, tag
 from kinfolk.report.html import page as html_page
-from kinfolk.report.tables import Column, Line
+from kinfolk.report.tables import Column, TableLine
 from kinfolk.report.tables import table as html_table
-from kinfolk.use.compress.search import Search, Tried
+from kinfolk.use.compress.search import CompressionSearch, Tried
 
 COLOURS = {"front": 0, "as trained": 1, "chosen": 2, "beaten": 7}
 CUT = 1.0
@@ -26,11 +26,13 @@ COLUMNS = {
 }
 
 
-def chart(found: Search, title: str) -> Chart:
+def chart(found: CompressionSearch, title: str) -> Chart:
     """Return the chart: speed to the right, loss of quality downwards, the area of a point the size of the model."""
     front = found.front()
     marks: list[Mark] = [_dot(found, one, _kind(found, one, front)) for one in found.tried]
-    marks.append(Dot(x=1.0, y=0.0, colour=COLOURS["as trained"], name="as trained", area=_area(1.0), tip="as trained"))
+    marks.append(
+        ChartDot(x=1.0, y=0.0, colour=COLOURS["as trained"], name="as trained", area=_area(1.0), tip="as trained")
+    )
     if found.goal.speed > 1:
         marks.append(Rule(x=found.goal.speed, label="goal"))
     marks.append(Rule(y=found.allowed, label="allowed"))
@@ -49,17 +51,17 @@ def chart(found: Search, title: str) -> Chart:
     )
 
 
-def picture(found: Search, title: str) -> str:
+def picture(found: CompressionSearch, title: str) -> str:
     """Return the chart as an SVG file."""
     return file(title, [chart(found, title)])
 
 
-def page(found: Search, title: str) -> str:
+def page(found: CompressionSearch, title: str) -> str:
     """Return a page with the chart and the table: one file, nothing loaded from elsewhere."""
     heads, *body = table(found)
     columns = [Column(name, COLUMNS.get(name, "")) for name in heads]
     lines = [
-        Line(row, kind="best" if one is not None and one is found.chosen else "")
+        TableLine(row, kind="best" if one is not None and one is found.chosen else "")
         for one, row in zip([None, *found.tried], body, strict=True)
     ]
     main = tag(
@@ -74,7 +76,7 @@ def page(found: Search, title: str) -> str:
     return html_page(title, asset("page.css"), main, scripts())
 
 
-def table(found: Search) -> list[tuple[str, ...]]:
+def table(found: CompressionSearch) -> list[tuple[str, ...]]:
     """Return the names of columns and a row for each try, the model as it was trained first."""
     front, quality = found.front(), found.first.quality[0]
     rows: list[tuple[str, ...]] = [("steps", "speed", "size MB", "memory MB", quality, "worse", "")]
@@ -93,14 +95,14 @@ def _sizes(size: int, memory: int) -> tuple[str, str]:
     return f"{size / 1e6:.2f}", f"{memory / 1e6:.1f}"
 
 
-def _kind(found: Search, one: Tried, front: Sequence[Tried]) -> str:
+def _kind(found: CompressionSearch, one: Tried, front: Sequence[Tried]) -> str:
     return "chosen" if one is found.chosen else "front" if one in front else "beaten"
 
 
-def _dot(found: Search, one: Tried, kind: str) -> Dot:
+def _dot(found: CompressionSearch, one: Tried, kind: str) -> ChartDot:
     size, cost = one.measured.bytes / found.first.bytes, found.cost(one)
     steps = ", ".join(map(str, one.steps))
-    return Dot(
+    return ChartDot(
         x=one.measured.speed,
         # a quality that is not a number is as bad as can be
         y=min(max(cost, 0.0), CUT) if math.isfinite(cost) else CUT,

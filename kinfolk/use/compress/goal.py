@@ -5,7 +5,7 @@ import math
 import re
 
 from kinfolk.core.errors import SpecError
-from kinfolk.use.compress.measure import Measured
+from kinfolk.use.compress.measure import Measurement
 
 WORDS = {"faster": "speed", "smaller": "size", "lighter": "memory"}
 
@@ -18,16 +18,16 @@ class Goal:
     size: float = 1.0
     memory: float = 1.0
 
-    def factors(self, now: Measured, first: Measured) -> dict[str, tuple[float, float]]:
+    def factors(self, now: Measurement, first: Measurement) -> dict[str, tuple[float, float]]:
         """Return what is wanted and what was reached, for what is asked for."""
         reached = {"speed": now.speed, "size": first.bytes / now.bytes, "memory": first.memory / max(1, now.memory)}
         return {name: (want, reached[name]) for name, want in dataclasses.asdict(self).items() if want > 1}
 
-    def reached(self, now: Measured, first: Measured) -> bool:
+    def reached(self, now: Measurement, first: Measurement) -> bool:
         """Tell whether a model is all that was asked for."""
         return all(is_met(want, got) for want, got in self.factors(now, first).values())
 
-    def nearness(self, now: Measured, first: Measured) -> float:
+    def nearness(self, now: Measurement, first: Measurement) -> float:
         """Return how much of the way a model has come, in logarithms; 1 is all of it."""
         factors = self.factors(now, first).values()
         return min(

@@ -16,10 +16,10 @@ from kinfolk.layers.pruned import Pruned
 from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.ops.activated_linear import Activation, activate
-from kinfolk.use.compress.surgery import Place, Weights, parts, rebuild, with_part
+from kinfolk.use.compress.surgery import CutPlace, Weights, parts, rebuild, with_part
 
 
-def places(model: Transformer) -> dict[Place, dict[str, Linear]]:
+def places(model: Transformer) -> dict[CutPlace, dict[str, Linear]]:
     """Return the parts of a model that have plain maps, and those by name."""
     found = {}
     for place, _ in parts(model.spec):
@@ -50,7 +50,11 @@ def factors(weight: Tensor, rank: int, second: Tensor | None = None) -> tuple[Te
 
 
 def factorise(
-    model: Model, weights: Weights, place: Place, ranks: Mapping[str, int], seconds: Mapping[str, Tensor] | None = None
+    model: Model,
+    weights: Weights,
+    place: CutPlace,
+    ranks: Mapping[str, int],
+    seconds: Mapping[str, Tensor] | None = None,
 ) -> tuple[Model, Weights]:
     """Make two maps of each map of a part that is named, and leave the others whole."""
     cut = dict(weights)
@@ -64,7 +68,7 @@ def factorise(
 
 
 def make_whole(
-    model: Model, weights: Weights, place: Place, names: Sequence[str], activations: Literal["int8", "float"]
+    model: Model, weights: Weights, place: CutPlace, names: Sequence[str], activations: Literal["int8", "float"]
 ) -> tuple[Model, Weights]:
     """Make whole numbers of the maps of a part."""
     cut = dict(weights)
@@ -76,7 +80,7 @@ def make_whole(
 
 
 def make_prunable(
-    model: Model, weights: Weights, place: Place, names: Sequence[str], part: Callable[[Part], Pruned]
+    model: Model, weights: Weights, place: CutPlace, names: Sequence[str], part: Callable[[Part], Pruned]
 ) -> tuple[Model, Weights]:
     """Let the maps of a part lose weights as they learn."""
     cut, made = dict(weights), part(dict(parts(model))[place])
@@ -114,7 +118,7 @@ def peeled(model: Transformer, kind: type[Mapped]) -> tuple[Model, Weights]:
     return spec, weights
 
 
-def seconds_of(learner: Learner, batches: Sequence[Batch]) -> dict[Place, dict[str, Tensor]]:
+def seconds_of(learner: Learner, batches: Sequence[Batch]) -> dict[CutPlace, dict[str, Tensor]]:
     """Return the mean of x times itself over what goes into each plain map of a model."""
     with watched(learner.model) as found, torch.no_grad():
         for batch in batches:
@@ -122,7 +126,7 @@ def seconds_of(learner: Learner, batches: Sequence[Batch]) -> dict[Place, dict[s
     return {place: {name: one.second / max(1, one.n) for name, one in own.items()} for place, own in found.items()}
 
 
-class Watched(LinearMap):
+class WatchedMap(LinearMap):
     """A map that adds up products of what goes into it."""
 
     def __init__(self, linear: Linear) -> None:
@@ -159,10 +163,10 @@ class Watched(LinearMap):
 
 
 @contextlib.contextmanager
-def watched(model: Transformer) -> Iterator[dict[Place, dict[str, Watched]]]:
+def watched(model: Transformer) -> Iterator[dict[CutPlace, dict[str, WatchedMap]]]:
     """Watch what goes into the plain maps of a model for a while."""
     own = places(model)
-    found = {place: {name: Watched(linear) for name, linear in some.items()} for place, some in own.items()}
+    found = {place: {name: WatchedMap(linear) for name, linear in some.items()} for place, some in own.items()}
     for place, some in found.items():
         others: dict[str, nn.Module] = dict(some)
         exchange(model.get_submodule(place.path), others)
@@ -180,7 +184,7 @@ def _root(second: Tensor) -> Tensor:
     return root
 
 
-def _plain(model: Model, place: Place) -> Part:
+def _plain(model: Model, place: CutPlace) -> Part:
     part = dict(parts(model))[place]
     if isinstance(part, Mapped):
         raise SpecError(f"{place.path}: its maps are of kind {part.kind!r} already; `plain` undoes that")

@@ -27,7 +27,7 @@ TIMINGS = 9
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Measurement:
     """A model as it stands after a step.
 
     params: numbers that it has; bytes: of its weights, as they are stored; zeros: the share of its numbers that are
@@ -51,7 +51,7 @@ class Measured:
             ((k, v) for k, v in self.measures.items() if measure_of(k).higher), next(iter(self.measures.items()))
         )
 
-    def worse(self, first: "Measured") -> float:
+    def worse(self, first: "Measurement") -> float:
         """Return by how much of it the quality is worse than another's: 0.01 is 1 % more loss or less accuracy."""
         (name, now), (_, before) = self.quality, first.quality
         if not math.isfinite(now) or before == 0:
@@ -68,7 +68,7 @@ class Judge:
     first: Transformer
     n_valid: int = 16
 
-    def measure(self, name: str, learner: Learner) -> Measured:
+    def measure(self, name: str, learner: Learner) -> Measurement:
         """Measure a model as it stands."""
         valid = Batches(self.data.split("valid"), shuffle=False, **reading_of(self.recipe.training))
         scores = {measure: score.mean for measure, score in evaluate(learner, valid, self.n_valid).items()}
@@ -80,7 +80,7 @@ class Judge:
         batch = learner.prepare(valid.at(0), Rng(derive(0, "valid")))
         memory = size + peak(model, batch) + sum(m.held for m in model.modules() if isinstance(m, WholeMap))
         speed = faster(model, self.first, batch)
-        return Measured(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory)
+        return Measurement(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory)
 
 
 @torch.inference_mode()

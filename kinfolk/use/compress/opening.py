@@ -16,7 +16,7 @@ from kinfolk.runs.run import Run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Opened:
+class CompressibleRun:
     """A trained model, the data to judge it by, and what the run.toml of the compressed one says."""
 
     path: Path
@@ -28,7 +28,9 @@ class Opened:
     words: Path | None = None
 
 
-def open_model(path: str | Path | Run, source: Mapping[str, Any] | None = None, aside: Path | None = None) -> Opened:
+def open_model(
+    path: str | Path | Run, source: Mapping[str, Any] | None = None, aside: Path | None = None
+) -> CompressibleRun:
     """Open a run; `source` has arguments of `open_data`, without them the run's own data is opened again.
 
     Other data is read with the model's tokenizer: other ids would mean other tokens. `aside` is where that of a folder
@@ -37,7 +39,7 @@ def open_model(path: str | Path | Run, source: Mapping[str, Any] | None = None, 
     run = Run.open(path)
     learner, metadata = run.learner(), _kept(run)
     if source is None:
-        return Opened(run.path, run.recipe, learner, run.data(), run.tokenizer, metadata)
+        return CompressibleRun(run.path, run.recipe, learner, run.data(), run.tokenizer, metadata)
     words = run.path / folder.TOKENIZER
     # other files of a folder may say what texts begin and end with, which prepared data depends on
     if not words.is_file() or Tokenizer.load(words).to_json() != run.tokenizer.to_json():
@@ -50,7 +52,7 @@ def open_model(path: str | Path | Run, source: Mapping[str, Any] | None = None, 
     metadata = metadata.replace(
         data=DataSource(**located(arguments)), fingerprint=data.fingerprint, data_kind=data.kind
     )
-    return Opened(run.path, run.recipe, learner, data, run.tokenizer, metadata, words)
+    return CompressibleRun(run.path, run.recipe, learner, data, run.tokenizer, metadata, words)
 
 
 def _kept(run: Run) -> Metadata:

@@ -29,9 +29,9 @@ from kinfolk.train import RunOptions
 from kinfolk.train.job import INTERRUPTED
 from kinfolk.train.run import reading_of, train
 from kinfolk.use.compress.exchanging import Tell, is_pruning, settled
-from kinfolk.use.compress.measure import Judge, Measured
-from kinfolk.use.compress.opening import Opened
-from kinfolk.use.compress.steps import Step, take
+from kinfolk.use.compress.measure import Judge, Measurement
+from kinfolk.use.compress.opening import CompressibleRun
+from kinfolk.use.compress.steps import CompressionStep, take
 from kinfolk.use.compress.surgery import weights_of
 
 REPORT = "compression.json"
@@ -40,7 +40,7 @@ OPTIONS = RunOptions(quiet=True, tensorboard=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Workshop:
+class CompressionWorkshop:
     """A model to be compressed, and what that takes.
 
     work: a folder for what is thrown away; n_batches: of training data, by which steps decide what can go; n_valid: of
@@ -48,7 +48,7 @@ class Workshop:
     precision: of learning on, "": that of the run.
     """
 
-    opened: Opened
+    opened: CompressibleRun
     work: Path
     tell: Tell
     n_batches: int = 8
@@ -82,7 +82,7 @@ class Workshop:
         # of its own name: a teacher that was read is remembered by where it lay
         return save_model(self.first.model, tempfile.mkdtemp(prefix="teacher-", dir=self.work))
 
-    def take(self, step: Step, learner: Learner) -> Learner:
+    def take(self, step: CompressionStep, learner: Learner) -> Learner:
         """Return a learner after a step; the one before is left as it was."""
         if step.name == "recover":
             return self.recover(learner, int(step.amount))
@@ -125,12 +125,12 @@ class Workshop:
         return self.opened.recipe.replace(model=model.spec, training=training)
 
 
-def ordered(steps: Sequence[Step], recover: int) -> list[Step]:
+def ordered(steps: Sequence[CompressionStep], recover: int) -> list[CompressionStep]:
     """Return the steps of a pipeline, with learning where it belongs: at the end, but before whole numbers."""
     steps = list(steps)
     if recover:
         at = next((i for i, step in enumerate(steps) if step.name in WHOLE), len(steps))
-        steps.insert(at, Step("recover", recover))
+        steps.insert(at, CompressionStep("recover", recover))
     for i, step in enumerate(steps):
         after = steps[i + 1 : i + 2]
         if step.name in LEARNT and not (after and after[0].name == "recover"):
@@ -138,7 +138,9 @@ def ordered(steps: Sequence[Step], recover: int) -> list[Step]:
     return steps
 
 
-def run_steps(shop: Workshop, steps: Sequence[Step], learner: Learner | None = None) -> tuple[Learner, list[Measured]]:
+def run_steps(
+    shop: CompressionWorkshop, steps: Sequence[CompressionStep], learner: Learner | None = None
+) -> tuple[Learner, list[Measurement]]:
     """Take steps one after the other, from the whole model or another, and measure after each."""
     learner = shop.first if learner is None else learner
     found = []
@@ -149,14 +151,16 @@ def run_steps(shop: Workshop, steps: Sequence[Step], learner: Learner | None = N
     return learner, found
 
 
-def described(step: Step, taught: bool) -> str:
+def described(step: CompressionStep, taught: bool) -> str:
     """Say a step in a table."""
     if step.name != "recover":
         return str(step)
     return f"recovered, {step.amount} steps" + (", taught" if taught else "")
 
 
-def compress(shop: Workshop, out: Path, steps: Sequence[Step], learner: Learner | None = None) -> list[Measured]:
+def compress(
+    shop: CompressionWorkshop, out: Path, steps: Sequence[CompressionStep], learner: Learner | None = None
+) -> list[Measurement]:
     """Compress a model into a new run and return what each step did."""
     refuse(shop.opened, out)
     found = [shop.judge.measure("as trained", shop.first)]
@@ -168,7 +172,7 @@ def compress(shop: Workshop, out: Path, steps: Sequence[Step], learner: Learner 
     return found
 
 
-def refuse(opened: Opened, out: Path) -> None:
+def refuse(opened: CompressibleRun, out: Path) -> None:
     """Raise unless the folder is free."""
     folder.refuse_existing(out, dumps(opened.recipe), Metadata())
 
@@ -185,7 +189,7 @@ def working(out: Path) -> Iterator[Path]:
         durable.remove(work)
 
 
-def write(opened: Opened, out: Path, model: Transformer, found: Sequence[Measured]) -> None:
+def write(opened: CompressibleRun, out: Path, model: Transformer, found: Sequence[Measurement]) -> None:
     """Leave a finished run: spec, weights, tokenizer, where it came from, and the report."""
     told: dict[str, Any] = {"from": str(opened.path), "steps": [dataclasses.asdict(m) for m in found]}
     out.parent.mkdir(parents=True, exist_ok=True)

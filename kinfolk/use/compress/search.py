@@ -13,9 +13,9 @@ from kinfolk.models.model import Transformer
 from kinfolk.runs.run import load_model
 from kinfolk.use.compress.exchanging import Tell
 from kinfolk.use.compress.goal import Goal, is_allowed
-from kinfolk.use.compress.measure import Measured
-from kinfolk.use.compress.pipeline import Workshop, run_steps
-from kinfolk.use.compress.steps import STEPS, Step
+from kinfolk.use.compress.measure import Measurement
+from kinfolk.use.compress.pipeline import CompressionWorkshop, run_steps
+from kinfolk.use.compress.steps import STEPS, CompressionStep
 
 LADDER: dict[str, tuple[Any, ...]] = {
     "layers": (1 / 6, 1 / 3, 1 / 2, 2 / 3),
@@ -34,8 +34,8 @@ TOGETHER = 3
 class Tried:
     """Steps, what became of the model, and where it lies."""
 
-    steps: tuple[Step, ...]
-    measured: Measured
+    steps: tuple[CompressionStep, ...]
+    measured: Measurement
     place: Path
 
     def model(self) -> Transformer:
@@ -44,12 +44,12 @@ class Tried:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Search:
+class CompressionSearch:
     """Everything that was tried. `chosen` is the best that reaches the goal at the allowed cost, if any does."""
 
     goal: Goal
     allowed: float
-    first: Measured
+    first: Measurement
     tried: tuple[Tried, ...]
     refused: dict[str, str]
 
@@ -100,7 +100,9 @@ class Search:
         return "; ".join(said)
 
 
-def search(shop: Workshop, goal: Goal, allowed: float, recover: int = 0, tries: int = 32) -> Search:
+def search(
+    shop: CompressionWorkshop, goal: Goal, allowed: float, recover: int = 0, tries: int = 32
+) -> CompressionSearch:
     """Try single steps, then those together that should reach the goal, then let the best of these learn on.
 
     tries: models that are made and measured, at most. Half of those that do not learn go to single steps, the cheap
@@ -120,21 +122,21 @@ def search(shop: Workshop, goal: Goal, allowed: float, recover: int = 0, tries: 
     if recover:
         for one in bench.best(learning):
             at = next((i for i, step in enumerate(one.steps) if step.name == "int8"), len(one.steps))
-            bench.attempt((*one.steps[:at], Step("recover", recover), *one.steps[at:]))
-    return Search(goal, allowed, first, tuple(bench.tried), bench.refused)
+            bench.attempt((*one.steps[:at], CompressionStep("recover", recover), *one.steps[at:]))
+    return CompressionSearch(goal, allowed, first, tuple(bench.tried), bench.refused)
 
 
 @dataclasses.dataclass(eq=False)
 class _Bench:
-    shop: Workshop
+    shop: CompressionWorkshop
     tell: Tell
     goal: Goal
-    first: Measured
+    first: Measurement
     most: int
     tried: list[Tried] = dataclasses.field(default_factory=list)
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def attempt(self, steps: tuple[Step, ...]) -> None:
+    def attempt(self, steps: tuple[CompressionStep, ...]) -> None:
         """Take steps and measure what becomes of the model; steps that it does not admit are noted."""
         name = ",".join(map(str, steps))
         try:
@@ -149,12 +151,12 @@ class _Bench:
         done = f"[{len(self.tried)}/{self.most}]"
         self.tell(f"{done} {name}: {measured.speed:.2f} x as fast, {size:.0f} % of the size, {worse:+.1f} % worse")
 
-    def attempt_all(self, waiting: Iterator[tuple[Step, ...]], until: int) -> None:
+    def attempt_all(self, waiting: Iterator[tuple[CompressionStep, ...]], until: int) -> None:
         """Attempt one after the other until there are so many tries."""
         while len(self.tried) < until and (steps := next(waiting, None)) is not None:
             self.attempt(steps)
 
-    def promising(self) -> list[tuple[Step, ...]]:
+    def promising(self) -> list[tuple[CompressionStep, ...]]:
         """Return single steps together that should reach the goal, if factors multiply and losses add, best first."""
         alone = {one.steps[0]: one.measured for one in self.tried if len(one.steps) == 1}
         found = []
@@ -177,7 +179,7 @@ class _Bench:
         return sorted(self.tried, key=key)[:n]
 
 
-def _together(parts: Sequence[Measured], first: Measured) -> Measured:
+def _together(parts: Sequence[Measurement], first: Measurement) -> Measurement:
     """Guess what steps do together: factors multiply, and so do losses and shares of right answers."""
 
     def share(values: Iterable[float]) -> float:
@@ -193,7 +195,7 @@ def _together(parts: Sequence[Measured], first: Measured) -> Measured:
     )
 
 
-def _singles(shop: Workshop) -> list[Step]:
+def _singles(shop: CompressionWorkshop) -> list[CompressionStep]:
     """Return the single steps to try: int8, which costs next to nothing, then little of each before more of any.
 
     Shares of layers are those that some number of them is.
@@ -204,16 +206,16 @@ def _singles(shop: Workshop) -> list[Step]:
     found = []
     for _, name, amount in sorted(rungs, key=lambda rung: (rung[0], rung[1] != "int8")):
         whole = round(amount * deepest) / deepest if name == "layers" else amount
-        if whole != 0 and (name != "share" or deepest > 1) and Step(name, whole) not in found:
-            found.append(Step(name, whole))
+        if whole != 0 and (name != "share" or deepest > 1) and CompressionStep(name, whole) not in found:
+            found.append(CompressionStep(name, whole))
     return [step for step in found if step.name in STEPS and step.amount != 1.0]
 
 
-def _rank(step: Step) -> tuple[int, str]:
+def _rank(step: CompressionStep) -> tuple[int, str]:
     return list(LADDER).index(step.name), str(step.amount)
 
 
-def _told(found: Search, one: Tried) -> str:
+def _told(found: CompressionSearch, one: Tried) -> str:
     return (
         f"{', '.join(map(str, one.steps))} ({one.measured.speed:.2f} times as fast, "
         f"{found.first.bytes / one.measured.bytes:.2f} times as small, {100 * found.cost(one):+.1f} % worse)"

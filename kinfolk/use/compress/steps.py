@@ -27,7 +27,7 @@ from kinfolk.use.compress.exchanging import (
 from kinfolk.use.compress.measure import loss_of
 from kinfolk.use.compress.surgery import (
     STACKS,
-    Place,
+    CutPlace,
     depth,
     keep_heads,
     keep_layers,
@@ -40,7 +40,7 @@ from kinfolk.use.inspect.removal import importance
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class CompressionStep:
     """What to do, and how much of it: a share, a number or a word, as the step has it."""
 
     name: str
@@ -54,14 +54,14 @@ class Step:
         )
 
 
-def parse(text: str) -> list[Step]:
+def parse(text: str) -> list[CompressionStep]:
     """Read "heads=0.5,ff=0.25,recover=200,int8": steps in the order in which they are taken."""
     found = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, _, amount = word.partition("=")
         if name not in STEPS:
             raise SpecError(f"step {word!r}: unknown {name!r}{suggest(name, STEPS)}")
-        found.append(Step(name, STEPS[name].read(word, amount)))
+        found.append(CompressionStep(name, STEPS[name].read(word, amount)))
     if not found:
         raise SpecError(f"steps {text!r}: expected some, such as heads=0.5,ff=0.25 (known: {', '.join(STEPS)})")
     return found
@@ -92,7 +92,7 @@ def _word(*known: str) -> Callable[[str, str], str]:
     return read
 
 
-def take(step: Step, learner: Learner, batches: Sequence[Batch], tell: Tell) -> Transformer:
+def take(step: CompressionStep, learner: Learner, batches: Sequence[Batch], tell: Tell) -> Transformer:
     """Return the model after a step; the learner is left as it was."""
     model: Transformer = STEPS[step.name].take(learner, batches, step.amount, tell)
     return model
@@ -216,11 +216,11 @@ STEPS: dict[str, Kind] = {
 }
 
 
-def _best(scores: dict[Place, Tensor], share: float) -> dict[Place, list[int]]:
+def _best(scores: dict[CutPlace, Tensor], share: float) -> dict[CutPlace, list[int]]:
     """Return the best of all by score, at least one from each place."""
     all_of = [(float(s), place, h) for place, score in scores.items() for h, s in enumerate(score)]
     spare = {place: len(score) - 1 for place, score in scores.items()}
-    gone: set[tuple[Place, int]] = set()
+    gone: set[tuple[CutPlace, int]] = set()
     wanted = round(share * len(all_of))
     for _, place, h in sorted(all_of):
         if len(gone) < wanted and spare[place]:

@@ -13,12 +13,18 @@ from kinfolk.family.making import make, numbers_of
 from kinfolk.layers.linear_maps import bare
 from kinfolk.models.model import Model, Transformer
 from kinfolk.use.compress.exchanging import Tell
-from kinfolk.use.compress.opening import Opened
+from kinfolk.use.compress.opening import CompressibleRun
 from kinfolk.use.compress.surgery import STACKS, block_weights, weights_of
 
 
 def student_of(
-    opened: Opened, name: str, tell: Tell, *, size: str = "tiny", assignments: Sequence[str] = (), seed: int = 0
+    opened: CompressibleRun,
+    name: str,
+    tell: Tell,
+    *,
+    size: str = "tiny",
+    assignments: Sequence[str] = (),
+    seed: int = 0,
 ) -> Transformer:
     """Build a student of a relative.
 

@@ -28,7 +28,7 @@ STACKS = ("encoder", "decoder")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Place:
+class CutPlace:
     """A part of a model: which stack, which of its blocks, which part of that."""
 
     stack: str
@@ -49,16 +49,16 @@ def depth(model: Model, stack: str) -> Any:
     return found
 
 
-def parts(model: Model) -> Iterator[tuple[Place, Part]]:
+def parts(model: Model) -> Iterator[tuple[CutPlace, Part]]:
     """Yield every part of a model."""
     for stack in STACKS:
         if getattr(model, stack) is not None:
             for i, block in enumerate(depth(model, stack).blocks):
                 for j, part in enumerate(block.parts):
-                    yield Place(stack, i, j), part
+                    yield CutPlace(stack, i, j), part
 
 
-def with_part(model: Model, place: Place, part: Part) -> Model:
+def with_part(model: Model, place: CutPlace, part: Part) -> Model:
     """Return a model with one part exchanged."""
     stack = depth(model, place.stack)
     blocks = list(stack.blocks)
@@ -83,7 +83,7 @@ def weights_of(model: Transformer) -> Weights:
     return {name: x.detach().clone() for name, x in model.state_dict().items()}
 
 
-def keep_heads(model: Model, weights: Weights, place: Place, heads: Sequence[int]) -> tuple[Model, Weights]:
+def keep_heads(model: Model, weights: Weights, place: CutPlace, heads: Sequence[int]) -> tuple[Model, Weights]:
     """Keep some heads of an attention: rows of its query, key and value maps, columns of its output map."""
     part = _attention(model, place)
     n_heads, width = part.n_heads, part.d_head or model.d_model // part.n_heads
@@ -107,7 +107,7 @@ def keep_heads(model: Model, weights: Weights, place: Place, heads: Sequence[int
     return with_part(model, place, part.replace(n_heads=len(kept), d_head=width)), cut
 
 
-def keep_neurons(model: Model, weights: Weights, place: Place, neurons: Sequence[int]) -> tuple[Model, Weights]:
+def keep_neurons(model: Model, weights: Weights, place: CutPlace, neurons: Sequence[int]) -> tuple[Model, Weights]:
     """Keep some neurons of a feed-forward: rows of its first map, columns of its second."""
     part = dict(parts(model))[place]
     if type(part) not in (Dense, Gated):
@@ -174,7 +174,7 @@ def block_weights(weights: Weights, stack: str, block: int) -> Weights:
     return {name.removeprefix(prefix): x for name, x in weights.items() if name.startswith(prefix)}
 
 
-def _attention(model: Model, place: Place) -> Attention | CrossAttention:
+def _attention(model: Model, place: CutPlace) -> Attention | CrossAttention:
     part = dict(parts(model))[place]
     if type(part) not in (Attention, CrossAttention):
         why = "; cut heads before maps are exchanged" if isinstance(part, Mapped) else ""

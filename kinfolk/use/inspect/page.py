@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot, file
+from kinfolk.report.charts import Chart, ChartDot, file
 from kinfolk.report.html import Html, asset, embed, join, page, tag
 from kinfolk.use.inspect.heads import Habit, distances, habits, places
 from kinfolk.use.inspect.neighbours import Neighbours
-from kinfolk.use.inspect.sight import Map, Sight
-from kinfolk.use.inspect.syntax import Found
+from kinfolk.use.inspect.sight import AttentionMap, ModelSight
+from kinfolk.use.inspect.syntax import HeadRelation
 
 MEANINGS = {
     "approximation_error": "distance from exact attention, relative to its size",
@@ -40,14 +40,14 @@ class Findings:
     worth: by the path of a part, how much the loss leans on each head and how much it rises without it; loss: as it is.
     """
 
-    relations: tuple[Found, ...] = ()
+    relations: tuple[HeadRelation, ...] = ()
     worth: Mapping[str, tuple[Sequence[float], Sequence[float]]] = dataclasses.field(default_factory=dict)
     loss: float | None = None
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     neighbours: Neighbours | None = None
 
 
-def describe(sight: Sight, is_special: Sequence[bool], findings: Findings) -> dict[str, Any]:
+def describe(sight: ModelSight, is_special: Sequence[bool], findings: Findings) -> dict[str, Any]:
     """Return everything that the page shows as plain data; weights as float32, exactly as they were reported."""
     own = [one for one in sight.maps if one.keys == "same" and one.side == "tokens"]
     special_L = torch.tensor(list(is_special), dtype=torch.bool)
@@ -91,19 +91,19 @@ def styles() -> Html:
     return join(asset("page.css"), asset("page.css", __package__))
 
 
-def _map(one: Map, named: Sequence[Habit]) -> dict[str, Any]:
+def _map(one: AttentionMap, named: Sequence[Habit]) -> dict[str, Any]:
     told = [dataclasses.asdict(habit) | {"name": habit.name} for habit in named]
     return {"path": one.path, "side": one.side, "keys": one.keys, "habits": told, **_packed(one.weights_HLM)}
 
 
-def _plane(own: Sequence[Map]) -> str:
+def _plane(own: Sequence[AttentionMap]) -> str:
     """Draw all heads of maps of one size on a plane, those that attend alike together; "" where there are too few."""
     heads = [(i, one.path, h) for i, one in enumerate(own) for h in range(one.weights_HLM.shape[0])]
     if len(heads) < 3:
         return ""
     at = places(distances(torch.cat([one.weights_HLM for one in own])))
     marks = [
-        Dot(x=float(x), y=float(y), colour=i, name=f"{path}/{h}", tip=f"{path} head {h}")
+        ChartDot(x=float(x), y=float(y), colour=i, name=f"{path}/{h}", tip=f"{path} head {h}")
         for (i, path, h), (x, y) in zip(heads, at, strict=True)
     ]
     bare = Axis(label="", bare=True)

@@ -20,7 +20,7 @@ MOST = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Map:
+class AttentionMap:
     """The attention of one layer: weights [H, L, M], and whose tokens queries and keys are.
 
     keys: "same", "source" (a decoder looking at its encoder) or "slots" (keys that are no tokens, as of a Linformer).
@@ -42,14 +42,14 @@ class Special:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sight:
+class ModelSight:
     """A text as a model sees it. `tokens` and `source` are ids; a model without an encoder-decoder has no source."""
 
     tokens: tuple[int, ...]
     source: tuple[int, ...]
     labels: tuple[str, ...]
     source_labels: tuple[str, ...]
-    maps: tuple[Map, ...]
+    maps: tuple[AttentionMap, ...]
     specials: tuple[Special, ...]
 
     def names(self, which: str) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class Sight:
         return self.source_labels if which == "source" else self.labels
 
 
-def look(model: Transformer, tokenizer: Tokenizer, text: str, target: str | None = None) -> Sight:
+def look(model: Transformer, tokenizer: Tokenizer, text: str, target: str | None = None) -> ModelSight:
     """Run a model on a text and keep what its layers report.
 
     An encoder-decoder reads the text as its source; without a target it writes one, the likeliest, and is looked at
@@ -77,7 +77,7 @@ def look(model: Transformer, tokenizer: Tokenizer, text: str, target: str | None
     return see(model, tokenizer, ids[: min(MOST, model.limit or MOST)], source)
 
 
-def see(model: Transformer, tokenizer: Tokenizer, ids: Sequence[int], source: Sequence[int] = ()) -> Sight:
+def see(model: Transformer, tokenizer: Tokenizer, ids: Sequence[int], source: Sequence[int] = ()) -> ModelSight:
     """Run a model on token ids and keep what its layers report."""
     rows = torch.tensor([list(ids)])
     pair = torch.tensor([list(source)]) if source else None
@@ -96,7 +96,7 @@ def see(model: Transformer, tokenizer: Tokenizer, ids: Sequence[int], source: Se
         elif name != HIDDEN:
             specials.append(Special(place, name, value))
     labels, source_labels = _labels(tokenizer, ids), _labels(tokenizer, source)
-    return Sight(tuple(ids), tuple(source), labels, source_labels, tuple(maps), tuple(specials))
+    return ModelSight(tuple(ids), tuple(source), labels, source_labels, tuple(maps), tuple(specials))
 
 
 def _target(model: Transformer, tokenizer: Tokenizer, source: list[int], target: str | None) -> list[int]:
@@ -108,13 +108,13 @@ def _target(model: Transformer, tokenizer: Tokenizer, source: list[int], target:
     return written
 
 
-def _map(spec: Model, path: str, weights_HLM: Tensor, n_tokens: int, n_source: int) -> Map:
+def _map(spec: Model, path: str, weights_HLM: Tensor, n_tokens: int, n_source: int) -> AttentionMap:
     side = "source" if n_source and path.startswith("encoder") else "tokens"
     n_own, n_keys = (n_source if side == "source" else n_tokens), weights_HLM.shape[2]
     if _crosses(spec, path):
-        return Map(path, weights_HLM, side, "source" if n_keys == n_source else "slots")
+        return AttentionMap(path, weights_HLM, side, "source" if n_keys == n_source else "slots")
     same = n_keys == n_own == weights_HLM.shape[1]
-    return Map(path, weights_HLM, side, "same" if same else "slots")
+    return AttentionMap(path, weights_HLM, side, "same" if same else "slots")
 
 
 def _crosses(spec: Model, path: str) -> bool:

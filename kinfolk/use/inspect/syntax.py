@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.treebank import Sentence
+from kinfolk.data.files.treebank import ParsedSentence
 from kinfolk.models.model import Transformer
 from kinfolk.use.inspect.sight import see
 
@@ -19,7 +19,7 @@ FEWEST = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class HeadRelation:
     """How well one relation is found: by the best head, and by the best fixed distance between words.
 
     direction: "to head" if the dependent looks at its head, "to dependent" the other way round.
@@ -51,8 +51,11 @@ def predict(words_HWW: Tensor) -> Tensor:
 
 
 def relations(
-    model: Transformer, tokenizer: Tokenizer, sentences: Sequence[Sentence], tell: Callable[[int], None] | None = None
-) -> list[Found]:
+    model: Transformer,
+    tokenizer: Tokenizer,
+    sentences: Sequence[ParsedSentence],
+    tell: Callable[[int], None] | None = None,
+) -> list[HeadRelation]:
     """Score every head of an encoder or decoder on every relation of parsed sentences; the best of each is returned."""
     right: dict[tuple[str, str, int, str], int] = defaultdict(int)
     counts: Counter[str] = Counter()
@@ -73,7 +76,7 @@ def relations(
 
 
 def _score(
-    model: Transformer, tokenizer: Tokenizer, sentence: Sentence, right: dict[tuple[str, str, int, str], int]
+    model: Transformer, tokenizer: Tokenizer, sentence: ParsedSentence, right: dict[tuple[str, str, int, str], int]
 ) -> None:
     pieces = tokenizer.encode_batch([" " * (i > 0) + w for i, w in enumerate(sentence.words)])
     ids = np.concatenate(pieces).tolist()
@@ -98,10 +101,10 @@ def _score(
                     right[sentence.relations[w], one.path, h, direction] += 1
 
 
-def _best(relation: str, n: int, right: dict[tuple[str, str, int, str], int], offsets: Counter[int]) -> Found:
+def _best(relation: str, n: int, right: dict[tuple[str, str, int, str], int], offsets: Counter[int]) -> HeadRelation:
     mine = {key: hits for key, hits in right.items() if key[0] == relation}
     offset, hits = offsets.most_common(1)[0]
     if not mine:
-        return Found(relation, n, "", 0, "", 0.0, offset, hits / n)
+        return HeadRelation(relation, n, "", 0, "", 0.0, offset, hits / n)
     best = max(mine, key=lambda key: mine[key])
-    return Found(relation, n, best[1], best[2], best[3], mine[best] / n, offset, hits / n)
+    return HeadRelation(relation, n, best[1], best[2], best[3], mine[best] / n, offset, hits / n)

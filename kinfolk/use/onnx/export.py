@@ -20,7 +20,7 @@ from kinfolk.layers.mixers.compressed_attention import _MemoryCompressed
 from kinfolk.layers.positions.position import _Sinusoid
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
-from kinfolk.runs.onnx_export import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, About, Kept, is_exported
+from kinfolk.runs.onnx_export import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, ExportRecord, Kept, is_exported
 from kinfolk.use.onnx.check import LIMIT, between, differences
 from kinfolk.use.onnx.fused import fuse
 from kinfolk.use.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
@@ -53,7 +53,7 @@ def to_onnx(
     recipe: Recipe | None = None,
     tokenizer: str | Path | None = None,
     **more: Any,
-) -> About:
+) -> ExportRecord:
     """Write a model as graphs for onnxruntime; what cannot be one is refused with the place of the part.
 
     recipe: written beside the graphs, if the model is part of one. more: fields of `About`
@@ -79,7 +79,7 @@ def to_onnx(
     raise failed[-1]
 
 
-def _written(aside: Path, about: About, graphs: dict[str, Any], model: Transformer) -> About:
+def _written(aside: Path, about: ExportRecord, graphs: dict[str, Any], model: Transformer) -> ExportRecord:
     """Write graphs, and hold them to torch."""
     for name, graph in graphs.items():
         (aside / name).write_bytes(lean(bare(graph)).SerializeToString())
@@ -99,13 +99,13 @@ def _written(aside: Path, about: About, graphs: dict[str, Any], model: Transform
     return about
 
 
-def to_int8(folder: str | Path, out: str | Path) -> About:
+def to_int8(folder: str | Path, out: str | Path) -> ExportRecord:
     """Write a folder of graphs again with weights of 8-bit integers."""
     need("onnx", "onnxruntime")
     import onnx
 
     folder = Path(folder)
-    about = About.read(folder)
+    about = ExportRecord.read(folder)
     if about.precision != "fp32":
         raise SpecError(f"{folder}: its graphs are {about.precision} already")
     with replacing(Path(out)) as aside:
@@ -153,12 +153,12 @@ class Maker:
         padded = (True,) if self.topology == "decoder" and self.decodes else (True, False)
         return tuple((a, b) for a in padded for b in singles)
 
-    def make(self, padded: bool, single: bool) -> tuple[About, dict[str, Any]]:
+    def make(self, padded: bool, single: bool) -> tuple[ExportRecord, dict[str, Any]]:
         """Return the graphs by file, and what must be known of them."""
         model, limit = self.model, None if self.length else _limit(self.model)
         made: dict[str, Any] = {"topology": self.topology, "limit": limit, "padded": padded, "length": self.length}
         made |= {"vocab_size": model.spec.vocab_size, "generation": model.generation}
-        about = About(precision="fp32", **made)
+        about = ExportRecord(precision="fp32", **made)
         if not self.decodes:
             tables = [m.segments for m in model.modules() if isinstance(m, TokensModule) and m.segments is not None]
             segmented = any(table.num_embeddings > 1 for table in tables)

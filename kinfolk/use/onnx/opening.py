@@ -12,7 +12,7 @@ from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.models.folder import WEIGHTS
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
-from kinfolk.runs.onnx_export import About, is_exported
+from kinfolk.runs.onnx_export import ExportRecord, is_exported
 from kinfolk.runs.run import ExportedRun, Run, SavedModel
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
@@ -22,7 +22,7 @@ KEPT = "onnx"
 """Inside a run: the graphs that were made when they were first asked for."""
 
 
-def export(what: str | Path | Run, out: Path, int8: bool = False) -> About:
+def export(what: str | Path | Run, out: Path, int8: bool = False) -> ExportRecord:
     """Write a run as graphs, with int8 after they were compared with torch; an export can be quantised only."""
     run = Run.open(what)
     if isinstance(run, ExportedRun):
@@ -47,7 +47,7 @@ class ExportingEngine(OnnxEngine, kind="onnx"):
         if is_exported(run.path):
             return cls(ExportedModel(run.path, threads))
         kept, weights = run.path / KEPT, run.path / WEIGHTS
-        if not is_exported(kept) or not weights.is_file() or About.read(kept).source != durable.digest(weights):
+        if not is_exported(kept) or not weights.is_file() or ExportRecord.read(kept).source != durable.digest(weights):
             export(run, kept)
         return cls(ExportedModel(kept, threads))
 

@@ -12,7 +12,7 @@ from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.image_rows import Size
-from kinfolk.data.splits.answering import STRIDE, WINDOW, Reading
+from kinfolk.data.splits.answering import STRIDE, WINDOW, WindowReading
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.family.supervise import Labelling
 from kinfolk.objectives.learner import Learner
@@ -28,7 +28,7 @@ Answer = Callable[[Batch], tuple[Tensor, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Opened:
+class AnsweringRun:
     """A run ready to answer.
 
     n_texts: how many texts it judges at once. length: tokens of a text that are read; cut: which, of a longer one.
@@ -45,7 +45,7 @@ class Opened:
     length: int
     answer: Answer
     n_texts: int
-    reading: Reading
+    reading: WindowReading
     always: bool
     columns: Columns
     cut: str = "head"
@@ -56,7 +56,9 @@ class Opened:
         return self.learner.prepare(batch, Rng(0))
 
 
-def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: str = "cpu", average: int = 0) -> Opened:
+def open_run(
+    path: str | Path | Run, *, answer: Answer | None = None, device: str = "cpu", average: int = 0
+) -> AnsweringRun:
     """Open a run to ask it.
 
     answer: another engine than PyTorch, from a prepared batch to states and what the head says. average: the mean of
@@ -78,7 +80,7 @@ def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: st
     usual = recipe.training.length
     # an export records the kind of data of the run that it was made of, if that was trained here
     trained_here = run.metadata.imported is None if isinstance(run, TrainedRun) else bool(run.data_kind)
-    return Opened(
+    return AnsweringRun(
         folder=run.path,
         learner=learner,
         objective=recipe.objective.inner,
@@ -88,7 +90,7 @@ def open_run(path: str | Path | Run, *, answer: Answer | None = None, device: st
         length=usual if trained_here else _length(learner, run.tokenizer, n_texts, usual),
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(notes, learner) if task.labels == "span" else Reading(),
+        reading=_reading(notes, learner) if task.labels == "span" else WindowReading(),
         always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,
@@ -116,9 +118,9 @@ def _length(learner: Learner, tokenizer: Tokenizer, n_texts: int, usual: int) ->
     return usual if limit is None else (limit - row.marks) // row.together
 
 
-def _reading(notes: ReadingNotes, learner: Learner) -> Reading:
+def _reading(notes: ReadingNotes, learner: Learner) -> WindowReading:
     """Return how long texts are read: as in training, or else with windows that the model has positions for."""
-    return Reading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
+    return WindowReading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
 
 
 def _columns(name: str) -> Columns:

@@ -3,7 +3,7 @@
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.objectives.tasks.task import Example
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, Dot, Rule
+from kinfolk.report.charts import Chart, ChartDot, Rule
 from kinfolk.report.figures import facts, figure, scripts, section
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import table
@@ -83,7 +83,7 @@ def _matrix(report: Report) -> Html:
 def _points(report: Report) -> Html:
     """Draw predictions over labels."""
     marks = [
-        Dot(x=label, y=guess, faint=True, tip=f"label {label:g}\nprediction {guess:g}")
+        ChartDot(x=label, y=guess, faint=True, tip=f"label {label:g}\nprediction {guess:g}")
         for guess, label in report.points
     ]
     chart = Chart(

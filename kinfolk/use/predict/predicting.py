@@ -6,13 +6,13 @@ from typing import Any
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.reader import Row
 from kinfolk.objectives.tasks.answering import How, PredictionCounts
-from kinfolk.use.predict.opening import Opened
+from kinfolk.use.predict.opening import AnsweringRun
 
 _CHARACTERS = 1 << 22
 
 
 def predict(
-    run: Opened, rows: Iterable[Row | DataError], how: How | None = None, counts: PredictionCounts | None = None
+    run: AnsweringRun, rows: Iterable[Row | DataError], how: How | None = None, counts: PredictionCounts | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield what a run says of each row, in the order of the rows.
 
@@ -32,7 +32,7 @@ def predict(
 
 
 def _usable(
-    run: Opened, rows: Iterable[Row | DataError], how: How, counts: PredictionCounts
+    run: AnsweringRun, rows: Iterable[Row | DataError], how: How, counts: PredictionCounts
 ) -> Iterator[tuple[Row, Any]]:
     """Yield rows with what is asked about them; bad ones raise, or are counted."""
     for row in rows:

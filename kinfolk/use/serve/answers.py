@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kinfolk.decoding.detokenize import Text
-from kinfolk.decoding.sequence import Scored
+from kinfolk.decoding.sequence import ScoredToken
 from kinfolk.use.serve.messages import Chat, ChatChoice, ChatMessage, Completion, CompletionChoice, Logprobs, Usage
 from kinfolk.use.serve.protocol import Order
 from kinfolk.use.serve.scheduler import Piece
@@ -22,7 +22,7 @@ class Choice:
 
     text: str = ""
     finish: str | None = None
-    tokens: list[Scored] = dataclasses.field(default_factory=list)
+    tokens: list[ScoredToken] = dataclasses.field(default_factory=list)
     offsets: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
@@ -96,7 +96,7 @@ class Answer:
         text = opening.text + choice.text
         return CompletionChoice(index=i, text=text, logprobs=logprobs, finish_reason=choice.finish)
 
-    def _logprobs(self, tokens: Sequence[Scored], offsets: Sequence[int]) -> Logprobs:
+    def _logprobs(self, tokens: Sequence[ScoredToken], offsets: Sequence[int]) -> Logprobs:
         names = self.order.served.names
         tops = [None if one.logprob is None else {names[i]: _finite(log_p) for i, log_p in one.top} for one in tokens]
         return Logprobs(

@@ -21,7 +21,7 @@ import torch
 from kinfolk.core.errors import KinfolkError
 from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.running import RunningBatch
-from kinfolk.decoding.sequence import RunningSequence, Scored
+from kinfolk.decoding.sequence import RunningSequence, ScoredToken
 from kinfolk.use.serve.limits import Limits
 
 
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
     row: int
     text: str
-    tokens: tuple[Scored, ...] = ()
+    tokens: tuple[ScoredToken, ...] = ()
     offsets: tuple[int, ...] = ()
     finish: str | None = None
 
@@ -327,7 +327,7 @@ class Scheduler:
         counts.new_tokens += len(rows)
         counts.seconds += time.perf_counter() - began
 
-    def _tell(self, row: RunningSequence, made: Scored) -> bool:
+    def _tell(self, row: RunningSequence, made: ScoredToken) -> bool:
         """Pass on what a token adds to a text; return whether the row is done."""
         request, i = self._owners[row]
         text = request.texts[i]

@@ -28,7 +28,7 @@ from kinfolk.runs.chat_template import ChatTemplate
 from kinfolk.runs.engines import opener_of
 from kinfolk.runs.run import ExportedRun, Run
 from kinfolk.use.predict.embedding import Embedder, open_embedder
-from kinfolk.use.predict.opening import Opened, open_run
+from kinfolk.use.predict.opening import AnsweringRun, open_run
 from kinfolk.use.predict.predicting import predict
 
 
@@ -106,7 +106,7 @@ class Served:
         return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
 
     @cached_property
-    def opened(self) -> Opened | None:
+    def opened(self) -> AnsweringRun | None:
         """What answers about the labels it was taught; None if it was taught none."""
         if self.learner is None or not has_labels(self.recipe.objective):
             return None

@@ -24,21 +24,25 @@ from kinfolk.objectives.objective import Vocabulary
 from kinfolk.use.compress import exchanging
 from kinfolk.use.compress.maps import factorise, factors, places, plain, rank_for, seconds_of
 from kinfolk.use.compress.measure import peak
-from kinfolk.use.compress.steps import Step, take
+from kinfolk.use.compress.steps import CompressionStep, take
 from kinfolk.use.compress.surgery import parts, rebuild, share_layers, weights_of
 from kinfolk.use.inspect.removal import gated, gates_of
 from kinfolk.use.inspect.sight import see
 
 TOY = {"d_model": 24, "n_layers": 4, "n_heads": 3, "d_ff": 40, "vocab_size": 30, "max_len": 32}
 NAMES = ["gpt2", "vanilla", "geglu", "roberta"]
-ROWS = [[Step("rank", 0.4)], [Step("int8", "weights")], [Step("rank", 0.4), Step("int8", "weights")]]
+ROWS = [
+    [CompressionStep("rank", 0.4)],
+    [CompressionStep("int8", "weights")],
+    [CompressionStep("rank", 0.4), CompressionStep("int8", "weights")],
+]
 DONE = [
-    Step("table", 0.4),
-    Step("rank", 0.4),
-    Step("svd", 0.4),
-    Step("int8"),
-    Step("int8", "weights"),
-    Step("share", 2),
+    CompressionStep("table", 0.4),
+    CompressionStep("rank", 0.4),
+    CompressionStep("svd", 0.4),
+    CompressionStep("int8"),
+    CompressionStep("int8", "weights"),
+    CompressionStep("share", 2),
 ]
 
 
@@ -65,7 +69,16 @@ def after(learn, *steps):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("step", [Step("rank", 0.0), Step("table", 0.0), Step("share", 1), Step("plain")], ids=str)
+@pytest.mark.parametrize(
+    "step",
+    [
+        CompressionStep("rank", 0.0),
+        CompressionStep("table", 0.0),
+        CompressionStep("share", 1),
+        CompressionStep("plain"),
+    ],
+    ids=str,
+)
 def test_nothing_exchanged_is_nothing_changed(name, step):
     learn = learner(name)
     given = batch(learn)
@@ -153,7 +166,12 @@ def test_what_is_left_is_an_ordinary_model(name, step, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "steps", [[Step("rank", 0.4)], [Step("int8", "weights")], [Step("rank", 0.4), Step("int8", "weights")]]
+    "steps",
+    [
+        [CompressionStep("rank", 0.4)],
+        [CompressionStep("int8", "weights")],
+        [CompressionStep("rank", 0.4), CompressionStep("int8", "weights")],
+    ],
 )
 def test_plain_maps_compute_what_others_did(steps):
     learn = learner("vanilla")
@@ -165,7 +183,7 @@ def test_plain_maps_compute_what_others_did(steps):
 
 def test_cached_decoding_is_a_full_pass_with_exchanged_maps():
     learn = learner("gpt2")
-    model = after(learn, Step("rank", 0.4), Step("int8", "weights"))
+    model = after(learn, CompressionStep("rank", 0.4), CompressionStep("int8", "weights"))
     tokens = batch(learn).tokens
     state, said = model.new_state(len(tokens), 12), []
     with torch.no_grad():
@@ -227,21 +245,23 @@ def test_a_narrow_table_keeps_the_words_that_occur(monkeypatch):
     learn = learner("gpt2")
     given, table = batch(learn), learn.model.embedding.weight.detach().clone()
     monkeypatch.setattr(exchanging, "rank_for", lambda *sizes: 24)
-    torch.testing.assert_close(after(learn, Step("table", 0.5)).run(given).logits, learn.model.run(given).logits)
+    torch.testing.assert_close(
+        after(learn, CompressionStep("table", 0.5)).run(given).logits, learn.model.run(given).logits
+    )
     monkeypatch.setattr(exchanging, "rank_for", lambda *sizes: 6)
-    model = after(learn, Step("table", 0.5))
+    model = after(learn, CompressionStep("table", 0.5))
     now = (model.embedding.table.inner.weight @ model.embedding.table.outer.weight.mT).detach()
     seen = torch.bincount(given.tokens.flatten(), minlength=30)
     errors = (now - table).norm(dim=1) / table.norm(dim=1)
     assert float(errors[seen > 1].mean()) < float(errors[seen == 0].mean())
     assert model.n_params == learn.model.n_params - 30 * 24 + 30 * 6 + 24 * 6
     with pytest.raises(SpecError, match="factorised"):
-        after(learn, Step("table", 0.5), Step("table", 0.5))
+        after(learn, CompressionStep("table", 0.5), CompressionStep("table", 0.5))
 
 
 def test_heads_of_exchanged_maps_can_be_looked_at():
     learn = learner("vanilla")
-    model = after(learn, Step("rank", 0.4))
+    model = after(learn, CompressionStep("rank", 0.4))
     given = batch(learn)
     gates = gates_of(model)
     assert gates.keys() == gates_of(learn.model).keys()
@@ -255,7 +275,7 @@ def test_heads_of_exchanged_maps_can_be_looked_at():
 def test_a_stored_model_of_whole_numbers_is_smaller(tmp_path):
     learn = learner("gpt2", double=False, d_model=48, n_heads=4, d_ff=192)
     sizes = []
-    for i, model in enumerate((learn.model, after(learn, Step("int8")))):
+    for i, model in enumerate((learn.model, after(learn, CompressionStep("int8")))):
         kf.save(model, tmp_path / str(i))
         sizes.append((tmp_path / str(i) / "model.safetensors").stat().st_size)
     assert sizes[1] < 0.35 * sizes[0]
@@ -263,7 +283,7 @@ def test_a_stored_model_of_whole_numbers_is_smaller(tmp_path):
 
 def test_a_shared_block_is_that_of_a_layer_or_their_mean():
     learn = learner("gpt2")
-    model = after(learn, Step("share", 3))
+    model = after(learn, CompressionStep("share", 3))
     assert model.spec.decoder.order == (0, 0, 0, 1)
     assert len(model.spec.decoder.blocks) == 2
     got, old = model.decoder.blocks[0].parts[0].out.weight, [b.parts[0].out.weight for b in learn.model.decoder.blocks]
@@ -286,24 +306,26 @@ def test_blocks_that_are_alike_are_shared_without_a_loss():
     for i in (1, 2, 3):
         learn.model.decoder.blocks[i].load_state_dict(learn.model.decoder.blocks[i // 2 * 2].state_dict())
     given = batch(learn)
-    torch.testing.assert_close(after(learn, Step("share", 2)).run(given).hidden, learn.model.run(given).hidden)
+    torch.testing.assert_close(
+        after(learn, CompressionStep("share", 2)).run(given).hidden, learn.model.run(given).hidden
+    )
 
 
 def test_blocks_that_differ_cannot_be_shared():
-    model = after(learner("gpt2"), Step("heads", 0.5))
+    model = after(learner("gpt2"), CompressionStep("heads", 0.5))
     learn = Learner(model, learner("gpt2").objective, Vocabulary(30))
     assert len({bare(b.parts[0]).n_heads for b in model.spec.decoder.blocks}) > 1
     with pytest.raises(SpecError, match="built differently"):
-        after(learn, Step("share", 4))
+        after(learn, CompressionStep("share", 4))
 
 
 def test_heads_are_cut_before_maps_are_exchanged():
     learn = learner("gpt2")
-    other = Learner(after(learn, Step("rank", 0.5)), learn.objective, learn.vocabulary)
+    other = Learner(after(learn, CompressionStep("rank", 0.5)), learn.objective, learn.vocabulary)
     with pytest.raises(SpecError, match="heads"):
-        after(other, Step("heads", 0.5))
+        after(other, CompressionStep("heads", 0.5))
     with pytest.raises(SpecError, match="no plain maps"):
-        after(learn, Step("int8"), Step("int8"))
+        after(learn, CompressionStep("int8"), CompressionStep("int8"))
 
 
 def test_wrong_specs_are_refused_where_they_are_made():

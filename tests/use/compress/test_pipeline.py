@@ -20,10 +20,10 @@ from kinfolk.runs.fit import labelling_of
 from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
 from kinfolk.train.run import train
-from kinfolk.use.compress.measure import Measured
+from kinfolk.use.compress.measure import Measurement
 from kinfolk.use.compress.opening import open_model
-from kinfolk.use.compress.pipeline import Workshop, compress, ordered, run_steps
-from kinfolk.use.compress.steps import STEPS, Step, parse
+from kinfolk.use.compress.pipeline import CompressionWorkshop, compress, ordered, run_steps
+from kinfolk.use.compress.steps import STEPS, CompressionStep, parse
 
 TOY = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_ff": 32, "max_len": 64}
 SHORT = {"steps": 2, "batch_size": 4, "length": 24, "eval_every": 0, "save_every": 0, "eval_batches": 2}
@@ -63,7 +63,7 @@ def classifier(place):
 
 def shop(run, work, **more):
     work.mkdir(exist_ok=True)
-    return Workshop(open_model(run), work, lambda line: None, n_batches=1, n_valid=1, **more)
+    return CompressionWorkshop(open_model(run), work, lambda line: None, n_batches=1, n_valid=1, **more)
 
 
 def test_a_pipeline_leaves_an_ordinary_run(run, tmp_path):
@@ -109,7 +109,9 @@ def test_weights_are_lost_while_learning(run, tmp_path, method):
 def test_a_teacher_teaches_while_recovering(run, tmp_path):
     teaching = Distil(task=Run.open(run).recipe.objective, teacher="")
     taught, alone = (
-        run_steps(shop(run, tmp_path / f"{i}", teaching=how), [Step("layers", 0.5), Step("recover", 2)])
+        run_steps(
+            shop(run, tmp_path / f"{i}", teaching=how), [CompressionStep("layers", 0.5), CompressionStep("recover", 2)]
+        )
         for i, how in enumerate((teaching, None))
     )
     assert taught[1][-1].step == "recovered, 2 steps, taught"
@@ -121,10 +123,10 @@ def test_a_classifier_is_judged_by_its_accuracy(classifier, tmp_path):
     found = compress(shop(classifier, tmp_path / "work"), tmp_path / "out", parse("ff=0.5,share=2"))
     assert [one.quality[0] for one in found] == ["accuracy"] * 3
     assert found[1].params > found[2].params
-    one = Measured("a", 1, 1, 0.0, 0.7, {"class": 0.7, "accuracy": 0.8}, 1.0)
-    other = Measured("b", 1, 1, 0.0, 0.7, {"class": 0.9, "accuracy": 0.76}, 1.0)
+    one = Measurement("a", 1, 1, 0.0, 0.7, {"class": 0.7, "accuracy": 0.8}, 1.0)
+    other = Measurement("b", 1, 1, 0.0, 0.7, {"class": 0.9, "accuracy": 0.76}, 1.0)
     assert other.worse(one) == pytest.approx(0.05)
-    loss, more = (Measured("a", 1, 1, 0.0, x, {"next-token": x}, 1.0) for x in (2.0, 2.1))
+    loss, more = (Measurement("a", 1, 1, 0.0, x, {"next-token": x}, 1.0) for x in (2.0, 2.1))
     assert more.worse(loss) == pytest.approx(0.05)
 
 
@@ -136,7 +138,7 @@ def test_an_imported_folder_is_compressed_on_given_data(run, place, tmp_path):
     source = {"name": str(place / "text.txt"), "cache": str(place / "cache")}
     (tmp_path / "work").mkdir()
     opened = open_model(tmp_path / "hf", source, tmp_path / "work")
-    mine = Workshop(opened, tmp_path / "work", lambda line: None, n_batches=1, n_valid=1)
+    mine = CompressionWorkshop(opened, tmp_path / "work", lambda line: None, n_batches=1, n_valid=1)
     found = compress(mine, tmp_path / "out", parse("ff=0.5,int8=weights"))
     assert found[-1].bytes < found[0].bytes
     assert Run.open(tmp_path / "out").learner().model.n_params == found[-1].params

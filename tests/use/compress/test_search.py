@@ -11,23 +11,23 @@ from kinfolk.core.errors import SpecError
 from kinfolk.use.compress import search as searching
 from kinfolk.use.compress.front import page, picture, table
 from kinfolk.use.compress.goal import Goal, parse_allowed, parse_goal
-from kinfolk.use.compress.measure import Measured
-from kinfolk.use.compress.search import Search, Tried
-from kinfolk.use.compress.steps import Step
+from kinfolk.use.compress.measure import Measurement
+from kinfolk.use.compress.search import CompressionSearch, Tried
+from kinfolk.use.compress.steps import CompressionStep
 from tests.use.compress.test_pipeline import main, place, run, shop  # noqa: F401 - fixtures
 
-WHOLE = Measured("as trained", 100, 400, 0.0, 2.0, {"next-token": 2.0}, 1.0, 1000)
+WHOLE = Measurement("as trained", 100, 400, 0.0, 2.0, {"next-token": 2.0}, 1.0, 1000)
 
 
 def tried(name, speed, size, loss, memory=1000):
     measured = dataclasses.replace(
         WHOLE, step=name, bytes=size, speed=speed, loss=loss, measures={"next-token": loss}, memory=memory
     )
-    return Tried((Step(name, 0.5),), measured, None)
+    return Tried((CompressionStep(name, 0.5),), measured, None)
 
 
 def found(*rows, goal="2x faster", allowed=0.05):
-    return Search(parse_goal(goal), allowed, WHOLE, tuple(rows), {"heads=0.5": "no <heads>"})
+    return CompressionSearch(parse_goal(goal), allowed, WHOLE, tuple(rows), {"heads=0.5": "no <heads>"})
 
 
 def test_goals_are_read_and_refused():
@@ -125,7 +125,7 @@ def test_no_more_tries_than_asked_for_and_combinations_among_them(run, tmp_path,
     monkeypatch.setattr(searching, "run_steps", take)
     got = searching.search(mine, parse_goal("2x smaller"), 0.03, recover=recover, tries=tries)
     assert len(taken) == len(got.tried) == tries
-    assert taken[0] == (Step("int8", ""),)
+    assert taken[0] == (CompressionStep("int8", ""),)
     assert any(len({step.name for step in steps} - {"recover"}) > 1 for steps in taken) == (tries > 3)
     assert any(step.name == "recover" for steps in taken for step in steps) == bool(recover and tries > 1)
 

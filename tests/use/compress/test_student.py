@@ -7,7 +7,7 @@ import kinfolk as kf
 from kinfolk.core.errors import SpecError
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.use.compress.opening import Opened
+from kinfolk.use.compress.opening import CompressibleRun
 from kinfolk.use.compress.student import begin, layers_for, student_of
 
 TOY = {"d_model": 24, "n_layers": 6, "n_heads": 3, "d_ff": 40, "vocab_size": 30, "max_len": 32}
@@ -16,7 +16,7 @@ TOY = {"d_model": 24, "n_layers": 6, "n_heads": 3, "d_ff": 40, "vocab_size": 30,
 def opened(name="gpt2", **numbers):
     recipe = kf.relative(name, size="tiny", **(TOY | numbers))
     learner = Learner(kf.build(recipe, seed=1), recipe.objective, Vocabulary(30))
-    return Opened(None, recipe, learner, None, None, {})
+    return CompressibleRun(None, recipe, learner, None, None, {})
 
 
 def test_layers_are_those_of_distilbert():

@@ -12,8 +12,8 @@ from kinfolk.layers.mixers.attention import Attention, CrossAttention
 from kinfolk.models.cost import cost
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
-from kinfolk.use.compress.steps import Step, clear_weights, parse, take
-from kinfolk.use.compress.surgery import Place, keep_heads, keep_layers, keep_neurons, parts, rebuild, with_part
+from kinfolk.use.compress.steps import CompressionStep, clear_weights, parse, take
+from kinfolk.use.compress.surgery import CutPlace, keep_heads, keep_layers, keep_neurons, parts, rebuild, with_part
 from kinfolk.use.inspect.removal import gated, gates_of
 
 TOY = {"d_model": 24, "n_layers": 4, "n_heads": 3, "d_ff": 40, "vocab_size": 30, "max_len": 32}
@@ -63,7 +63,7 @@ def test_removed_heads_are_silenced_heads(name):
 
 def test_a_head_has_the_parameters_that_it_should():
     learn = learner("gpt2")
-    spec, cut = keep_heads(learn.model.spec, weights(learn), Place("decoder", 0, 0), [0, 2])
+    spec, cut = keep_heads(learn.model.spec, weights(learn), CutPlace("decoder", 0, 0), [0, 2])
     assert learn.model.n_params - rebuild(spec, cut).n_params == 4 * 24 * 8 + 3 * 8
 
 
@@ -95,7 +95,7 @@ def test_layers_that_are_left_run_in_their_order():
 def test_nothing_cut_is_nothing_changed(name, step):
     learn = learner(name)
     given = batch(learn)
-    same = take(Step(step, 0.0), learn, [given], lambda line: None).eval()
+    same = take(CompressionStep(step, 0.0), learn, [given], lambda line: None).eval()
     assert torch.equal(same.run(given).hidden, learn.model.run(given).hidden)
 
 
@@ -103,7 +103,7 @@ def test_nothing_cut_is_nothing_changed(name, step):
 def test_steps_cut_what_they_say(step):
     learn = learner("gpt2")
     said = []
-    small = take(Step(step, 0.5), learn, [batch(learn)], said.append)
+    small = take(CompressionStep(step, 0.5), learn, [batch(learn)], said.append)
     assert said
     counted = {
         "heads": lambda m: sum(p.n_heads for _, p in parts(m) if isinstance(p, Attention)),
@@ -117,7 +117,7 @@ def test_the_head_that_does_nothing_is_the_first_to_go():
     learn = learner("gpt2")
     for path in gates_of(learn.model):
         learn.model.get_submodule(path).out.weight.data[:, 8:16] = 0
-    small = take(Step("heads", 1 / 3), learn, [batch(learn)], lambda line: None).eval()
+    small = take(CompressionStep("heads", 1 / 3), learn, [batch(learn)], lambda line: None).eval()
     assert [p.n_heads for _, p in parts(small.spec) if isinstance(p, Attention)] == [2] * 4
     given = batch(learn)
     torch.testing.assert_close(small.run(given).hidden, learn.model.run(given).hidden, rtol=1e-10, atol=1e-12)
@@ -138,12 +138,16 @@ def test_cleared_weights_are_those_of_torch():
 def test_heads_with_numbers_of_their_own_are_refused_by_name(name):
     learn = learner(name, n_heads=4) if name == "alibi" else learner(name)
     with pytest.raises(SpecError, match=r"heads|head"):
-        take(Step("heads", 0.5), learn, [batch(learn)], lambda line: None)
+        take(CompressionStep("heads", 0.5), learn, [batch(learn)], lambda line: None)
 
 
 def test_steps_are_read_and_refused():
-    assert parse("heads=0.5, ff=0.25") == [Step("heads", 0.5), Step("ff", 0.25)]
-    assert parse("share=2,int8,int8=weights") == [Step("share", 2), Step("int8"), Step("int8", "weights")]
+    assert parse("heads=0.5, ff=0.25") == [CompressionStep("heads", 0.5), CompressionStep("ff", 0.25)]
+    assert parse("share=2,int8,int8=weights") == [
+        CompressionStep("share", 2),
+        CompressionStep("int8"),
+        CompressionStep("int8", "weights"),
+    ]
     assert [str(step) for step in parse("ff=0.50,share=2,int8")] == ["ff=0.5", "share=2", "int8"]
     for wrong in (
         "head=0.5",
@@ -162,4 +166,4 @@ def test_steps_are_read_and_refused():
     learn = learner("gpt2")
     for heads in ([], [3], [-1]):
         with pytest.raises(SpecError, match="leaves nothing"):
-            keep_heads(learn.model.spec, weights(learn), Place("decoder", 0, 0), heads)
+            keep_heads(learn.model.spec, weights(learn), CutPlace("decoder", 0, 0), heads)

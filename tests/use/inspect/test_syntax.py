@@ -7,9 +7,9 @@ import torch
 
 from kinfolk.core.errors import DataError
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.treebank import Sentence
+from kinfolk.data.files.treebank import ParsedSentence
 from kinfolk.use.inspect import syntax
-from kinfolk.use.inspect.sight import Map, Sight
+from kinfolk.use.inspect.sight import AttentionMap, ModelSight
 
 
 def test_pieces_of_a_word_seen_are_summed_and_of_a_word_looking_averaged():
@@ -25,7 +25,9 @@ def test_a_word_never_finds_itself():
     assert syntax.predict(words).tolist() == [[2, 2, 0]]
 
 
-SENTENCE = Sentence(("a", "big", "dog", "ran"), (2, 2, 3, -1), ("X",) * 4, relations=("det", "amod", "nsubj", "root"))
+SENTENCE = ParsedSentence(
+    ("a", "big", "dog", "ran"), (2, 2, 3, -1), ("X",) * 4, relations=("det", "amod", "nsubj", "root")
+)
 
 
 FAKE = SimpleNamespace(spec=SimpleNamespace(topology="encoder"), limit=None)
@@ -38,9 +40,9 @@ def planted(*_):
     for word, head in enumerate(SENTENCE.heads):
         tree[word, head if head >= 0 else word] = 1.0
     even = torch.full((n, n), 0.25)
-    maps = (Map("encoder.0.0", torch.stack([even, even]), "tokens", "same"),)
-    maps += (Map("encoder.1.0", torch.stack([tree, even]), "tokens", "same"),)
-    return Sight((0,) * n, (), ("",) * n, (), maps, ())
+    maps = (AttentionMap("encoder.0.0", torch.stack([even, even]), "tokens", "same"),)
+    maps += (AttentionMap("encoder.1.0", torch.stack([tree, even]), "tokens", "same"),)
+    return ModelSight((0,) * n, (), ("",) * n, (), maps, ())
 
 
 def test_the_head_that_encodes_the_tree_is_found_and_beats_a_fixed_distance(monkeypatch):
@@ -58,6 +60,6 @@ def test_the_head_that_encodes_the_tree_is_found_and_beats_a_fixed_distance(monk
 
 
 def test_a_treebank_without_ties_is_refused():
-    alone = Sentence(("word",), (-1,), ("X",), relations=("root",))
+    alone = ParsedSentence(("word",), (-1,), ("X",), relations=("root",))
     with pytest.raises(DataError, match="two words"):
         syntax.relations(FAKE, Tokenizer.words(["word"]), [alone])

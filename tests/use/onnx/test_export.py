@@ -14,7 +14,7 @@ from kinfolk.core.errors import CheckpointError, MissingExtraError, ShapeError, 
 from kinfolk.decoding.engines.onnx.engine import OnnxEngine
 from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.decoding.engines.onnx.rows import joined
-from kinfolk.runs.onnx_export import About
+from kinfolk.runs.onnx_export import ExportRecord
 from kinfolk.use.onnx.check import LIMIT, apart
 from kinfolk.use.onnx.export import to_int8, to_onnx
 from tests.family.test_relatives import tokens
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said(tmp_path, monkeypatch):
         ExportedModel(tmp_path)
     (tmp_path / "onnx.json").write_text('{"format": 99}')
     with pytest.raises(CheckpointError, match="another version"):
-        About.read(tmp_path)
+        ExportRecord.read(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("keep me")
     with pytest.raises(SpecError, match="is no export"):

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import CheckpointError, ShapeError, SpecError
-from kinfolk.decoding.engines.onnx.rows import Rows, joined
+from kinfolk.decoding.engines.onnx.rows import DecodingRows, joined
 from kinfolk.decoding.engines.onnx.session import Array, held, open_session, run
-from kinfolk.runs.onnx_export import DECODER, ENCODER, MODEL, About, Kept
+from kinfolk.runs.onnx_export import DECODER, ENCODER, MODEL, ExportRecord, Kept
 
 
 class ExportedModel:
@@ -24,7 +24,7 @@ class ExportedModel:
 
     def __init__(self, folder: str | Path, threads: int = 0) -> None:
         self.folder = Path(folder)
-        self.about = About.read(self.folder)
+        self.about = ExportRecord.read(self.folder)
         self.generation = self.about.generation
         sessions = {name: self._open(name, threads) for name in self.about.files}
         self.encoder = sessions.get(ENCODER)
@@ -54,19 +54,19 @@ class ExportedModel:
         if self.about.limit is not None and n > self.about.limit:
             raise ShapeError(f"{n} positions are needed, the exported model has {self.about.limit}: lower max_new")
 
-    def begin(self, n_rows: int, room: int) -> Rows:
+    def begin(self, n_rows: int, room: int) -> DecodingRows:
         """Return the state before the first token, with room for so many positions where it is set aside."""
         sizes = {"batch": n_rows, "past": room if self.about.fused else 0, "memory": 0}
         tensors = {kept.name: held(_filled(kept, sizes)) for kept in self.about.state}
-        return Rows(self.about, tensors, np.zeros(n_rows, np.int64), np.zeros((n_rows, 0), np.int64))
+        return DecodingRows(self.about, tensors, np.zeros(n_rows, np.int64), np.zeros((n_rows, 0), np.int64))
 
-    def encode(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
+    def encode(self, sources: Sequence[Sequence[int]], room: int) -> DecodingRows:
         """Run the encoder on sources; return the state before the first token of their targets."""
         if self.about.padded:
             return self._encode(sources, room)
         return self._grouped(sources, lambda some: self._encode(some, room))
 
-    def advance(self, state: Rows, tokens_BL: Array, at_N: Array) -> Array:
+    def advance(self, state: DecodingRows, tokens_BL: Array, at_N: Array) -> Array:
         """Append tokens to every row and return the scores at some of them: [B, N, V]."""
         tokens_BL = np.ascontiguousarray(tokens_BL, np.int64)
         if self.about.single and tokens_BL.shape[1] > 1:
@@ -85,11 +85,11 @@ class ExportedModel:
         state.advance(tokens_BL.shape[1])
         return np.asarray(scores)
 
-    def prompt(self, rows: Sequence[Sequence[int]], room: int) -> tuple[Rows, Array]:
+    def prompt(self, rows: Sequence[Sequence[int]], room: int) -> tuple[DecodingRows, Array]:
         """Read prompts of any lengths; return the state after them and the scores that follow: [B, V]."""
         found: list[tuple[int, Array]] = []
 
-        def read(some: Sequence[Sequence[int]]) -> Rows:
+        def read(some: Sequence[Sequence[int]]) -> DecodingRows:
             state, n = self.begin(len(some), room), len(some[0])
             found.append((n, self.advance(state, np.array(some), np.array([n - 1]))[:, 0]))
             return state
@@ -103,14 +103,14 @@ class ExportedModel:
             raise CheckpointError(f"{self.folder}: {name} is missing")
         return open_session(self.folder / name, threads)
 
-    def _in_place(self, state: Rows, given: dict[str, Any]) -> Array:
+    def _in_place(self, state: DecodingRows, given: dict[str, Any]) -> Array:
         """Run on buffers that are past and present at once; a step like the last one finds all bound."""
         shape = (given["tokens"].shape, given["at"].shape)
         if state.bound is None or state.bound.shape != shape:
             state.bound = Bound(self.main, self.about, state, shape)
         return state.bound.run(given)
 
-    def _encode(self, sources: Sequence[Sequence[int]], room: int) -> Rows:
+    def _encode(self, sources: Sequence[Sequence[int]], room: int) -> DecodingRows:
         assert self.encoder is not None
         n = max(map(len, sources))
         keep_BM = np.arange(n) < np.array([len(row) for row in sources])[:, None]
@@ -121,7 +121,9 @@ class ExportedModel:
         state.tensors |= {k.name: found[f"state.{k.name}"] for k in self.about.state if k.begins}
         return state
 
-    def _grouped(self, rows: Sequence[Sequence[int]], read: Callable[[Sequence[Sequence[int]]], Rows]) -> Rows:
+    def _grouped(
+        self, rows: Sequence[Sequence[int]], read: Callable[[Sequence[Sequence[int]]], DecodingRows]
+    ) -> DecodingRows:
         """Read rows one length at a time, and put what is kept of them in their order."""
         lengths = sorted({len(row) for row in rows})
         order = [i for n in lengths for i, row in enumerate(rows) if len(row) == n]
@@ -157,7 +159,9 @@ class ExportedModel:
 class Bound:
     """A call of one shape with everything bound: buffers of the state, and places for what goes in and comes out."""
 
-    def __init__(self, session: Any, about: About, state: Rows, shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    def __init__(
+        self, session: Any, about: ExportRecord, state: DecodingRows, shape: tuple[tuple[int, ...], tuple[int, ...]]
+    ) -> None:
         self.session, self.shape, self.io = session, shape, session.io_binding()
         (n_rows, _), (n_at,) = shape
         self.given = {name: held(np.zeros(size, np.int64)) for name, size in (("tokens", shape[0]), ("at", shape[1]))}

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 
 from kinfolk.decoding.engines.onnx.session import Array, held
-from kinfolk.runs.onnx_export import About
+from kinfolk.runs.onnx_export import ExportRecord
 
 NOWHERE = -1
 """Where a key stands that is none."""
 
 
-class Rows:
+class DecodingRows:
     """The state of some rows. Rows may be chosen, repeated, and joined with those of another state."""
 
-    def __init__(self, about: About, tensors: dict[str, Any], start_B: Array, seen_BP: Array) -> None:
+    def __init__(self, about: ExportRecord, tensors: dict[str, Any], start_B: Array, seen_BP: Array) -> None:
         self.about, self.tensors, self.start_B, self.seen_BP = about, tensors, start_B, seen_BP
         self.memory: dict[str, Any] = {}  # what an encoder said
         self.bound: Any = None  # the call that was made last, with its places
@@ -38,7 +38,7 @@ class Rows:
             self.tensors[kept.name] = held(np.take(value, rows_B, kept.axes.index("batch")))
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[DecodingRows]) -> DecodingRows:
     """Return the rows of several states as one; where one is shorter than another, there is nothing."""
     about = parts[0].about
     tensors = {}
@@ -49,7 +49,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
                 values = _level(values, axis)
         tensors[kept.name] = held(np.concatenate(values, kept.axes.index("batch")))
     seen = np.concatenate(_level([part.seen_BP for part in parts], 1, NOWHERE))
-    whole = Rows(about, tensors, np.concatenate([part.start_B for part in parts]), seen)
+    whole = DecodingRows(about, tensors, np.concatenate([part.start_B for part in parts]), seen)
     for name in parts[0].memory:
         # behind the end of a source nothing is real
         whole.memory[name] = held(np.concatenate(_level([part.memory[name].numpy() for part in parts], 1)))
