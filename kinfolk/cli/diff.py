@@ -45,15 +45,13 @@ def read(what: str, size: str) -> Any:
     from kinfolk.family.recipe import Recipe
     from kinfolk.family.registry import relatives
     from kinfolk.models.model import Model
-    from kinfolk.runs.run import HuggingFaceRun, Run, SavedModel
+    from kinfolk.runs.run import Run
 
     path = Path(what)
     if what in relatives():
         return make(what, size=size)
     if path.is_dir():
-        run = Run.open(path)
-        # a saved model and a downloaded one have no recipe of their own
-        return run.recipe.model if isinstance(run, SavedModel | HuggingFaceRun) else run.recipe
+        return Run.open(path).spec
     if path.suffix != ".toml" and not path.exists():
         # refused by the registry, which knows the nearest name
         return make(what, size=size)

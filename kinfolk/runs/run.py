@@ -93,6 +93,11 @@ class Run(abc.ABC):
         """Model, objective and training."""
 
     @property
+    def spec(self) -> Recipe | Model:
+        """The recipe that the folder holds, or its model where there is no recipe."""
+        return self.recipe
+
+    @property
     @abc.abstractmethod
     def generation(self) -> GenerationIds:
         """The special tokens that generation begins, ends and pads with."""
@@ -368,6 +373,11 @@ class SavedModel(Run):
         """The model, and a recipe to go on with it."""
         return _recipe_in(self.path)
 
+    @property
+    def spec(self) -> Recipe | Model:
+        """The model alone, or a recipe if spec.toml has one."""
+        return self.recipe if "model" in read_toml(self.path / folder.SPEC) else self.recipe.model
+
     @functools.cached_property
     def generation(self) -> GenerationIds:
         """The special tokens that its weights record."""
@@ -416,6 +426,11 @@ class HuggingFaceRun(Run):
     def own_tokenizer(self) -> Tokenizer | None:
         """Its tokenizer, with the roles that the folder gives to its tokens."""
         return self.imported.own_tokenizer()
+
+    @property
+    def spec(self) -> Recipe | Model:
+        """The model: its training is not known."""
+        return self.recipe.model
 
     @property
     def generation(self) -> GenerationIds:
