@@ -1,12 +1,12 @@
 """Every causal relative, one token after another: time per token and size of the state against the position."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
+from kinfolk.contests.battery import n_bytes
 from kinfolk.core.batch import Batch
 from kinfolk.family import catalogue
 from kinfolk.family.building import build
@@ -70,22 +70,3 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
         return float(n_bytes(state))
 
     return Work(step, rows * TOKENS, 0.0, model.n_params, steps=steps, warm_up=warm_up)
-
-
-def n_bytes(state: Any) -> int:
-    """Return the size of all tensors that a state holds."""
-    return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in _tensors(state)}.values())
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module):
-        yield from _tensors(vars(value))
-    elif hasattr(value, "__slots__"):
-        yield from _tensors([getattr(value, name, None) for name in value.__slots__])

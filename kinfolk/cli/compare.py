@@ -64,7 +64,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--match",
         default="",
         metavar="BY",
-        help="scale widths to the first: params (without embedding and output layer), flops or none "
+        help="scale widths to the first: params (without embedding and output layer), flops, time of a step, none "
         "(default: params; none with --finetune and --table)",
     )
     add(
@@ -76,8 +76,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="finished losses at 1/8, 1/4, 1/2 and all of the budget, with N seeds; costs 1.2 budgets for each (off)",
     )
+    add(
+        "--battery",
+        default="none",
+        metavar="B",
+        help="quick: loss by position and beyond the trained length, decoding speed and state, latency; full: also "
+        "copying, multi-query recall, needle, up to 16k positions (default: none)",
+    )
     add("--against", default="", metavar="NAME", help="hold all others against this contestant instead of the best")
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
+    add("--sizes", default="", metavar="S,S", help="the same at several sizes: ranks, Kendall's tau, laws, crossings")
     add(
         "--set",
         action="append",
@@ -148,7 +156,9 @@ def run(args: argparse.Namespace) -> int:
         match=args.match,
         against=args.against,
         branches=args.branches,
+        battery=args.battery,
         size=args.size,
+        sizes=tuple(filter(None, args.sizes.split(","))),
         assignments=(*args.set, *precision_of(args)),
         tokenizer=args.tokenizer,
         vocab=args.vocab,

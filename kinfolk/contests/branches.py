@@ -13,6 +13,7 @@ from typing import Any
 from kinfolk.contests.evidence import Branch
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.plan import Entrant, Plan
+from kinfolk.contests.space import assigned
 from kinfolk.contests.trial import TRUNK, Trial
 from kinfolk.optim import Training
 from kinfolk.optim.schedule import Constant, Cooldown
@@ -31,6 +32,7 @@ class Tree:
     seed: int
     steps: int
     lr: float | None = None
+    others: Mapping[str, float] = dataclasses.field(default_factory=dict)
     held_out: str = ""
 
     @property
@@ -77,7 +79,7 @@ class Tree:
         return training, warmup
 
     def _order(self, training: Training, **fields: Any) -> Trial:
-        recipe = self.entrant.recipe.replace(training=training)
+        recipe = assigned(self.entrant.recipe.replace(training=training), self.others)
         return self.plan.order(self.entrant, recipe, self.seed, held_out=self.held_out, **fields)
 
 

@@ -15,12 +15,13 @@ HALF, FULL = 0.5, 1.0
 class RateTried:
     """One learning rate at one share of the budget, with a finished schedule of its own.
 
-    losses: the score on `valid` by seed; None for a trial that diverged or crashed.
+    losses: the score on `valid` by seed; None for a trial that diverged or crashed. others: further hyperparameters.
     """
 
     lr: float
     share: float
     losses: Mapping[str, float | None]
+    others: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -33,8 +34,9 @@ class RateTried:
 class RateCurve:
     """How one contestant's learning rate was chosen: loss against rate, on seeds and a split that do not judge.
 
-    own, chosen: the recipe's rate and the one the verdict is on. edge: "lowest" or "highest" where the choice is the
-    last rate that was tried on that side, so that a better one may lie beyond; "" elsewhere.
+    own, chosen: the recipe's rate and the one the verdict is on; others: what else was chosen, where it was searched.
+    edge: "lowest" or "highest" where the choice is the last rate that was tried on that side, so that a better one may
+    lie beyond; "" elsewhere.
     trials, tokens, seconds, flops: what the search used, failed trials included.
     """
 
@@ -42,6 +44,7 @@ class RateCurve:
     own: float
     chosen: float
     tried: tuple[RateTried, ...]
+    others: Mapping[str, float] = dataclasses.field(default_factory=dict)
     edge: str = ""
     trials: int = 0
     tokens: int = 0
@@ -55,7 +58,8 @@ class Speedup:
 
     value = compute ratio (the multiple of the baseline's budget at which its fitted law reaches this loss) times
     speed ratio (tokens per second over the baseline's). low, high: from the interval of the loss difference; None where
-    the law cannot say (the loss is below its floor). law: the fitted law in words.
+    the law cannot say (the loss is below its floor). law: the fitted law in words. extrapolated: whether the compute
+    ratio lies beyond the shares that the law was fitted to by more than a factor of 2.
     """
 
     baseline: str
@@ -65,6 +69,7 @@ class Speedup:
     compute_ratio: float | None
     speed_ratio: float
     law: str
+    extrapolated: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,6 +161,15 @@ class Cost:
     tokens: int
     seconds: float
     flops: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Return what both used."""
+        return Cost(
+            trials=self.trials + other.trials,
+            tokens=self.tokens + other.tokens,
+            seconds=self.seconds + other.seconds,
+            flops=self.flops + other.flops,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

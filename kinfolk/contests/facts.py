@@ -23,6 +23,7 @@ MATCHED = {
     "none": "widths as they are",
     "params": "matched by parameters, without embedding and output layer",
     "flops": "matched by operations per token",
+    "time": "matched by the measured time of a step",
 }
 
 
@@ -60,13 +61,24 @@ def _chances(protocol: Protocol) -> dict[str, str]:
     whole = sum(cost.flops or cost.tokens for cost in protocol.costs.values())
     tuning = protocol.costs.get("tuning")
     share = f"{(tuning.flops or tuning.tokens) / whole:.0%} of all training" if tuning and whole else "not finished"
+    if protocol.tune != "lr":
+        return {
+            "hyperparameters": f"{protocol.tune} searched for each contestant at half of the budget (Optuna, TPE), the "
+            f"best two and its own again at all of it with two further seeds; {tuning.trials if tuning else 0} trials, "
+            f"{share}",
+            **_splits(protocol),
+        }
     return {
         "learning rates": f"tuned for each contestant: rates a factor of {FACTOR:g} apart around its own at half of "
         f"the budget, the best two again at all of it with two further seeds; {tuning.trials if tuning else 0} "
         f"trials, {share}",
-        "splits": f"rates were chosen on {protocol.chosen_on}; the verdict is on {protocol.judged_on}, with fresh "
-        f"seeds",
+        **_splits(protocol),
     }
+
+
+def _splits(protocol: Protocol) -> dict[str, str]:
+    chosen, judged = protocol.chosen_on, protocol.judged_on
+    return {"splits": f"rates were chosen on {chosen}; the verdict is on {judged}, with fresh seeds"}
 
 
 def ended(outcomes: Sequence[Outcome], planned: int) -> str:

@@ -7,15 +7,19 @@ lanes of a vector unit, so a match is near and not exact; what remains is said.
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 
-BY = ("params", "flops", "none")
+BY = ("params", "flops", "time", "none")
 WIDEST = 1 << 16
+WIDTHS = "widths.json"
+"""Widths that were matched by time, in the folder of a comparison."""
 
 
 def check(by: str) -> str:
@@ -23,6 +27,16 @@ def check(by: str) -> str:
     if by not in BY:
         raise SpecError(f"match: unknown choice {by!r}{suggest(by, BY)}")
     return by
+
+
+def kept_widths(folder: Path) -> dict[str, dict[str, int]] | None:
+    """Return the widths that were matched by time in this folder, by contestant; None before they were.
+
+    Seconds are a stopwatch's: measured again they would be others. So they decide once, and the folder remembers.
+    """
+    file = folder / WIDTHS
+    known: dict[str, dict[str, int]] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    return known
 
 
 def nearest_width(value_of: Callable[[int], float], target: float, unit: int) -> int:

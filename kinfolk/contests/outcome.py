@@ -40,6 +40,7 @@ class Outcome:
     curve: validations, the last one after the last step.
     test: scores of the last weights on the split that judges, where that is another than the curve's.
     special: what the relative is built around, by layer: see `kinfolk.train.special`.
+    battery: what a trained contestant can do besides: see `kinfolk.contests.evidence.Battery`.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Outcome:
     curve: tuple[Point, ...] = ()
     test: dict[str, float] = dataclasses.field(default_factory=dict)
     special: dict[str, list[float]] = dataclasses.field(default_factory=dict)
+    battery: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def scores(self) -> dict[str, float]:
@@ -71,7 +73,7 @@ class Outcome:
 
     @property
     def done(self) -> bool:
-        """Whether it has a score that can be ranked."""
+        """Whether it has a score that can be ranked; the battery of a trained trial has none."""
         return self.status == DONE and bool(self.curve)
 
     @property

@@ -24,6 +24,7 @@ from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.reading import Reading, cost_of, read
 from kinfolk.contests.settings import Settings
+from kinfolk.contests.space import assigned
 from kinfolk.contests.trial import Trial
 from kinfolk.core import paths
 from kinfolk.core.errors import SpecError, suggest
@@ -44,6 +45,9 @@ VALIDATING = 0.2
 SLACK = 1.1
 """A trial with a budget in seconds is stopped when it has used this much of it."""
 
+CALIBRATING = 3.0
+"""Seconds for which steps are timed where the budget is not a time and sizes are matched by it."""
+
 KEPT = "layout.json"
 """How the trials of a folder are run, chosen once: trials side by side, threads of each, precision."""
 
@@ -53,12 +57,16 @@ PROGRAM_BYTES = 4e8
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entrant:
-    """A contestant whose recipe is settled but for its number of steps. `reading`: its own, where it has one."""
+    """A contestant whose recipe is settled but for its number of steps.
+
+    matched, widths: what matching did, in words and numbers. reading: its own, where it has one.
+    """
 
     contestant: Contestant
     recipe: Recipe
     cost: ModelCost
     matched: str = ""
+    widths: Mapping[str, int] = dataclasses.field(default_factory=dict)
     reading: Reading | None = None
 
     @property
@@ -85,7 +93,8 @@ class Plan:
 
     def calibration(self, entrant: Entrant) -> Trial:
         """Return the measurement of how long a step of this contestant takes."""
-        seconds = min(10.0, max(1.0, self.budget.amount / 20))
+        timed = self.budget.unit == "seconds"
+        seconds = min(10.0, max(1.0, self.budget.amount / 20)) if timed else CALIBRATING
         return self.order(entrant, entrant.recipe, seed=0, max_seconds=seconds, calibrate=True)
 
     def trial(
@@ -95,12 +104,13 @@ class Plan:
         seconds_per_step: float | None = None,
         *,
         lr: float | None = None,
+        others: Mapping[str, float] | None = None,
         share: float = 1.0,
         held_out: str = "",
     ) -> Trial:
         """Return one trial of a contestant: at its own rate or another, with all of the budget or a share of it.
 
-        A share has a schedule of its own that ends. held_out: see `Trial`.
+        A share has a schedule of its own that ends. others: further hyperparameters. held_out: see `Trial`.
         """
         steps = self.steps(entrant, seconds_per_step, share)
         # a validation batch is a forward pass, a third of a step
@@ -112,7 +122,7 @@ class Plan:
         if lr is not None:
             training = training.replace(optimiser=training.optimiser.replace(lr=lr))
         clock = SLACK * share * self.budget.amount if self.budget.unit == "seconds" else 0.0
-        recipe = entrant.recipe.replace(training=training)
+        recipe = assigned(entrant.recipe.replace(training=training), others or {})
         return self.order(entrant, recipe, seed, max_seconds=clock, held_out=held_out)
 
     def steps(self, entrant: Entrant, seconds_per_step: float | None = None, share: float = 1.0) -> int:
@@ -177,8 +187,11 @@ class Plan:
         )
 
 
-def make(settings: Settings) -> Plan:
-    """Settle everything that can be settled without training."""
+def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan:
+    """Settle everything that can be settled without training.
+
+    factors: by how much the operations per token of each contestant are to differ from the first's, to match by time.
+    """
     if settings.finetune:
         return _tuning(settings)
     unavailable: list[tuple[str, str]] = []
@@ -204,7 +217,10 @@ def make(settings: Settings) -> Plan:
         _entrant(contestant, recipe, recipes[0], reading)
         for contestant, recipe in zip(contestants, recipes, strict=True)
     ]
-    entrants = [entrants[0], *(_matched(e, entrants[0], settings, vocab_size, reading) for e in entrants[1:])]
+    entrants = [
+        entrants[0],
+        *(_matched(e, entrants[0], settings, reading, (factors or {}).get(e.name, 1.0)) for e in entrants[1:]),
+    ]
     return Plan(
         settings=settings,
         data=data,
@@ -261,12 +277,12 @@ def _cost(recipe: Recipe, reading: Reading) -> ModelCost:
         return ModelCost(0, 0.0, 0.0)
 
 
-def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: int, reading: Reading) -> Entrant:
-    """Scale a contestant's width until it is as large, or as costly, as the first."""
-    by, contestant = settings.matching, entrant.contestant
+def _matched(entrant: Entrant, first: Entrant, settings: Settings, reading: Reading, factor: float) -> Entrant:
+    """Scale a contestant's width until it is as large, or as costly, as the first; `factor` of it, to match by time."""
+    by, contestant, vocab_size = settings.matching, entrant.contestant, first.recipe.model.vocab_size
     if by == "none":
         return entrant
-    target = _size(first.cost, by)
+    target = factor * _size(first.cost, by)
     if not target or not entrant.cost.params:
         return dataclasses.replace(entrant, matched="not matched: what it costs is not known")
     if not contestant.scalable:
@@ -282,6 +298,12 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: i
     def size(**widths: int) -> float:
         return _size(at(**widths).cost, by)
 
+    kept = match.kept_widths(settings.folder) if by == "time" else None
+    if kept and entrant.name in kept:
+        found = at(**kept[entrant.name])
+        said = ", ".join(f"{name} {width}" for name, width in kept[entrant.name].items())
+        left = match.difference(_size(found.cost, by), _size(first.cost, by))
+        return dataclasses.replace(found, matched=f"matched to {first.name} by time: {said}; operations {left}")
     unit = match.unit_of(entrant.recipe.model)
     widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
     if "d_ff" in widths:
@@ -291,7 +313,7 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, vocab_size: i
     found = at(**widths)
     left = match.difference(_size(found.cost, by), target)
     said = ", ".join(f"{name} {width}" for name, width in widths.items())
-    return dataclasses.replace(found, matched=f"matched to {first.name}: {said}; {by} {left}")
+    return dataclasses.replace(found, widths=widths, matched=f"matched to {first.name}: {said}; {by} {left}")
 
 
 def _size(cost: ModelCost, by: str) -> float:

@@ -9,8 +9,9 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -158,3 +159,21 @@ def interrupt_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Take a request to terminate, as batch systems send it, for Ctrl-C."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        # only the main thread may set handlers
+        yield
+        return
+    old = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)

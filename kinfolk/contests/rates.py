@@ -30,11 +30,12 @@ SEEDS = (1_000_000, 1_000_001, 1_000_002)
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Order:
-    """One trial of a search: a rate, a share of the budget, a seed."""
+    """One trial of a search: a rate, a share of the budget, a seed, and other hyperparameters, where searched."""
 
     lr: float
     share: float
     seed: int
+    others: tuple[tuple[str, float], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Search:
         chosen = self._choice(outcomes)
         tried: dict[tuple[float, float], dict[str, float | None]] = {}
         for order in sorted(outcomes):
-            tried.setdefault((order.lr, order.share), {})[str(order.seed)] = self._score(outcomes.get(order))
+            tried.setdefault((order.lr, order.share), {})[str(order.seed)] = score_of(outcomes.get(order), self.measure)
         edge = ""
         if any(score is not None for losses in tried.values() for score in losses.values()):
             edge = {self.rate(exponents[0]): "lowest", self.rate(exponents[-1]): "highest"}.get(chosen, "")
@@ -104,7 +105,7 @@ class Search:
 
     def _worth(self, exponents: Sequence[int], outcomes: Mapping[Order, Outcome]) -> dict[int, float]:
         """Return what each rate of the ladder is worth, less is better; a trial that failed is worth nothing."""
-        scores = {e: self._score(outcomes.get(Order(self.rate(e), HALF, SEEDS[0]))) for e in exponents}
+        scores = {e: score_of(outcomes.get(Order(self.rate(e), HALF, SEEDS[0])), self.measure) for e in exponents}
         sign = -1 if self.higher else 1
         return {e: math.inf if score is None else sign * score for e, score in scores.items()}
 
@@ -129,22 +130,23 @@ class Search:
         sign = -1 if self.higher else 1
         losses: dict[float, list[float]] = {}
         for lr in finalists:
-            scores = [self._score(outcomes.get(Order(lr, FULL, seed))) for seed in SEEDS[1:]]
+            scores = [score_of(outcomes.get(Order(lr, FULL, seed)), self.measure) for seed in SEEDS[1:]]
             if None not in scores:
                 losses[lr] = [sign * score for score in scores if score is not None]
         if not losses:
             return finalists[0]
         best = min(losses, key=lambda lr: (sum(losses[lr]), lr))
-        return next(lr for lr in finalists if lr in losses and _within_noise(losses[lr], losses[best]))
-
-    def _score(self, outcome: Outcome | None) -> float | None:
-        """Return the score on the validation split; None for a trial that has none."""
-        if outcome is None or not outcome.done:
-            return None
-        return outcome.curve[-1].valid.get(self.measure)
+        return next(lr for lr in finalists if lr in losses and within_noise(losses[lr], losses[best]))
 
 
-def _within_noise(losses: Sequence[float], best: Sequence[float]) -> bool:
+def score_of(outcome: Outcome | None, measure: str) -> float | None:
+    """Return the score on the validation split; None for a trial that has none."""
+    if outcome is None or not outcome.done:
+        return None
+    return outcome.curve[-1].valid.get(measure)
+
+
+def within_noise(losses: Sequence[float], best: Sequence[float]) -> bool:
     """Tell whether the mean paired difference of two seeds to the best is at most one standard error."""
     first, second = (loss - least for loss, least in zip(losses, best, strict=True))
     # of two numbers the standard error of the mean is half of their distance

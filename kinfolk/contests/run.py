@@ -4,27 +4,28 @@ What is finished stays: a trial's folder is named after a hash of everything tha
 command finds it again, and one with another contestant or more seeds adds only what is missing.
 """
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from kinfolk.contests import facts, plan, rates
+from kinfolk.contests import facts, match, plan, rates, sizes
 from kinfolk.contests.branches import SHARES, UNIT, Tree, gathered
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.evidence import Cost, Protocol, RateCurve
+from kinfolk.contests.evidence import Battery, Cost, Protocol, RateCurve
 from kinfolk.contests.inference import OPEN
-from kinfolk.contests.outcome import DONE, Outcome
+from kinfolk.contests.outcome import DONE, Outcome, write_json
 from kinfolk.contests.plan import Entrant, Plan
+from kinfolk.contests.process import terminable
 from kinfolk.contests.rates import Order, Search
 from kinfolk.contests.report.files import write
 from kinfolk.contests.results import group, standings
 from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import ROUND, Settings
-from kinfolk.contests.trial import Trial
+from kinfolk.contests.space import SpaceSearch, available
+from kinfolk.contests.trial import BATTERY, Trial
 from kinfolk.contests.trials import CALIBRATIONS, Trials
 from kinfolk.core.console import Console
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.family.tables import table
 from kinfolk.objectives.measures.measure import measure_of
 
@@ -32,25 +33,61 @@ from kinfolk.objectives.measures.measure import measure_of
 def run(settings: Settings, command: str = "", console: Console | None = None) -> Comparison:
     """Compare, write the results into the folder, and return them. Interrupted, write what there is and pass it on."""
     console = console or Console(stderr=True)
+    if settings.sizes:
+        return _at_sizes(settings, command, console)
     made = plan.make(settings)
-    _say(made, console)
     with (
         lock(settings.folder) as held,
         terminable(),
         Trials(settings, made.layout, console, held) as trials,
     ):
+        if settings.matching == "time" and match.kept_widths(settings.folder) is None:
+            made = _match_by_time(made, trials)
+        _say(made, console)
         contest = _Contest(made, command, trials)
         try:
             contest.calibrate()
             contest.tune()
             contest.judge()
             contest.branch()
+            contest.ask()
         except KeyboardInterrupt:
             write(contest.result())
             raise
         result = contest.result()
         write(result)
         return result
+
+
+def _at_sizes(settings: Settings, command: str, console: Console) -> Comparison:
+    """Compare at every size, each in a folder of its own, and say what they come to together."""
+    found = {}
+    for size in settings.sizes:
+        console.print(f"size {size} ({', '.join(settings.sizes)})", markup=False, highlight=False)
+        one = dataclasses.replace(settings, sizes=(), size=size, out=settings.folder / size)
+        found[size] = run(one, command, console)
+    result = sizes.joined(found, f"{found[settings.sizes[-1]].title}, {len(found)} sizes", command)
+    write(result)
+    return result
+
+
+def _match_by_time(made: Plan, trials: Trials) -> Plan:
+    """Measure how long steps take at widths of equal operations, scale, measure again, and keep the widths."""
+    factors = {entrant.name: 1.0 for entrant in made.entrants}
+    for _ in range(MATCHING):
+        measured = _Contest(made, "", trials).measure()
+        seconds = {name: o.seconds / o.steps for name, o in measured.items() if o.status == DONE and o.steps}
+        first = seconds.get(made.entrants[0].name)
+        if first is None:
+            raise TrainingError("match: the steps of the first contestant could not be measured")
+        factors |= {name: factors[name] * first / own for name, own in seconds.items()}
+        made = plan.make(made.settings, factors)
+    write_json(made.settings.folder / match.WIDTHS, {e.name: dict(e.widths) for e in made.entrants if e.widths})
+    return plan.make(made.settings)
+
+
+MATCHING = 2
+"""How often steps are measured before widths that take equal time are kept."""
 
 
 def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
@@ -72,6 +109,7 @@ class _Contest:
         self.searched: dict[str, dict[Order, Outcome]] = {entrant.name: {} for entrant in made.entrants}
         self.rates: dict[str, RateCurve] = {}
         self.branched: dict[str, dict[float, list[Outcome]]] = {}
+        self.batteries: dict[str, Battery] = {}
         self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
 
     @property
@@ -157,15 +195,37 @@ class _Contest:
             if outcome is not None:
                 self.branched.setdefault(tree.entrant.name, {}).setdefault(share, []).append(outcome)
 
+    def ask(self) -> None:
+        """Ask the first trained trial of every contestant what it can do besides its loss."""
+        level = self.settings.battery
+        if level == "none":
+            return
+        orders = {}
+        for entrant in self.plan.entrants:
+            judged = next((t for t in self._judged(entrant) if _is_done(self.trials.known(t))), None)
+            if judged is not None:
+                orders[entrant.name] = (judged, self._questions(entrant, judged, level))
+        self.trials.run([order for _, order in orders.values()], f"battery: {level}")
+        for name, (judged, order) in orders.items():
+            trained, outcome = self.trials.known(judged), self.trials.known(order)
+            if trained is not None and outcome is not None:
+                plain = outcome.battery or {"problems": {"battery": outcome.reason or outcome.status}}
+                self.batteries[name] = dataclasses.replace(Battery(**plain), train_bytes=trained.growth_bytes)
+
+    def _questions(self, entrant: Entrant, judged: Trial, level: str) -> Trial:
+        source = str(self.trials.place(judged).resolve())
+        begins = {"source": source, BATTERY: level, "trial": judged.key}
+        return dataclasses.replace(judged, begins=begins, max_seconds=0.0)
+
     def _trees(self, entrant: Entrant) -> list[Tree]:
         """Return the trunks of a contestant; none where it has no rate, or too few steps to be cut into forty parts."""
         first = self.settings.seed
         found = []
         for seed in range(first, first + self.settings.branches):
-            fields = {"lr": self.rates[entrant.name].chosen, "held_out": "judged"} if entrant.name in self.rates else {}
+            fields = self._chosen(entrant)
             whole = None if self.tuned and not fields else self._trial(entrant, seed, **fields)
             if whole is not None and not whole.begins and whole.recipe["training"]["steps"] >= UNIT:
-                found.append(Tree(self.plan, entrant, seed, whole.recipe["training"]["steps"], **fields))  # type: ignore[arg-type]
+                found.append(Tree(self.plan, entrant, seed, whole.recipe["training"]["steps"], **fields))
         return found
 
     def result(self) -> Comparison:
@@ -195,38 +255,51 @@ class _Contest:
             searched=searched,
             rates=self.rates,
             branches={name: gathered(self._measure(name, outcomes), found) for name, found in self.branched.items()},
+            battery=self.batteries,
             train_tokens=made.data.split("train").n_tokens,
         )
 
     def _measure(self, name: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
         return next((found.measure for found in group(outcomes) if name in found.names), "")
 
-    def _searches(self) -> list[tuple[Entrant, Search]]:
+    def _searches(self) -> list[tuple[Entrant, Search | SpaceSearch]]:
         """Return the search of every contestant that can run; the measure is the one it will be judged by."""
         groups = group({name: tuple(found.values()) for name, found in self.searched.items()})
         measures = {name: found.measure for found in groups for name in found.names}
         return [
-            (entrant, Search(entrant.recipe.training.optimiser.lr, measure, measure_of(measure).higher))
+            (entrant, self._search(entrant, measure))
             for entrant in self.plan.entrants
             if self._trial(entrant, 0) is not None
             for measure in [measures.get(entrant.name, "")]
         ]
 
+    def _search(self, entrant: Entrant, measure: str) -> Search | SpaceSearch:
+        own, higher, names = entrant.recipe.training.optimiser.lr, measure_of(measure).higher, self.settings.tuning
+        if names == ("lr",):
+            return Search(own, measure, higher)
+        return SpaceSearch(own, available(names, entrant.recipe), measure, higher)
+
     def _search_trial(self, entrant: Entrant, order: Order) -> Trial | None:
         seed = order.seed + self.settings.seed
-        return self._trial(entrant, seed, lr=order.lr, share=order.share, held_out="apart")
+        return self._trial(entrant, seed, lr=order.lr, others=dict(order.others), share=order.share, held_out="apart")
 
     def _judged(self, entrant: Entrant) -> list[Trial]:
         """Return the trials of a contestant that the verdict is on: none before its rate is known."""
         if self.tuned and entrant.name not in self.rates:
             return []
-        chosen = {"lr": self.rates[entrant.name].chosen, "held_out": "judged"} if self.tuned else {}
-        return self._seeds(entrant, self.n_seeds[entrant.name], **chosen)
+        return self._seeds(entrant, self.n_seeds[entrant.name], **self._chosen(entrant))
+
+    def _chosen(self, entrant: Entrant) -> dict[str, Any]:
+        """Return the fields of a trial at what was chosen for a contestant; none where nothing was."""
+        curve = self.rates.get(entrant.name)
+        if curve is None:
+            return {}
+        return {"lr": curve.chosen, "others": curve.others, "held_out": "judged"}
 
     def _own(self, entrant: Entrant) -> list[Trial]:
         """Return the trials at a recipe's own rate, where another was chosen."""
         curve = self.rates.get(entrant.name)
-        if curve is None or curve.chosen == curve.own:
+        if curve is None or (curve.chosen == curve.own and not curve.others):
             return []
         return self._seeds(entrant, self.settings.seeds, lr=curve.own, held_out="judged")
 
@@ -324,24 +397,6 @@ def _title(made: Plan) -> str:
     if made.settings.table:
         return f"{table(made.settings.table).title} {len(made.entrants)} rows on {made.data.name}"
     return f"{', '.join(e.name for e in made.entrants)} on {made.data.name}"
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Take a request to terminate, as batch systems send it, for Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        # only the main thread may set handlers
-        yield
-        return
-    old = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)
 
 
 def _is_done(outcome: Outcome | None) -> bool:

@@ -10,9 +10,11 @@ from kinfolk.contests.fleet import places
 from kinfolk.contests.match import check
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import tables
+from kinfolk.family.sizes import SIZES
 from kinfolk.train.finetune import names
 
-TUNE = ("lr", "off")
+TUNE = ("lr", "weight_decay", "dropout", "clip", "off")
+BATTERY = ("none", "quick", "full")
 LAST_SEED = 10_000
 ROUND = 2
 """Seeds that are added at a time where a verdict is open."""
@@ -32,11 +34,14 @@ class Settings:
     seeds: trials of every contestant; seed: the first of them. max_seeds: two more at a time for what is undecided, up
         to this many; 0: none besides `seeds`.
     tune: "lr" finds each contestant's learning rate first, with other seeds and on another split than the verdict;
-        "off" takes the recipes' own.
-    match: "params" (without embedding and output layer) or "flops" scales widths to the first contestant's;
-        "none" leaves them. "": params; but none for fine-tuning and rows of a table, whose widths are what they are.
+        "off" takes the recipes' own. Several between commas (lr,weight_decay,dropout,clip) need the extra [tune].
+    match: "params" (without embedding and output layer), "flops" or "time" (of a step, measured once and kept in the
+        folder) scales widths to the first contestant's; "none" leaves them. "": params; but none for fine-tuning and
+        rows of a table, whose widths are what they are.
     branches: seeds with which each contestant's finished loss at 1/8, 1/4, 1/2 and all of the budget is found, from a
         constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.
+    battery: "quick" or "full" asks every trained contestant what it can do besides its loss, see `contests.battery`.
+    sizes: the same comparison at each of these sizes, in the place of `size`; see `contests.sizes`.
     against: the baseline that all others are held against; "": the best.
     assignments: `path=value`, applied to every recipe.
     on: "local" processes, "workers" that pull from the folder, "slurm", "ray" or a command that starts a worker; see
@@ -56,6 +61,8 @@ class Settings:
     max_seeds: int = 0
     tune: str = "lr"
     match: str = ""
+    battery: str = "none"
+    sizes: tuple[str, ...] = ()
     against: str = ""
     branches: int = 0
     size: str = "tiny"
@@ -80,8 +87,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
         check(self.matching)
-        if self.tune not in TUNE:
-            raise SpecError(f"tune: unknown choice {self.tune!r}{suggest(self.tune, TUNE)}")
+        self._check_extent()
         if not 0 <= self.seed <= LAST_SEED:
             raise SpecError(
                 f"seed: {self.seed} is not allowed; 0 to {LAST_SEED}, so that no seed both chooses and judges"
@@ -104,6 +110,21 @@ class Settings:
         if self.timeout and budgets.parse(self.timeout).unit != "seconds":
             raise SpecError(f"timeout {self.timeout!r}: expected a duration, for example 2h")
 
+    def _check_extent(self) -> None:
+        """Refuse unknown hyperparameters, questions and sizes."""
+        if self.battery not in BATTERY:
+            raise SpecError(f"battery: unknown choice {self.battery!r}{suggest(self.battery, BATTERY)}")
+        for name in self.tuning or ("off",):
+            if name not in TUNE:
+                raise SpecError(f"tune: unknown choice {name!r}{suggest(name, TUNE)}")
+        for size in self.sizes:
+            if size not in SIZES:
+                raise SpecError(f"sizes: unknown {size!r}{suggest(size, SIZES)}")
+        if len(set(self.sizes)) < len(self.sizes):
+            raise SpecError(f"sizes: each once, found {', '.join(self.sizes)}")
+        if self.sizes and (self.table or self.finetune):
+            raise SpecError("sizes: rows of a table and runs to fine-tune have sizes of their own")
+
     def _check_tuning(self) -> None:
         if (self.tactics or self.valid) and not self.finetune:
             raise SpecError("tactics and a file to validate on are for --finetune RUN|FOLDER")
@@ -116,6 +137,11 @@ class Settings:
     def resources(self) -> places.PerTrial:
         """What each trial is given where it runs."""
         return places.PerTrial.parse(self.per_trial)
+
+    @property
+    def tuning(self) -> tuple[str, ...]:
+        """The hyperparameters that are searched for; none with "off"."""
+        return () if self.tune == "off" else tuple(part.strip() for part in self.tune.split(","))
 
     @property
     def matching(self) -> str:
@@ -157,7 +183,7 @@ class Settings:
         return Path("runs") / f"compare-{digest}"
 
 
-_LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid")
+_LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid", "sizes")
 _NOT_THE_QUESTION: tuple[str, ...] = (
     "on",
     "per_trial",
@@ -172,4 +198,4 @@ _NOT_THE_QUESTION: tuple[str, ...] = (
     "max_seeds",
     "against",
 )
-_NOT_THE_QUESTION += ("branches",)
+_NOT_THE_QUESTION += ("branches", "battery")

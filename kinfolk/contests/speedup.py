@@ -21,12 +21,20 @@ MOST = 100.0
 
 @dataclasses.dataclass(frozen=True)
 class BaselineLaw:
-    """Loss of a baseline by its share of the budget: L(c) = floor + scale * c^-exponent, exact at c = 1."""
+    """Loss of a baseline by its share of the budget: L(c) = floor + scale * c^-exponent, exact at c = 1.
+
+    points, least: how many shares it was fitted to, and the smallest of them.
+    """
 
     floor: float
     scale: float
     exponent: float
     points: int
+    least: float = 0.5
+
+    def extrapolates(self, ratio: float | None) -> bool:
+        """Tell whether a ratio lies beyond the fitted shares of the budget by more than a factor of 2."""
+        return ratio is not None and not self.least / 2 <= ratio <= 2.0
 
     def ratio(self, loss: float) -> float | None:
         """Return the multiple of the budget at which the baseline has this loss; None at or below its floor."""
@@ -47,12 +55,12 @@ def law_of(losses: Mapping[float, float]) -> BaselineLaw | None:
     if len(losses) < 4:
         share = min(losses)
         exponent = math.log(losses[share] / end) / math.log(1 / share)
-        return BaselineLaw(0.0, end, exponent, len(losses)) if exponent > 0 else None
+        return BaselineLaw(0.0, end, exponent, len(losses), share) if exponent > 0 else None
     law = fit([Measured(1.0, share, loss) for share, loss in sorted(losses.items())])
     floor, exponent = law.floor.value, law.exponent("tokens").value
     if exponent <= 0 or floor >= end:
         return None
-    return BaselineLaw(floor, end - floor, exponent, len(losses))
+    return BaselineLaw(floor, end - floor, exponent, len(losses), min(losses))
 
 
 def speedup(row: Row, baseline: Row, law: BaselineLaw) -> Speedup | None:
@@ -74,6 +82,7 @@ def speedup(row: Row, baseline: Row, law: BaselineLaw) -> Speedup | None:
         compute_ratio=at[0],
         speed_ratio=speed,
         law=str(law),
+        extrapolated=law.extrapolates(at[0]),
     )
 
 

@@ -15,6 +15,9 @@ from kinfolk.report.numbers import memory as memory
 
 NONE = "-"
 
+FAR = "~"
+"""Beside a speed-up that extrapolates the baseline's law."""
+
 CUT = "†"
 """Marks the score of a contestant that the clock cut short."""
 
@@ -46,6 +49,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     if any(row.speedup and row.speedup.value for row in rows):
         base = next(row.speedup.baseline for row in rows if row.speedup)
         lines.append(f"speed-up: as good as that many times the budget of {base}, times the ratio of tokens per second")
+        if any(row.speedup and row.speedup.extrapolated for row in rows):
+            lines.append(f"{FAR} an extrapolation: the law was fitted to budgets that are far from this one")
     if MARKS[OPEN] in marks:
         lines.append(f"{MARKS[OPEN]} not told apart from the first of its group")
     return lines + _limits(rows)
@@ -85,8 +90,13 @@ def _tuned(row: Row) -> dict[str, str]:
     """Return the columns of a comparison whose rates were tuned."""
     if row.rates is None:
         return {}
-    gain = row.speedup.value if row.speedup else None
-    return {"as is": number(row.as_is), "rate": f"{row.rates.chosen:.3g}", "speed-up": f"{gain:.2f}" if gain else NONE}
+    return {"as is": number(row.as_is), "rate": f"{row.rates.chosen:.3g}", "speed-up": gain_of(row)}
+
+
+def gain_of(row: Row) -> str:
+    """Return the effective speed-up, marked where it is an extrapolation."""
+    found = row.speedup
+    return NONE if found is None or not found.value else f"{FAR * found.extrapolated}{found.value:.2f}"
 
 
 def _unsaid(row: Row) -> list[str]:

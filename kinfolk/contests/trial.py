@@ -34,6 +34,9 @@ INTERRUPTED = 130
 TRUNK = "trunk"
 """In `extra`: a trial whose checkpoints others begin with; in `begins`: the key of the trial whose checkpoint it is."""
 
+BATTERY = "battery"
+"""In `begins`: the level of the questions that a trained trial is asked in the place of a training."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trial:
@@ -43,7 +46,7 @@ class Trial:
     flops_per_token: of training, to count what was used.
     max_seconds: the clock that stops a run whose steps take longer than was measured; 0: none.
     begins: of fine-tuning, the source of the first weights and the tactic; of a branch, its trunk and the step of the
-        checkpoint; empty: weights are drawn.
+        checkpoint; of a battery, its level and the trial whose weights are asked; empty: weights are drawn.
     held_out: "" validates on the valid split, which is also what judges; "apart" validates on what does not judge
         (`kinfolk.data.batches.halves`); "judged" also scores the last weights on what does.
     calibrate: only measure how long a step takes, for `max_seconds` or so.
@@ -98,6 +101,8 @@ def run(trial: Trial, folder: Path) -> Outcome | None:
         if "env" in trial.data:
             return _act(trial, folder / RUN, known.replace(start_bytes=_resident()))
         data = _open(trial)
+        if BATTERY in trial.begins:
+            return known.replace(battery=_battery(trial, data, folder))
         known = known.replace(start_bytes=_resident(), bytes_per_token=_bytes_per_token(data))
         result = _train(trial, data, folder / RUN)
         known = _with_result(known, result, folder / RUN, trial)
@@ -236,6 +241,17 @@ def _act(trial: Trial, out: Path, known: Outcome) -> Outcome | None:
         for point in known.curve
     )
     return _judged(known.replace(curve=tuple(returns)), 2)
+
+
+def _battery(trial: Trial, data: "Data", folder: Path) -> dict[str, Any]:
+    """Ask the weights of another trial what they can do besides their loss."""
+    import torch
+
+    from kinfolk.contests.battery import measure
+
+    torch.set_num_threads(trial.threads)
+    found = measure(Path(trial.begins["source"]) / RUN, data, trial.begins[BATTERY], folder, trial.seed)
+    return dataclasses.asdict(found)
 
 
 def _start(trial: Trial, recipe: "Recipe", data: "Data", file: Path) -> Path:

@@ -305,3 +305,80 @@ def test_branches_give_the_loss_at_every_share_of_the_budget(machine: Machine, t
     n = len(machine.rounds)
     compare(tmp_path, **asked)
     assert len(machine.rounds) == n
+
+
+def answered(job: Job) -> Outcome:
+    """A battery answers, a training learns."""
+    trial = json.loads((job.folder / "trial.json").read_text())
+    if "battery" not in trial["begins"]:
+        return scored(job).replace(start_bytes=10, peak_bytes=30)
+    known = {"by_position": {"8": 3.0}, "latency": 0.1 + loss_of(job)}
+    return Outcome(name=job.name, seed=job.seed, key=job.key, status=DONE, battery=known)
+
+
+EVERYTHING = TUNED | {"max_seeds": 7, "branches": 1, "battery": "quick", "budget": "200k-tokens"}
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.42, 0.46, 0.49, 0.6, 0.9, 0.97, 1.0])
+def test_stopped_in_branches_battery_or_sizes_the_report_is_the_same(
+    machine: Machine, tmp_path: Path, share: float
+) -> None:
+    asked = EVERYTHING | {"sizes": ("tiny", "small"), "contestants": ("gpt", "alibi")}
+    machine.how = answered
+    whole = compare(tmp_path / "whole", **asked)
+    assert whole.sizes is not None
+    assert set(whole.sizes.losses) == {"tiny", "small"}
+    left = iter(range(int(share * (sum(map(len, machine.rounds)) - 1))))
+    machine.how = lambda job: answered(job) if next(left, None) is not None else None
+    with pytest.raises(KeyboardInterrupt):
+        compare(tmp_path / "stopped", **asked)
+    machine.how = answered
+    compare(tmp_path / "stopped", **asked)
+    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+
+
+def test_every_contestant_is_asked_once_after_its_verdict(machine: Machine, tmp_path: Path) -> None:
+    machine.how = answered
+    result = compare(tmp_path, **EVERYTHING)
+    for row in result.rows:
+        assert row.battery is not None
+        assert row.battery.by_position == {"8": 3.0}
+        assert row.battery.train_bytes == 20
+    asked = [json.loads((job.folder / "trial.json").read_text())["begins"] for job in machine.rounds[-1]]
+    assert [begins["battery"] for begins in asked] == ["quick"] * 3
+    machine.how = lambda job: ended(job, CRASHED) if "battery" in (job.folder / "trial.json").read_text() else None
+    broken = compare(tmp_path, **EVERYTHING | {"battery": "full"})
+    assert {row.battery.problems["battery"] for row in broken.rows if row.battery} == {CRASHED}
+
+
+def test_several_hyperparameters_are_searched_over_the_same_trials(machine: Machine, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    machine.how = scored
+    result = compare(tmp_path, **TUNED | {"tune": "lr,weight_decay", "contestants": ("gpt", "gpt2")})
+    orders = [json.loads((job.folder / "trial.json").read_text()) for jobs in machine.rounds for job in jobs]
+    judged = {o["recipe"]["training"]["optimiser"]["lr"] for o in orders if o["held_out"] == "judged"}
+    assert {curve.chosen for curve in result.rates.values()} <= judged
+    assert 3e-3 < result.rates["gpt2"].chosen < 1e-2
+    assert "lr,weight_decay" in result.facts["hyperparameters"]
+    with pytest.raises(SpecError, match="tune: unknown choice 'wd'"):
+        compare(tmp_path, **TUNED | {"tune": "lr,wd"})
+
+
+def test_widths_matched_by_time_are_measured_once_and_kept(machine: Machine, tmp_path: Path) -> None:
+    slow = {"gpt": 1.0, "alibi": 2.0}
+
+    def timed(job: Job) -> Outcome:
+        flops = json.loads((job.folder / "trial.json").read_text())["flops_per_token"]
+        return ended(job).replace(seconds=slow[job.name] * flops)
+
+    machine.how = timed
+    asked = {"contestants": ("gpt", "alibi"), "match": "time", "data": "stdlib:megabytes=1"}
+    result = compare(tmp_path, **asked)
+    cards = {card.name: card for card in result.cards}
+    assert cards["alibi"].flops_per_token == pytest.approx(cards["gpt"].flops_per_token / 2, rel=0.1)
+    assert "by time" in cards["alibi"].matched
+    kept = json.loads((tmp_path / "widths.json").read_text())
+    slow["alibi"] = 0.1
+    again = compare(tmp_path, **asked)
+    assert json.loads((tmp_path / "widths.json").read_text()) == kept
+    assert again.cards == result.cards

@@ -14,10 +14,19 @@ def texts(data: Data, name: str, n: int = 400) -> list[tuple[str, str]]:
     return [(data.tokenizer.decode(s), data.tokenizer.decode(t)) for s, t in split.pairs(np.arange(n))]
 
 
+def looked_up(source: str) -> str:
+    given, _, asked = source.partition("+")
+    pairs = dict(zip(given[::2], given[1::2], strict=True))
+    assert sorted(asked) == sorted(pairs)
+    return "".join(pairs[key] for key in asked)
+
+
 @pytest.mark.parametrize(
     ("name", "answer"),
     [
         ("copy", lambda s: s),
+        ("queries", looked_up),
+        ("queries:pairs=26", looked_up),
         ("reverse", lambda s: s[::-1]),
         ("sort", lambda s: "".join(sorted(s))),
         ("duplication", lambda s: s + s),

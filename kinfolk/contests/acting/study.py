@@ -16,9 +16,9 @@ from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.process import terminable
 from kinfolk.contests.report.evidence import learning_charts
 from kinfolk.contests.report.files import write
-from kinfolk.contests.run import terminable
 from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial

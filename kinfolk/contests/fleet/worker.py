@@ -1,14 +1,12 @@
 """`kin work DIR`: claim a waiting trial of a shared folder, run it, repeat."""
 
-import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from kinfolk.contests.fleet.queue import FOLDER, Claim, Queue, Ticket, Watch, fu
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, Outcome
 from kinfolk.contests.outcome import FILE as RESULT
+from kinfolk.contests.process import terminable
 from kinfolk.contests.schedule import Running
 from kinfolk.contests.trial import INTERRUPTED, Trial
 from kinfolk.core import child, plugins
@@ -244,20 +243,3 @@ def trial_of(home: Path, ticket: Ticket) -> Trial:
         return Trial.read(folder)
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{folder}: its trial cannot be read: {error}") from None
-
-
-@contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """Take a request to terminate, as batch systems send it before preemption, for Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

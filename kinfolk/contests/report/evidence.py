@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import Outcome, Point
 from kinfolk.contests.results import Row
-from kinfolk.contests.table import WORDS, cells, notes, number
+from kinfolk.contests.table import WORDS, cells, gain_of, notes, number
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
@@ -29,7 +29,7 @@ COLUMNS = {
     "as is": "the same at the recipe's own learning rate",
     "rate": "the learning rate that was found for it, on seeds and a split that do not judge",
     "best?": "chance of being the best of all",
-    "speed-up": "effective speed-up: as good as this many times the baseline's budget",
+    "speed-up": "effective speed-up: as good as this many times the baseline's budget; ~ far from the fitted budgets",
     "epochs": "how often a trial saw the training data",
     "flags": "what is unusual about its trials",
     "peak memory": "the most resident memory of the training process, interpreter and libraries included",
@@ -78,12 +78,11 @@ def result(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
 
 def columns_of(row: Row) -> dict[str, str]:
     """Return what the page shows of a contestant: what is on screen, and what has no room there."""
-    speedup = row.speedup
     more = {
         "as is": number(row.as_is),
         "rate": "-" if row.lr is None else f"{row.lr:.3g}",
         "best?": "-" if row.chance is None else f"{row.chance:.0%}",
-        "speed-up": "-" if speedup is None or speedup.value is None else f"{speedup.value:.2f}x",
+        "speed-up": gain_of(row),
         "epochs": "-" if row.epochs is None else f"{row.epochs:.2g}",
         "flags": "; ".join(row.flags) or "-",
     }

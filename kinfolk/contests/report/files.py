@@ -1,5 +1,6 @@
 """The files of a comparison: results.json, results.csv, report.html, figures, a LaTeX table, a methods paragraph."""
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -46,7 +47,9 @@ def texts(comparison: Comparison) -> dict[str, list[TextSample]]:
     first = {name: next((o for o in trials if o.done and o.key), None) for name, trials in comparison.outcomes.items()}
     found: dict[str, str] = {}
     for outcome in filter(None, first.values()):
-        run = next(comparison.folder.glob(f"trials/*-{outcome.key}/run"), None)
+        # with several sizes the trials are one folder further down
+        places = (comparison.folder.glob(f"{up}trials/*-{outcome.key}/run") for up in ("", "*/"))
+        run = next(itertools.chain.from_iterable(places), None)
         if outcome.key in kept:
             found[outcome.key] = kept[outcome.key]
         elif run is not None:

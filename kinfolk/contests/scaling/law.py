@@ -81,6 +81,14 @@ class Law:
         values = np.exp(_log_loss(np.concatenate([self.found[None], self.refits]), x, self.has_floor))[:, 0]
         return _range(values[0], values[1:])
 
+    def losses(self, values: Array) -> Array:
+        """Return the loss of a law in one variable at these places, and below it that of every refit."""
+        if len(self.variables) != 1:
+            raise DataError("a curve of losses needs a law in one variable")
+        x = np.log(values)[:, None] - self.centre
+        curves: Array = np.exp(_log_loss(np.concatenate([self.found[None], self.refits]), x, self.has_floor))
+        return curves
+
     def best_size(self, flops: float) -> tuple[float, float]:
         r"""Return the parameters and tokens that lower the loss most for so many operations, at 6 N D of them."""
         if self.variables != ("params", "tokens"):

@@ -87,6 +87,49 @@ class Sequences:
 
 
 @dataclasses.dataclass(frozen=True)
+class Queries:
+    """Multi-query associative recall (Arora et al. 2023, arXiv:2312.04927): pairs, then all keys in another order.
+
+    `a3b7+ba` asks for 73: one to `pairs` pairs of a letter and a digit, no letter twice, a plus, and every letter once.
+    """
+
+    pairs: int = 8
+
+    alphabet = DIGITS + string.ascii_lowercase
+
+    def check(self) -> None:
+        """Refuse numbers that make no task."""
+        within("pairs", self.pairs, 1, 26)
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw keys, values, and the order of the questions."""
+        words = mix(seed, numbers, tries)
+        count = 1 + (mix(0, words) % np.uint64(self.pairs)).astype(np.int64)
+        keys = 11 + np.argsort(mix(1, words[:, None], np.arange(26)), axis=1)[:, : self.pairs]
+        values = (mix(2, words[:, None], np.arange(self.pairs)) % np.uint64(10)).astype(np.int64)
+        given = Symbols(np.stack([keys, values], axis=2).reshape(len(numbers), -1), 2 * count)
+        places = np.arange(self.pairs)
+        # keys that are not there come last
+        lots = np.where(places < count[:, None], mix(3, words[:, None], places) >> np.uint64(1), np.uint64(2**64 - 1))
+        asked = Symbols(np.take_along_axis(keys, np.argsort(lots, axis=1), axis=1), count)
+        return _concatenate(given, Symbols(np.full((len(numbers), 1), 10), np.ones(len(numbers), np.int64)), asked)
+
+    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+        """Return a hash of what is asked."""
+        return content(question.symbols, question.lengths)
+
+    def answer(self, question: Symbols) -> Symbols:
+        """Return the value behind each key that is asked for."""
+        symbols = question.symbols
+        count = (question.lengths - 1) // 3
+        places = np.clip(2 * count[:, None] + 1 + np.arange(self.pairs), 0, symbols.shape[1] - 1)
+        asked = np.take_along_axis(symbols, places, axis=1)
+        first = (symbols[:, None, :] == asked[:, :, None]).argmax(axis=2)
+        values = np.take_along_axis(symbols, np.clip(first + 1, 0, symbols.shape[1] - 1), axis=1)
+        return Symbols(values, count)
+
+
+@dataclasses.dataclass(frozen=True)
 class Addition:
     """Add two whole numbers of up to `digits` digits, written in base ten, the first digit first."""
 
@@ -183,10 +226,11 @@ _DICTIONARY = np.concatenate(
     [25 + first + (np.arange(stop - first) + 5) % (stop - first) for first, stop in (_NOUNS, _ADJECTIVES, _VERBS, _AND)]
 )
 
-Task = Sequences | Addition | Language
+Task = Sequences | Queries | Addition | Language
 
 TASKS: dict[str, Task] = {
     "copy": Sequences("copy"),
+    "queries": Queries(),
     "reverse": Sequences("reverse"),
     "sort": Sequences("sort"),
     "duplication": Sequences("duplication"),

@@ -1,0 +1,265 @@
+"""The protocol on real training: rates against a fine grid, equals told apart, handicaps found.
+
+    python docs/studies/trained.py grid|tuned|equals|gate|handicaps|improvement FOLDER [comparisons]
+
+Every trial runs in this process (imports are paid once) through the runner, the statistics and the trials of
+`kin compare`; nothing is written but trials and one line of JSON for each comparison, in FOLDER/STUDY.jsonl.
+Stopped, the same command goes on.
+
+Equals are one relative under several names. Under one seed they would be the same trial to the last bit, and never told
+apart; so here each name draws its first weights from a seed of its own, while batches stay shared: the change that
+"only another seed" makes.
+"""
+
+import dataclasses
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kinfolk.contests.run as runner
+import kinfolk.contests.trials as trials
+import kinfolk.train.loop as loop
+import kinfolk.train.run as engine
+from kinfolk.contests import plan, trial
+from kinfolk.contests.gate import BASELINE, CANDIDATE, answer
+from kinfolk.contests.outcome import DONE
+from kinfolk.contests.settings import Settings
+from kinfolk.contests.trial import RUN, Trial
+from kinfolk.core.console import Console
+
+RELATIVES = ("transformer-xl", "alibi", "gpt2", "gpt", "rezero")
+GRID = {"transformer-xl": (2, 7), "alibi": (0, 5), "gpt2": (0, 5), "gpt": (0, 5), "rezero": (3, 9)}
+"""First and last power of the square root of 3 above 1e-3 / 3, around the best cells of ../shared/protocol."""
+
+SMALL = (
+    *("training.batch_size=4", "training.length=32", "training.eval_batches=2"),
+    *("n_layers=1", "d_model=32", "n_heads=2", "d_ff=64"),
+)
+"""A model and batches so small that a trial takes a fraction of a second."""
+
+DRAW = 7919
+"""Distance between the seeds from which equals draw their first weights."""
+
+
+def here(jobs: Sequence[Any], slots: int, screen: Any, held: Any = (), environments: Any = ()) -> list[Any]:
+    """Run jobs one after another in this process, in the place of `schedule.run_all`."""
+    outcomes = []
+    for job in jobs:
+        outcome = trial.run(Trial.read(job.folder), job.folder)
+        if outcome is None:
+            raise KeyboardInterrupt
+        outcome.write(job.folder)
+        if outcome.status == DONE:
+            trial._tidy(job.folder / RUN)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def prepare() -> None:
+    """Run trials in this process, draw first weights by name for names that end in a number, and write no reports."""
+    build, opening, opened = engine.build, trial._open, dict[tuple[str, str], Any]()
+
+    def drawn(recipe: Any, seed: int) -> Any:
+        tail = recipe.name.rpartition("~")[2]
+        return build(recipe, seed + (DRAW * int(tail) if "~" in recipe.name else 0))
+
+    def open_once(order: Trial) -> Any:
+        key = (order.fingerprint, order.held_out)
+        if key not in opened:
+            opened[key] = opening(order)
+        return opened[key]
+
+    trials.run_all, engine.build, trial._open = here, drawn, open_once
+    # what a study of thousands of short trials does not ask for: reports, safety from power cuts, speed
+    runner.write = lambda result: None
+    os.fsync = lambda descriptor: None
+    loop.gemm_flops = lambda *_, **__: 1e12
+    trial._special = lambda data, out: {}
+
+
+def compare(settings: Settings) -> Any:
+    """Compare without a word."""
+    return runner.run(settings, "", Console(file=io.StringIO()))
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """Return what was found before."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def kept(folder: Path, study: str, n: int, one: Callable[[int], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Run comparisons that are missing, and yield all."""
+    file = folder / f"{study}.jsonl"
+    known = lines(file)
+    yield from known
+    for i in range(len(known), n):
+        start = time.process_time()
+        found = {"i": i} | one(i)
+        found["seconds"] = round(time.process_time() - start, 2)
+        with file.open("a") as out:
+            out.write(json.dumps(found) + "\n")
+        yield found
+
+
+def plain(result: Any) -> dict[str, Any]:
+    """Return what is kept of a comparison."""
+    names = ("name", "rank", "final", "difference", "low", "high", "p", "seeds", "lr", "as_is", "flags", "note")
+    rows = [{name: getattr(row, name) for name in names} for row in result.rows]
+    shares = {name: cost.flops for name, cost in result.protocol.costs.items()}
+    return {"rows": rows, "flops": shares}
+
+
+def grid(folder: Path, n: int) -> None:
+    """Train every relative at every rate of a fine grid, with one seed that neither tunes nor judges."""
+    cells = [
+        (name, k, seed) for seed in (5000, 5001) for name in RELATIVES for k in range(GRID[name][0], GRID[name][1] + 1)
+    ]
+    settings = Settings(
+        contestants=RELATIVES, budget="250k-tokens", threads=1, jobs=1, out=folder / "grid", cache=folder / "cache"
+    )
+    made = plan.make(settings)
+    entrants = {entrant.name: entrant for entrant in made.entrants}
+
+    def one(i: int) -> dict[str, Any]:
+        name, k, seed = cells[i]
+        lr = float(f"{1e-3 / 3 * 3 ** (k / 2):.4g}")
+        order = made.trial(entrants[name], seed, lr=lr, held_out="judged")
+        place = folder / "grid" / "trials" / f"{name}-{lr}-{seed}"
+        order.write(place)
+        outcome = trial.run(order, place)
+        assert outcome is not None
+        trial._tidy(place / RUN)
+        valid = outcome.curve[-1].valid if outcome.curve else {}
+        return {"name": name, "lr": lr, "seed": seed, "status": outcome.status, "valid": valid, "test": outcome.test}
+
+    for found in kept(folder, "grid", min(n, len(cells)), one):
+        print(found["name"], found["lr"], found["seed"], found["test"], found["seconds"], flush=True)
+
+
+def tuned(folder: Path, _: int) -> None:
+    """Compare the five as `kin compare` does, tuned."""
+
+    def one(_: int) -> dict[str, Any]:
+        settings = Settings(
+            contestants=RELATIVES,
+            budget="250k-tokens",
+            seeds=3,
+            threads=1,
+            jobs=1,
+            out=folder / "tuned",
+            cache=folder / "cache",
+        )
+        result = compare(settings)
+        curves = {name: dataclasses.asdict(curve) for name, curve in result.rates.items()}
+        return plain(result) | {"rates": curves}
+
+    for found in kept(folder, "tuned", 1, one):
+        print(json.dumps(found["rows"], indent=1))
+
+
+def _small(folder: Path, contestants: Sequence[str], labels: Sequence[str], i: int, **fields: Any) -> Settings:
+    return Settings(
+        **{"budget": "4k-tokens", "tune": "off", "assignments": SMALL, "match": "none"}
+        | fields
+        | {
+            "contestants": tuple(contestants),
+            "labels": tuple(labels),
+            "seed": 20 * i,
+            "threads": 1,
+            "jobs": 1,
+            "out": folder / f"c{i}",
+            "cache": folder.parent / "cache",
+        }
+    )
+
+
+def equals(folder: Path, n: int) -> None:
+    """Compare five equals with looks at 5, 7, 9 and 11 seeds, many times."""
+
+    def one(i: int) -> dict[str, Any]:
+        names = [f"gpt2~{j}" for j in range(5)]
+        found = plain(compare(_small(folder / "equals", ["gpt2"] * 5, names, i, max_seeds=11)))
+        return {"told": [row["name"] for row in found["rows"] if row["low"] is not None and row["low"] > 0], **found}
+
+    every = list(kept(folder, "equals", n, one))
+    print(sum(bool(found["told"]) for found in every), "of", len(every), "comparisons tell equals apart")
+
+
+def gate(folder: Path, n: int) -> None:
+    """Ask the gate about a candidate that differs in the seed of its first weights only, at the recipe's own rate."""
+    _gates(folder, "gate", n, ("gpt2", "gpt2"))
+
+
+def gate_tuned(folder: Path, n: int) -> None:
+    """The same with rates tuned for both."""
+    _gates(folder, "gate_tuned", n, ("gpt2", "gpt2"), tune="lr")
+
+
+def improvement(folder: Path, n: int) -> None:
+    """Ask the gate whether GPT-2 improves on GPT."""
+    _gates(folder, "improvement", n, ("gpt", "gpt2"), **HANDICAPPED)
+
+
+def _gates(folder: Path, study: str, n: int, names: tuple[str, str], **fields: Any) -> None:
+    labels = (f"{BASELINE}~1", f"{CANDIDATE}~2")
+
+    def one(i: int) -> dict[str, Any]:
+        settings = _small(folder / study, names, labels, i, max_seeds=9, against=labels[0], **fields)
+        result = compare(settings)
+        renamed = {labels[0]: BASELINE, labels[1]: CANDIDATE}
+        rows = [dataclasses.replace(row, name=renamed[row.name]) for row in result.rows]
+        outcomes = {renamed[name]: value for name, value in result.outcomes.items()}
+        found = answer(_Read(rows, outcomes, result.folder), names)
+        return {"answer": found.answer, "difference": found.difference, "low": found.low, "high": found.high} | plain(
+            result
+        )
+
+    every = list(kept(folder, study, n, one))
+    for word in ("better", "worse", "not decided"):
+        print(word, sum(found["answer"] == word for found in every), "of", len(every))
+
+
+@dataclasses.dataclass
+class _Read:
+    """What an answer is read from."""
+
+    rows: list[Any]
+    outcomes: dict[str, Any]
+    folder: Path
+
+
+def handicaps(folder: Path, n: int) -> None:
+    """Compare GPT-2 with itself at a rate off by 8 times, and with itself short of a layer, tuning off."""
+    for study, change in (
+        ("rate-high", "training.optimiser.lr=8e-3"),
+        ("rate-low", "training.optimiser.lr=1.25e-4"),
+        ("layer", "n_layers=1"),
+    ):
+
+        def one(i: int, study: str = study, change: str = change) -> dict[str, Any]:
+            names = ("gpt2", f"gpt2+{change}")
+            labels = ("whole~1", "handicapped~2")
+            found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **HANDICAPPED)))
+            worse = next(row for row in found["rows"] if row["name"] == labels[1])
+            return {"found": worse["rank"] == 2 and worse["low"] is not None and worse["low"] > 0, **found}
+
+        every = list(kept(folder, study, n, one))
+        print(study, sum(found["found"] for found in every), "of", len(every), "found", flush=True)
+
+
+HANDICAPPED: dict[str, Any] = {
+    "budget": "64k-tokens",
+    "assignments": ("training.batch_size=8", "training.length=128", "training.eval_batches=4"),
+}
+
+
+if __name__ == "__main__":
+    prepare()
+    study, place = sys.argv[1], Path(sys.argv[2])
+    place.mkdir(parents=True, exist_ok=True)
+    globals()[study](place, int(sys.argv[3]) if len(sys.argv) > 3 else 10)

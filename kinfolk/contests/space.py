@@ -1,0 +1,166 @@
+"""Search for several hyperparameters of a contestant at once: Optuna's TPE, over trials like those of a rate.
+
+Points are drawn in rounds of five by the tree-structured Parzen estimator (Bergstra et al. 2011; Akiba et al. 2019,
+arXiv:1907.10902) and tried at half of the budget with a schedule that ends; the best two and the recipe's own go into a
+final at the full budget with two further seeds. The recipe's own wins what is within one standard error of the best.
+
+A search is a pure function of what its trials came to: it draws with a seed of its own and learns of outcomes round by
+round, in the order in which they were drawn, so asked again after an interruption it orders the same trials.
+"""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried
+from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.rates import SEEDS, Order, score_of, within_noise
+from kinfolk.core import paths
+from kinfolk.core.errors import MissingExtraError, SpecError
+from kinfolk.family.recipe import Recipe
+
+PATHS = {
+    "lr": "training.optimiser.lr",
+    "weight_decay": "training.optimiser.weight_decay",
+    "dropout": "model.dropout",
+    "clip": "training.clip",
+}
+BOUNDS: dict[str, tuple[float, float, bool]] = {
+    "weight_decay": (1e-3, 0.3, True),
+    "dropout": (0.0, 0.3, False),
+    "clip": (0.1, 10.0, True),
+}
+"""Lowest and highest value, and whether their logarithm is searched; a rate's are 9 times below and above its own."""
+
+RANGE, ROUND, ROUNDS_EACH = 9.0, 5, 1
+"""Of a rate; trials of a round; rounds for each hyperparameter, besides a first one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SpaceSearch:
+    """The search of one contestant: `names` of the hyperparameters that it has, `own` its recipe's rate."""
+
+    own: float
+    names: tuple[str, ...]
+    measure: str
+    higher: bool = False
+
+    def orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+        """Return the trials that are needed next, some of which may have ended; none when the search is over."""
+        first = self._drawn(outcomes)
+        if any(order not in outcomes for order in first):
+            return first
+        final = self._final(first, outcomes)
+        return final if any(order not in outcomes for order in final) else []
+
+    def result(self, outcomes: Mapping[Order, Outcome]) -> RateCurve:
+        """Return the choice, and everything that was tried."""
+        lr, others = self._choice(outcomes)
+        tried: dict[tuple[float, tuple[tuple[str, float], ...], float], dict[str, float | None]] = {}
+        for order in sorted(outcomes):
+            place = tried.setdefault((order.lr, order.others, order.share), {})
+            place[str(order.seed)] = score_of(outcomes[order], self.measure)
+        return RateCurve(
+            measure=self.measure,
+            own=self.own,
+            chosen=lr,
+            others=dict(others),
+            tried=tuple(
+                RateTried(lr=lr, share=share, losses=losses, others=dict(more))
+                for (lr, more, share), losses in tried.items()
+            ),
+            trials=len(outcomes),
+            tokens=sum(o.tokens for o in outcomes.values()),
+            seconds=sum(o.seconds for o in outcomes.values()),
+            flops=sum(o.flops for o in outcomes.values()),
+        )
+
+    def _drawn(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+        """Return all rounds up to the first that has not ended; the recipe's own point comes first."""
+        study, drawn = _study(self.higher), [Order(self.own, HALF, SEEDS[0])]
+        for _ in range(1 + ROUNDS_EACH * len(self.names)):
+            asked = [study.ask(_distributions(self.names, self.own)) for _ in range(ROUND)]
+            orders = [self._order(trial.params) for trial in asked]
+            drawn += orders
+            if any(order not in outcomes for order in orders):
+                break
+            for trial, order in zip(asked, orders, strict=True):
+                score = score_of(outcomes[order], self.measure)
+                _tell(study, trial, score)
+        return drawn
+
+    def _order(self, point: Mapping[str, float]) -> Order:
+        """Return a point as an order, with six digits, so that a name is a number."""
+        short = {name: float(f"{value:.6g}") for name, value in point.items()}
+        return Order(short.pop("lr", self.own), HALF, SEEDS[0], tuple(sorted(short.items())))
+
+    def _final(self, first: list[Order], outcomes: Mapping[Order, Outcome]) -> list[Order]:
+        """Return the final: the recipe's own and the best two at all of the budget."""
+        sign = -1 if self.higher else 1
+        scores = {order: score_of(outcomes[order], self.measure) for order in first}
+        ranked = sorted((o for o in first if scores[o] is not None), key=lambda o: (sign * (scores[o] or 0.0), o))
+        finalists = dict.fromkeys([*(o for o in first[:1] if o in ranked), *ranked[:2]])
+        if len(finalists) < 2:
+            return []
+        return [dataclasses.replace(o, share=FULL, seed=seed) for seed in SEEDS[1:] for o in finalists]
+
+    def _choice(self, outcomes: Mapping[Order, Outcome]) -> tuple[float, tuple[tuple[str, float], ...]]:
+        first = self._drawn(outcomes)
+        own: tuple[float, tuple[tuple[str, float], ...]] = (self.own, ())
+        if any(order not in outcomes for order in first):
+            return own
+        sign, losses = -1 if self.higher else 1, dict[tuple[float, tuple[tuple[str, float], ...]], list[float]]()
+        for order in self._final(first, outcomes):
+            score = score_of(outcomes.get(order), self.measure)
+            losses.setdefault((order.lr, order.others), []).append(math.inf if score is None else sign * score)
+        best = min(losses, key=lambda point: (sum(losses[point]), point), default=own)
+        if own in losses and math.inf not in losses[own] and within_noise(losses[own], losses[best]):
+            return own
+        return best
+
+
+def available(names: tuple[str, ...], recipe: Recipe) -> tuple[str, ...]:
+    """Return the hyperparameters that a recipe has."""
+    kept = []
+    for name in names:
+        try:
+            paths.get(recipe, PATHS[name])
+        except (SpecError, AttributeError, KeyError):
+            continue
+        kept.append(name)
+    return tuple(kept)
+
+
+def assigned(recipe: Recipe, others: Mapping[str, float]) -> Recipe:
+    """Return a recipe with values of hyperparameters."""
+    return recipe.assigned([f"{PATHS[name]}={value!r}" for name, value in others.items()])
+
+
+def _study(higher: bool) -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("tune", "tuning more than one hyperparameter") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampler = optuna.samplers.TPESampler(seed=SEEDS[0], n_startup_trials=ROUND, constant_liar=True)
+    return optuna.create_study(sampler=sampler, direction="maximize" if higher else "minimize")
+
+
+def _distributions(names: tuple[str, ...], own: float) -> dict[str, Any]:
+    from optuna.distributions import FloatDistribution
+
+    bounds = BOUNDS | {"lr": (own / RANGE, own * RANGE, True)}
+    return {name: FloatDistribution(bounds[name][0], bounds[name][1], log=bounds[name][2]) for name in names}
+
+
+def _tell(study: Any, trial: Any, score: float | None) -> None:
+    from optuna.trial import TrialState
+
+    if score is None:
+        study.tell(trial, state=TrialState.FAIL)
+    else:
+        study.tell(trial, score)
