@@ -124,15 +124,20 @@ def null(k: int, looks: tuple[int, ...], paired: bool = False, scatter: float = 
 
 
 @functools.cache
+def _rarest(k: int, looks: tuple[int, ...], paired: bool, scatter: float) -> Floats:
+    """Return the share of samples at least as extreme at the same look, the smallest over looks: [samples]."""
+    largest = null(k, looks, paired, scatter)
+    rarest: Floats = (1 - largest.argsort(0).argsort(0) / len(largest)).min(-1)
+    return rarest
+
+
+@functools.cache
 def critical(k: int, looks: tuple[int, ...], paired: bool = False, level: float = LEVEL) -> tuple[float, ...]:
     """Return the critical value of |t| at each look, so that any false difference at any look has chance `level`."""
     values = np.zeros(len(looks))
     for scatter in SCATTER:
         largest = null(k, looks, paired, scatter)
-        # the share of samples that are at least as extreme at their own look; its smallest over looks is what is
-        # bounded
-        ranks = 1 - largest.argsort(0).argsort(0) / len(largest)
-        bound = np.quantile(ranks.min(-1), MARGIN * level)
+        bound = np.quantile(_rarest(k, looks, paired, scatter), MARGIN * level)
         values = np.maximum(values, np.quantile(largest, 1 - bound, axis=0))
     return tuple(map(float, values))
 
@@ -142,9 +147,9 @@ def p_value(t: float, k: int, looks: tuple[int, ...], look: int, paired: bool = 
     worst = 0.0
     for scatter in SCATTER:
         largest = null(k, looks, paired, scatter)
-        ranks = 1 - largest.argsort(0).argsort(0) / len(largest)
         own = float((largest[:, look] >= t).mean())
-        worst = max(worst, float((ranks.min(-1) <= own + 1 / len(largest)).mean()))
+        rarest = _rarest(k, looks, paired, scatter)
+        worst = max(worst, float((rarest <= own + 1 / len(largest)).mean()))
     return worst
 
 
