@@ -88,6 +88,8 @@ DECODERS = {
     "gemma3_text",
     "mixtral",
     "gpt_oss",
+    "deepseek_v3",
+    "diffllama",
     "smollm3",
     "gpt_neox",
     "phi",

@@ -29,6 +29,21 @@ LLAMA3 = {
     "original_max_position_embeddings": 16,
     "rope_theta": 5e5,
 }
+LATENT = {
+    "q_lora_rank": 12,
+    "kv_lora_rank": 10,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 6,
+    "v_head_dim": 5,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "n_group": 4,
+    "topk_group": 2,
+    "moe_intermediate_size": 20,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 1,
+}
 CASES = {
     "llama": ("Llama", {"num_key_value_heads": 2}),
     "llama-bias": ("Llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
@@ -75,6 +90,12 @@ CASES = {
             "rope_parameters": YARN | {"truncate": False},
         },
     ),
+    "deepseek-v3": ("DeepseekV3", LATENT),
+    "deepseek-v3-yarn": (
+        "DeepseekV3",
+        LATENT | {"q_lora_rank": None, "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}},
+    ),
+    "differential": ("DiffLlama", {"num_key_value_heads": 2}),
     "smollm3": ("SmolLM3", {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}),
     "gpt-neox": ("GPTNeoX", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
     "mamba": ("Mamba", {"state_size": 5, "expand": 2}),
@@ -94,7 +115,7 @@ class Wide(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is Tensor.float:
             return args[0].double()
-        if func is Tensor.to:
+        if func in (Tensor.to, Tensor.type):
             args = tuple(torch.float64 if arg is torch.float32 else arg for arg in args)
         if kwargs.get("dtype") is torch.float32:
             kwargs = kwargs | {"dtype": torch.float64}
@@ -113,6 +134,10 @@ def original(name: str, **changes: object) -> torch.nn.Module:
         model.model.embed_tokens.embed_scale = torch.tensor(SMALL["hidden_size"] ** 0.5, dtype=torch.float64)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            # theirs is read in float32
+            buffer.copy_(torch.randint(-4, 5, buffer.shape) / 16)
     if hasattr(model, "set_experts_implementation"):
         # the grouped product knows no float64
         model.set_experts_implementation("eager")
@@ -127,7 +152,8 @@ def eager(theirs: torch.nn.Module) -> dict[str, str]:
 def test_same_logits_and_gradients_both_ways(name: str, tmp_path) -> None:
     theirs = original(name)
     theirs.save_pretrained(tmp_path / "hf")
-    ours = kf.from_hf(tmp_path / "hf")
+    # in training a backward pass moves the biases that balance experts
+    ours = kf.from_hf(tmp_path / "hf").eval()
     tokens = torch.randint(3, 61, (2, 23))
     with Wide():
         want = theirs(tokens).logits
@@ -144,12 +170,16 @@ def test_same_logits_and_gradients_both_ways(name: str, tmp_path) -> None:
     ).eval()
     # without a window Mistral is Llama, under which name it is written
     assert type(again) is type(theirs) or name == "mistral-whole"
-    torch.testing.assert_close(again(tokens).logits, theirs(tokens).logits, rtol=1e-5, atol=1e-5)
+    with Wide():
+        # a router in float32 may choose otherwise where two experts are nearly equal
+        torch.testing.assert_close(again(tokens).logits, want, rtol=1e-5, atol=1e-5)
     weights = theirs.state_dict()
     assert all(torch.equal(x, weights[key]) for key, x in again.state_dict().items())
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3", "gpt-oss", "mixtral", "qwen3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral", "gemma2", "gemma3", "gpt-oss", "mixtral", "deepseek-v3", "differential", "qwen3"]
+)
 def test_greedy_text_is_theirs(name: str, tmp_path) -> None:
     theirs = original(name)
     theirs.save_pretrained(tmp_path / "hf")

@@ -6,7 +6,7 @@ where things stand is the position's, what is remembered while decoding is the c
 
 import dataclasses
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -134,8 +134,12 @@ class _SelfAttention(PartModule):
         hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
         scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
         scoring = self.softmax.weigh(self.talk.among_heads(scoring))
-        y_BHLK = attend(q_BHLK, k_BGMK, v_BGMK, pattern, view, scoring)
+        y_BHLK = self.weighted(q_BHLK, k_BGMK, v_BGMK, pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+
+    def weighted(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
+        """Return the values of all heads, weighted: [B, H, L, K]."""
+        return attend(q, k, v, pattern, view, scoring)
 
     def keys_values(self, x_BLD: Tensor, ctx: Context, state: Slots | None) -> KeyValues:
         k_BLGK, v_BLGK = self._mapped(x_BLD, slice(self.heads[0], None)).split_with_sizes(self.heads[1:], dim=2)
@@ -246,9 +250,7 @@ def _view(ctx: Context, pattern: Pattern) -> View:
     )
 
 
-def _scoring(
-    module: "_SelfAttention | _CrossAttention", ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None
-) -> Scoring:
+def _scoring(module: Any, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
     tap = functools.partial(ctx.tap, "weights") if ctx.hears("weights") else None
     tap_scores = functools.partial(ctx.tap, "scores") if ctx.asked("scores") else None
     dropout = module.spec.dropout if module.training else 0.0

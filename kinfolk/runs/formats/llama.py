@@ -123,6 +123,7 @@ class LlamaLike(Format):
     unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     norms: ClassVar[Table] = {"residuals.0.norm": "input_layernorm", "residuals.1.norm": "post_attention_layernorm"}
     qk_norm: ClassVar[bool] = False
+    attends: ClassVar[type[Any]] = Attention
     thinks: ClassVar[type[Any]] = Gated
     activation: ClassVar[str] = "hidden_act"
     eps: ClassVar[float] = 1e-6
@@ -187,7 +188,7 @@ class LlamaLike(Format):
 
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Stack, model.decoder, "decoder")
-        look = need(Attention, depth.blocks[0].parts[0], "decoder.blocks[0].parts[0]")
+        look = self.looks(model)[0]
         think = need(self.thinks, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
         norm = need(RMSNorm, depth.norm, "decoder.norm")
         return {
@@ -223,7 +224,7 @@ class LlamaLike(Format):
     def looks(self, model: Model) -> list[Attention]:
         """Return the attention of every layer."""
         blocks = need(Stack, model.decoder, "decoder").blocks
-        return [need(Attention, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
+        return [need(self.attends, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
 
     def sliding(self, model: Model) -> dict[str, Any]:
         """Return what a configuration says of windows, by layer."""

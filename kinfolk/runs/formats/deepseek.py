@@ -1,0 +1,224 @@
+"""DeepSeek-V3 (latent attention, a shared expert, bias balancing) and DiffLlama (differential attention)."""
+
+import dataclasses
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kinfolk.layers.feed_forwards.feed_forward import Gated
+from kinfolk.layers.feed_forwards.gated_experts import GatedExperts, SigmoidTopK
+from kinfolk.layers.init import Normal
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.differential_attention import DifferentialAttention
+from kinfolk.layers.mixers.evolved import Branches
+from kinfolk.layers.mixers.latent_attention import LatentAttention
+from kinfolk.layers.norms.norm import RMSNorm
+from kinfolk.layers.part import Part
+from kinfolk.layers.positions.relative import Rotary
+from kinfolk.layers.positions.rope_scaling import YarnScaling
+from kinfolk.models.model import Model
+from kinfolk.models.stack import Stack
+from kinfolk.runs.formats.llama import LlamaLike, causal_heads, rope_values, rotary_of
+from kinfolk.runs.huggingface.config import Config
+from kinfolk.runs.huggingface.format import Architecture, Misfit, layers, need
+from kinfolk.runs.huggingface.places import Get, Place, Shape, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors(Place):
+    """Several vectors as the rows of a matrix."""
+
+    copies: ClassVar[bool] = True
+
+    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
+        return torch.stack([get(name) for name in names])
+
+    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        return {name: row.clone() for name, row in zip(names, x, strict=True)}
+
+
+class DiffLlama(LlamaLike, model_type="diffllama"):
+    """Ye et al. 2024, on LLaMA's body."""
+
+    attends = DifferentialAttention
+    eps = 1e-5
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("DiffLlama")
+
+    def look(self, config: Config, layer: int) -> Attention:
+        config.get("lambda_std_dev", 0.1)
+        config.only("rms_norm_eps", 1e-5)
+        plain = super().look(config, layer)
+        fields = {name: getattr(plain, name) for name in ("n_heads", "n_kv_heads", "d_head", "pattern", "position")}
+        return DifferentialAttention(**fields, bias=plain.bias, start=0.8 - 0.6 * math.exp(-0.3 * layer))
+
+    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+        return super().own(model, look, think) | {"attention_bias": look.bias}
+
+    def body(self, model: Model) -> Table:
+        names = tuple(f"layers.*.self_attn.lambda_{name}" for name in ("q1", "k1", "q2", "k2"))
+        return {**super().body(model), "decoder.blocks.*.parts.0.factor_4K": Vectors.at(*names)}
+
+
+class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
+    """DeepSeek-AI 2024, without the module that predicts a second token and without 8-bit weights."""
+
+    refuses = "quantization_config"
+    architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("DeepseekV3")
+
+    def look(self, config: Config, layer: int) -> LatentAttention:  # type: ignore[override]
+        config.get("num_key_value_heads", None)
+        for name in ("head_dim", "qk_head_dim", "num_nextn_predict_layers"):
+            config.get(name, None)
+        n_heads = config.number("num_attention_heads")
+        layout: Literal["interleaved", "halves"] = "interleaved" if config.get("rope_interleave", True) else "halves"
+        d_nope, d_rope = config.number("qk_nope_head_dim", 128), config.number("qk_rope_head_dim", 64)
+        rotary, scale = _rotary(config, d_nope + d_rope)
+        return LatentAttention(
+            n_heads=n_heads,
+            q_rank=config.get("q_lora_rank", 0) or 0,
+            kv_rank=config.number("kv_lora_rank", 512),
+            d_nope=d_nope,
+            d_rope=d_rope,
+            d_value=config.number("v_head_dim", 128),
+            position=rotary.replace(layout=layout),
+            # theirs has this whatever the configuration says
+            norm=RMSNorm(eps=1e-6),
+            bias=config.get("attention_bias", False),
+            dropout=config.get("attention_dropout", 0.0),
+            scale=scale,
+        )
+
+    def think(self, config: Config, layer: int) -> Part:
+        config.only("norm_topk_prob", True)
+        config.only("hidden_act", "silu")
+        for name in (
+            "output_router_logits",
+            "topk_method",
+            "scoring_func",
+            "moe_layer_freq",
+            "ep_size",
+            "aux_loss_alpha",
+        ):
+            config.get(name, None)
+        config.get("seq_aux", None)
+        width, n_shared = config.number("moe_intermediate_size", 2048), config.number("n_shared_experts", 1)
+        router = SigmoidTopK(
+            k=config.number("num_experts_per_tok", 8),
+            n_groups=config.number("n_group", 8),
+            top_groups=config.number("topk_group", 4),
+            scale=float(config.get("routed_scaling_factor", 2.5)),
+        )
+        experts = GatedExperts(n_experts=config.number("n_routed_experts", 256), d_ff=width, router=router)
+        dense = Gated(d_ff=config.number("intermediate_size"), activation="swish")
+        if layer < config.get("first_k_dense_replace", 3):
+            return dense
+        return Branches(parts=(experts, Gated(d_ff=width * n_shared, activation="swish")))
+
+    def values(self, model: Model) -> dict[str, Any]:
+        depth, mixers = need(Stack, model.decoder, "decoder"), _latents(model)
+        look, n_dense = mixers[0], sum(isinstance(block.parts[1], Gated) for block in depth.blocks)
+        experts, shared = _mixture(model)
+        router = need(SigmoidTopK, experts.router, "router")
+        if shared.d_ff % experts.d_ff:
+            raise Misfit("the shared expert is a multiple of a routed one there", 3)
+        rotary = need(Rotary, look.position, "position")
+        dense = [block.parts[1].d_ff for block in depth.blocks if isinstance(block.parts[1], Gated)]
+        return {
+            "hidden_size": model.d_model,
+            "num_hidden_layers": depth.n_layers,
+            "num_attention_heads": look.n_heads,
+            "num_key_value_heads": look.n_heads,
+            "intermediate_size": dense[0] if dense else experts.d_ff,
+            "moe_intermediate_size": experts.d_ff,
+            "n_routed_experts": experts.n_experts,
+            "n_shared_experts": shared.d_ff // experts.d_ff,
+            "num_experts_per_tok": router.k,
+            "n_group": router.n_groups,
+            "topk_group": router.top_groups,
+            "routed_scaling_factor": router.scale,
+            "first_k_dense_replace": n_dense,
+            "q_lora_rank": look.q_rank or None,
+            "kv_lora_rank": look.kv_rank,
+            "qk_nope_head_dim": look.d_nope,
+            "qk_rope_head_dim": look.d_rope,
+            "v_head_dim": look.d_value,
+            "attention_bias": look.bias,
+            "attention_dropout": look.dropout,
+            "rope_interleave": rotary.layout == "interleaved",
+            "rope_parameters": _rope(look, rotary),
+            "hidden_act": "silu",
+            "max_position_embeddings": model.max_len,
+            "vocab_size": model.vocab_size,
+            "rms_norm_eps": need(RMSNorm, depth.norm, "decoder.norm").eps,
+            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+        }
+
+    def body(self, model: Model) -> Table:
+        n = _mixture(model)[0].n_experts
+        names = [f"mlp.experts.{e}" for e in range(n)]
+        attention = {
+            "parts.0.q_down": "self_attn.q_a_proj",
+            "parts.0.q_norm": "self_attn.q_a_layernorm",
+            "parts.0.q_up": "self_attn.q_b_proj" if _latents(model)[0].q_rank else "self_attn.q_proj",
+            "parts.0.kv_down": "self_attn.kv_a_proj_with_mqa",
+            "parts.0.kv_norm": "self_attn.kv_a_layernorm",
+            "parts.0.kv_up": "self_attn.kv_b_proj",
+            "parts.0.out": "self_attn.o_proj",
+        }
+        layer: Table = {
+            **attention,
+            "parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"),
+            "parts.1.narrow": "mlp.down_proj",
+            "parts.1.parts.0.router.scores": "mlp.gate",
+            "parts.1.parts.0.router.bias_E": "mlp.gate.e_score_correction_bias",
+            "parts.1.parts.0.widen": tuple(f"{name}.{half}" for name in names for half in ("gate_proj", "up_proj")),
+            "parts.1.parts.0.narrow": tuple(f"{name}.down_proj" for name in names),
+            "parts.1.parts.1.widen": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+            "parts.1.parts.1.narrow": "mlp.shared_experts.down_proj",
+            **self.norms,
+        }
+        return {
+            "embedding.table": "embed_tokens",
+            "decoder.norm": "norm",
+            **layers("decoder.blocks.*", "layers.*", layer),
+        }
+
+
+def _rotary(config: Config, d_key: int) -> tuple[Rotary, float]:
+    """Return the position, and the scale of scores: YaRN's factor falls on them where `mscale_all_dim` says so."""
+    said = config.get("rope_parameters", {}) or config.get("rope_scaling", {}) or {}
+    all_dim, rotary = said.get("mscale_all_dim"), rotary_of(config)
+    scaling = rotary.scaling
+    if not all_dim or not isinstance(scaling, YarnScaling):
+        return rotary, 0.0
+    if said.get("mscale", all_dim) != all_dim:
+        raise config.refusal("mscale", said["mscale"], (all_dim,))
+    return rotary.replace(scaling=scaling.replace(length=1.0)), d_key**-0.5 * _factor(all_dim, scaling.factor) ** 2
+
+
+def _factor(all_dim: float, factor: float) -> float:
+    return 0.1 * all_dim * math.log(factor) + 1.0
+
+
+def _rope(look: LatentAttention, rotary: Rotary) -> dict[str, Any]:
+    values, scaling = rope_values(rotary), rotary.scaling
+    if look.scale and isinstance(scaling, YarnScaling):
+        root = math.sqrt(look.scale * math.sqrt(look.d_nope + look.d_rope))
+        values["mscale"] = values["mscale_all_dim"] = round((root - 1) / (0.1 * math.log(scaling.factor)), 6)
+    return values
+
+
+def _latents(model: Model) -> list[LatentAttention]:
+    blocks = need(Stack, model.decoder, "decoder").blocks
+    return [need(LatentAttention, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
+
+
+def _mixture(model: Model) -> tuple[GatedExperts, Gated]:
+    """Return the routed and the shared experts of the first layer that has them."""
+    thoughts = [block.parts[1] for block in need(Stack, model.decoder, "decoder").blocks]
+    both = need(Branches, next((one for one in thoughts if isinstance(one, Branches)), None), "parts[1]").parts
+    if len(both) != 2:
+        raise Misfit("a layer of experts has routed ones and a shared one there", 3)
+    return need(GatedExperts, both[0], "parts[1].parts[0]"), need(Gated, both[1], "parts[1].parts[1]")
