@@ -12,6 +12,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     tasks.add_argument("--tasks", type=Path, nargs="+", metavar="FILE.yaml", help="score these instead of data")
     tasks.add_argument("--limit", type=int, metavar="N", help="only the first N examples of each")
     tasks.add_argument("--shots", type=int, metavar="N", help="solved examples before each (default: as the task says)")
+    tasks.add_argument("--trust-tasks", action="store_true", help="run the Python code that the files of --tasks name")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -26,7 +27,7 @@ def evaluate(args: argparse.Namespace) -> int:
         raise MissingExtraError("harness", "kin eval --tasks") from None
     if args.json:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    found = run_tasks(args.what, args.tasks, args.limit, args.shots, args.rows)
+    found = run_tasks(args.what, args.tasks, args.limit, args.shots, args.rows, trusted=args.trust_tasks)
     if args.json:
         print(json.dumps({"run": str(args.what), "tasks": found}, indent=1))
         return 0

@@ -13,7 +13,10 @@ import lm_eval
 
 # the harness reads its own models only as long as none is known
 import lm_eval.models
+import lm_eval.utils
 import torch
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.tasks import TaskManager
@@ -27,6 +30,7 @@ from kinfolk.decoding.padding import batch_of
 from kinfolk.decoding.running import RunningBatch, write
 from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.serve.served import Served
+from kinfolk.use.serve.task_files import read_task
 
 Pair = tuple[Any, list[int], list[int]]
 MAX_NEW = 256
@@ -148,25 +152,43 @@ def _score(logits: Callable[[Tensor], Tensor], hidden_LD: Tensor, row: list[int]
 
 
 def run_tasks(
-    run: str | Path | Served, files: Sequence[Path], limit: int | None = None, shots: int | None = None, rows: int = 16
+    run: str | Path | Served,
+    files: Sequence[Path],
+    limit: int | None = None,
+    shots: int | None = None,
+    rows: int = 16,
+    *,
+    trusted: bool = False,
 ) -> dict[str, Any]:
-    """Score a run on tasks described in files; return the harness's results by task."""
-    names = []
+    """Score a run on tasks described in files; return the harness's results by task.
+
+    trusted: files may name Python code, which is then run, and groups of the tasks in their folder.
+    """
     for file in files:
         if not file.is_file():
             raise DataError(f"{file}: there is no such file; a task is described in YAML")
-        names.append(_name(file))
-    manager = TaskManager(include_path=[str(file.resolve().parent) for file in files], include_defaults=False)
-    found = lm_eval.simple_evaluate(
-        model=KinfolkLM(run, rows=rows),
-        tasks=names,
-        num_fewshot=shots,
-        limit=limit,
-        task_manager=manager,
-        bootstrap_iters=0,
-        log_samples=False,
-    )
+    folders = [str(file.resolve().parent) for file in files] if trusted else []
+    manager = TaskManager(include_path=folders or None, include_defaults=False)
+    tasks = [_name(file) if trusted else read_task(file) for file in files]
+    how = {"num_fewshot": shots, "limit": limit, "bootstrap_iters": 0, "log_samples": False}
+    try:
+        found = lm_eval.simple_evaluate(model=KinfolkLM(run, rows=rows), tasks=tasks, task_manager=manager, **how)
+    except TemplateError as error:
+        raise DataError(f"{', '.join(map(str, files))}: a template cannot be filled: {error}") from None
     return {name: _plain(scores) for name, scores in found["results"].items()}
+
+
+def _sandbox() -> None:
+    """Let the harness fill its templates without a way to Python's internals."""
+    free = lm_eval.utils.env
+    boxed = ImmutableSandboxedEnvironment(
+        loader=free.loader, undefined=free.undefined, keep_trailing_newline=free.keep_trailing_newline
+    )
+    boxed.filters |= free.filters
+    lm_eval.utils.env = boxed
+
+
+_sandbox()
 
 
 def _name(file: Path) -> str:

@@ -135,6 +135,44 @@ def test_kin_eval_scores_local_tasks(gpt2, tasks, capsys):
     assert "none.yaml" in capsys.readouterr().err
 
 
+MARK = "executed"
+PYTHON = f"from pathlib import Path\nPath({MARK!r}).touch()\ndef of(*args, **kwargs):\n    return args[0]\n"
+ESCAPE = "{{{{ cycler.__init__.__globals__.os.system('touch " + MARK + "') }}}}"
+HOSTILE = {
+    "function": CHOICE + "process_docs: !function evil.of\n",
+    "in an include": "include: part.yaml\n" + CHOICE,
+    "a tag of python": CHOICE + "x: !!python/object/apply:os.system ['touch " + MARK + "']\n",
+    "class": CHOICE + "class: !function evil.of\n",
+    "metric from a script": CHOICE.replace("acc_norm", "./evil.py"),
+    "metric of evaluate": CHOICE + "    hf_evaluate: true\n",
+    "pickle": CHOICE.replace("dataset_path: json", "dataset_path: pandas"),
+    "template": CHOICE.replace('"{{{{question}}}}"', '"' + ESCAPE + '"'),
+    "group": "group: all\ntask: [colours]\n",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_task_file_runs_nothing(gpt2, tasks, tmp_path, monkeypatch, capsys, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text(PYTHON)
+    (tmp_path / "part.yaml").write_text("process_docs: !function evil.of\n")
+    (tmp_path / "task.yaml").write_text(HOSTILE[name].format(file=tasks / "rows.json"))
+    code = main.main(["eval", str(gpt2), "--tasks", "task.yaml"])
+    said = capsys.readouterr().err
+    assert not list(tmp_path.rglob(MARK))
+    assert code == 2, said
+    assert ".yaml" in said
+    assert ("a template cannot be filled" if name == "template" else "--trust-tasks") in said
+
+
+def test_code_of_a_task_runs_when_it_is_asked_for(gpt2, tasks, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evil.py").write_text(PYTHON)
+    (tmp_path / "task.yaml").write_text(HOSTILE["function"].format(file=tasks / "rows.json"))
+    assert main.main(["eval", str(gpt2), "--tasks", "task.yaml", "--trust-tasks"]) == 0, capsys.readouterr().err
+    assert (tmp_path / MARK).exists()
+
+
 def test_an_encoder_decoder_is_scored_by_its_target(tmp_path, tasks):
     from kinfolk.use.serve.harness import run_tasks
 
