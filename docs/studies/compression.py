@@ -132,7 +132,9 @@ def row_of(row: dict[str, Any], first: dict[str, Any]) -> str:
     mine, whole = (Measurement(**{k: v for k, v in one.items() if k != "plan"}) for one in (row, first))
     worse = 100 * mine.worse(whole)
     sizes = f"{100 * mine.params / whole.params:.0f} % | {mine.bytes / 1e6:.2f} | {mine.memory / 1e6:.1f}"
-    return f"| `{row['plan']}` | {sizes} | {mine.speed:.2f} | {mine.quality[1]:.4f} | {worse:+.1f} % |"
+    return (
+        f"| `{row['plan']}` | {sizes} | {mine.speed:.2f} | {mine.timed:.2f} | {mine.quality[1]:.4f} | {worse:+.1f} % |"
+    )
 
 
 def students(run: Path, out: Path, steps: int, seeds: Sequence[int]) -> list[dict[str, Any]]:

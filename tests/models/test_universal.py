@@ -273,3 +273,24 @@ def test_recomputed_steps_have_the_same_gradients():
     m.recompute = "blocks"
     _, got = gradients(m, ours(m))
     assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["stack", "universal"])
+def test_the_position_of_a_step_counts_from_one(kind, monkeypatch):
+    """Dehghani et al. 2019, equation 6: the first step is t = 1."""
+    fields = {"blocks": (block(parts=(THINK,)),), "order": (0, 0, 0), "position": DepthTime()}
+    spec = Stack(**fields) if kind == "stack" else Universal(**fields)
+    built, steps = spec.build(DIMS), []
+    x_BLD = torch.randn(2, 4, D)
+    add = built.position.add
+    monkeypatch.setattr(built.position, "add", lambda x, ctx, step: steps.append(step) or add(x, ctx, step))
+    built.run(x_BLD, Context(), None, None)
+    assert steps[0] == 1
+    assert steps == list(range(1, len(steps) + 1))
+
+
+def test_blocks_whose_positions_halt_are_not_sharded_whole():
+    """A process may end a pass before another, and halted positions pass through parts alone."""
+    fields = {"blocks": (block(parts=(THINK,)), block(parts=(THINK,))), "order": (0, 1)}
+    assert Universal(**fields).build(DIMS).divided == {0, 1}
+    assert Stack(**fields).build(DIMS).divided == frozenset()

@@ -1,5 +1,6 @@
 """Every importable family beside transformers: logits, token ids, greedy and beam search, export and reload."""
 
+import contextlib
 import json
 import warnings
 
@@ -16,6 +17,8 @@ from kinfolk.objectives.sequence import SequenceToSequence
 from kinfolk.runs.huggingface.folder import FORMATS, load_formats, open_folder
 from kinfolk.runs.vocabulary import vocabulary_of
 from tests.runs.hard_strings import hard_strings, sentences
+from tests.runs.test_llama_formats import Wide
+from tests.runs.test_llama_formats import original as decoder
 from tests.runs.test_parity import (
     APART,
     BERT,
@@ -79,25 +82,25 @@ CASES = {
 PICTURES = {"vit"}
 """Families without text; tests/runs/test_parity.py holds them."""
 DECODERS = {
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "olmo2",
-    "gemma2",
-    "gemma3_text",
-    "mixtral",
-    "gpt_oss",
-    "deepseek_v3",
-    "diffllama",
-    "smollm3",
-    "gpt_neox",
-    "phi",
+    "llama": ("llama", "llama"),
+    "mistral": ("mistral", "llama"),
+    "qwen2": ("qwen2", "qwen2"),
+    "qwen3": ("qwen3", "qwen2"),
+    "olmo2": ("olmo2", "gpt_neox"),
+    "gemma2": ("gemma2", "gemma"),
+    "gemma3_text": ("gemma3", "gemma"),
+    "mixtral": ("mixtral", "llama"),
+    "gpt_oss": ("gpt-oss", "gpt_neox"),
+    "deepseek_v3": ("deepseek-v3", "gpt_neox"),
+    "diffllama": ("diffllama", "llama"),
+    "smollm3": ("smollm3", "gpt_neox"),
+    "gpt_neox": ("gpt-neox", "gpt_neox"),
+    "phi": ("phi", "codegen"),
+    "mamba": ("mamba", "gpt_neox"),
+    "mamba2": ("mamba2", "gpt_neox"),
 }
-"""Decoders after 2022; tests/runs/test_llama_formats.py holds their logits, gradients, text and export."""
-RECURRENT = {"mamba", "mamba2"}
-"""State-space models; tests/runs/test_llama_formats.py holds them."""
-GENERATES = ["gpt2", "openai-gpt", "reformer", "t5", "switch_transformers", "bart", "marian"]
+"""Decoders after 2022: the case of tests/runs/test_llama_formats.py that makes their weights, and their tokenizer."""
+GENERATES = ["gpt2", "openai-gpt", "reformer", "t5", "switch_transformers", "bart", "marian", *DECODERS]
 BEAMS = [(1.0, False), (2.0, True), (0.0, "never"), (-1.0, False)]
 STOPPING = {False: "estimate", True: "full", "never": "never"}
 
@@ -118,8 +121,32 @@ def byte_pairs(names):
     return {"vocab": made["vocab"], "merges": [tuple(pair) for pair in made["merges"]]}
 
 
+def spaced_pairs(names):
+    """Byte pairs over letters with a mark for spaces, and a token for every byte beside them, as SentencePiece has."""
+    before = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+    special = [*names, *(f"<0x{i:02X}>" for i in range(256))]
+    model = tokenizers.models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    how = tokenizers.trainers.BpeTrainer(vocab_size=2 * V, special_tokens=special, show_progress=False)
+    whole = tokenizers.Tokenizer(model)
+    whole.pre_tokenizer = before
+    whole.train_from_iterator(sentences(), how)
+    made = json.loads(whole.to_str())["model"]
+    return {"vocab": made["vocab"], "merges": [tuple(pair) for pair in made["merges"]]}
+
+
+OWN = {
+    "llama": lambda: transformers.LlamaTokenizer(**spaced_pairs(["<unk>", "<s>", "</s>"])),
+    "gemma": lambda: transformers.GemmaTokenizer(**spaced_pairs(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"])),
+    "qwen2": lambda: transformers.Qwen2Tokenizer(**byte_pairs(["<|endoftext|>"])),
+    "gpt_neox": lambda: transformers.GPTNeoXTokenizer(**byte_pairs(["<|endoftext|>", "<|padding|>"])),
+    "codegen": lambda: transformers.CodeGenTokenizer(**byte_pairs(["<|endoftext|>"])),
+}
+
+
 def their_tokenizer(kind, folder):
     """A tokenizer as transformers makes it, of each family's own class."""
+    if kind in OWN:
+        return OWN[kind]()
     if kind == "words":
         letters = sorted({letter for line in sentences() for letter in line.casefold() if letter.strip()})
         words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
@@ -185,10 +212,16 @@ def same_texts(original, model, rows, n=7):
 def made(case, folder):
     """A small checkpoint with random weights and its tokenizer."""
     folder.mkdir()
-    name, numbers, kind = CASES[case]
-    tokenizer = their_tokenizer(kind, folder)
-    n = max(len(tokenizer), tokenizer.vocab_size, V if kind == "t5" else 0)
-    original = their_model(name, numbers | {"vocab_size": n})
+    if case in DECODERS:
+        name, kind = DECODERS[case]
+        tokenizer = their_tokenizer(kind, folder)
+        ids = {f"{which}_token_id": getattr(tokenizer, f"{which}_token_id") for which in ("bos", "eos", "pad")}
+        original = decoder(name, vocab_size=len(tokenizer), **ids)
+    else:
+        name, numbers, kind = CASES[case]
+        tokenizer = their_tokenizer(kind, folder)
+        n = max(len(tokenizer), tokenizer.vocab_size, V if kind == "t5" else 0)
+        original = their_model(name, numbers | {"vocab_size": n})
     for file in folder.iterdir():
         file.unlink()
     if case in GENERATES:
@@ -201,6 +234,14 @@ def made(case, folder):
     original.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return original, tokenizer
+
+
+def auto_class(original):
+    """The Auto class that opens a folder of this kind, which must choose the class itself."""
+    if original.config.is_encoder_decoder:
+        return transformers.AutoModelForSeq2SeqLM
+    masked = type(original).__name__.endswith("ForMaskedLM")
+    return transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
 
 
 def by_command(run, original, rows, capsys):
@@ -262,10 +303,10 @@ def test_fine_tuning_begins_as_generation_does(case, tmp_path):
 
 def test_no_family_is_missing():
     load_formats()
-    assert {*CASES, *PICTURES, *DECODERS, *RECURRENT} == set(FORMATS)
+    assert {*CASES, *PICTURES, *DECODERS} == set(FORMATS)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *DECODERS])
 def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  # noqa: F811
     original, tokenizer = made(case, tmp_path / "theirs")
     imported = open_folder(tmp_path / "theirs")
@@ -273,7 +314,7 @@ def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  #
     keep = torch.ones_like(keep) if case in ("funnel", "xlnet", "reformer") else keep
     tokens = tokens[:, :16] if case == "reformer" else tokens  # whole chunks
     keep = keep[:, : tokens.shape[1]]
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), Wide() if case in DECODERS else contextlib.nullcontext():
         wanted = theirs(original, tokens, keep)
     atol = ROUNDED.get(case, 1e-5 if case in ("funnel", "longformer", "switch_transformers") else 1e-9)
     same(ours(imported.model, tokens, keep), wanted, keep, atol)
@@ -286,11 +327,12 @@ def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  #
     assert main(["export", str(run), "--to", "hf", "--out", str(again)]) == 0, capsys.readouterr().err
     with warnings.catch_warnings(action="ignore"):
         auto = transformers.AutoTokenizer.from_pretrained(again)
-        back = type(original).from_pretrained(again, dtype=torch.float64).double().eval()
+        back = auto_class(original).from_pretrained(again, dtype=torch.float64).double().eval()
+    assert type(back) is type(original)
     same_ids(Tokenizer.load(run / "tokenizer.json"), open_folder(again).tokenizer, auto)
     for text in hard_strings():
         assert auto(text)["input_ids"] == tokenizer(text)["input_ids"], ascii(text)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), Wide() if case in DECODERS else contextlib.nullcontext():
         same(theirs(back, tokens, keep), wanted, keep, max(atol, 1e-6))
     if rows:
         assert written(back, rows, 7) == written(original, rows, 7)

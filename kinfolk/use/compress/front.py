@@ -18,7 +18,8 @@ CUT = 1.0
 
 COLUMNS = {
     "steps": "what was done to the model",
-    "speed": "of a forward pass, as a factor of the model as trained",
+    "speed": "of a forward pass, as a factor of the model as trained, by counted work: what decides",
+    "timed": "the same by the clock of this machine, which decides nothing",
     "size MB": "bytes of weights",
     "memory MB": "the most memory of a forward pass",
     "worse": "how much of the quality was lost",
@@ -79,15 +80,18 @@ def page(found: CompressionSearch, title: str) -> str:
 def table(found: CompressionSearch) -> list[tuple[str, ...]]:
     """Return the names of columns and a row for each try, the model as it was trained first."""
     front, quality = found.front(), found.first.quality[0]
-    rows: list[tuple[str, ...]] = [("steps", "speed", "size MB", "memory MB", quality, "worse", "")]
+    rows: list[tuple[str, ...]] = [("steps", "speed", "timed", "size MB", "memory MB", quality, "worse", "")]
     whole = found.first
-    rows.append(("as trained", "1.00 x", *_sizes(whole.bytes, whole.memory), f"{whole.quality[1]:.4f}", "", ""))
+    rows.append(
+        ("as trained", "1.00 x", "1.00 x", *_sizes(whole.bytes, whole.memory), f"{whole.quality[1]:.4f}", "", "")
+    )
     for one in found.tried:
         m = one.measured
         mark = "chosen" if one is found.chosen else "front" if one in front else ""
         worse = f"{100 * found.cost(one):+.1f} %"
         steps = ", ".join(map(str, one.steps))
-        rows.append((steps, f"{m.speed:.2f} x", *_sizes(m.bytes, m.memory), f"{m.quality[1]:.4f}", worse, mark))
+        speeds = (f"{m.speed:.2f} x", f"{m.timed:.2f} x")
+        rows.append((steps, *speeds, *_sizes(m.bytes, m.memory), f"{m.quality[1]:.4f}", worse, mark))
     return rows
 
 
@@ -108,7 +112,8 @@ def _dot(found: CompressionSearch, one: Tried, kind: str) -> ChartDot:
         y=min(max(cost, 0.0), CUT) if math.isfinite(cost) else CUT,
         colour=COLOURS[kind],
         name=kind,
-        tip=f"{steps}\n{one.measured.speed:.2f} x, {100 * cost:+.1f} %, {100 * size:.0f} % of the size",
+        tip=f"{steps}\n{one.measured.speed:.2f} x ({one.measured.timed:.2f} by the clock), "
+        f"{100 * cost:+.1f} %, {100 * size:.0f} % of the size",
         label="" if kind == "beaten" else steps,
         area=_area(size),
         faint=kind == "beaten",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.rng import Rng, derive
@@ -22,6 +23,11 @@ from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
 
+PER_BYTE, PER_CALL, WHOLE = 5.0, 200_000.0, 0.5
+"""What a byte moved and an operation begun cost beside a product, and a product of whole numbers beside one of floats.
+
+50 billion operations and 10 billion bytes a second, and four microseconds to begin: a core of today's processors.
+"""
 TIMINGS = 9
 """Pairs of passes that are timed; the median counts, so that one that was disturbed does not."""
 
@@ -31,8 +37,10 @@ class Measurement:
     """A model as it stands after a step.
 
     params: numbers that it has; bytes: of its weights, as they are stored; zeros: the share of its numbers that are
-    zero; loss: the first of `measures`, all of them over validation data; speed: forward passes beside the model
-    before the first step, taken in turn; memory: bytes of weights, and of the tensors of one such pass at their most.
+    zero; loss: the first of `measures`, all of them over validation data; speed: the work of a forward pass of the
+    model before the first step by that of this one, as `work` counts it, so that it is the same in every run and may
+    decide; timed: the same by the clock, passes taken in turn, which says what this machine made of it just now;
+    memory: bytes of weights, and of the tensors of one such pass at their most.
     """
 
     step: str
@@ -43,6 +51,7 @@ class Measurement:
     measures: dict[str, float]
     speed: float
     memory: int = 0
+    timed: float = 1.0
 
     @property
     def quality(self) -> tuple[str, float]:
@@ -79,8 +88,9 @@ class Judge:
         zeros = sum(int((p == 0).sum()) for p in own) / max(1, params)
         batch = learner.prepare(valid.at(0), Rng(derive(0, "valid")))
         memory = size + peak(model, batch) + sum(m.held for m in model.modules() if isinstance(m, WholeMap))
-        speed = faster(model, self.first, batch)
-        return Measurement(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory)
+        speed = 1.0 if model is self.first else work(self.first, batch) / work(model, batch)
+        timed = faster(model, self.first, batch)
+        return Measurement(name, params, size, zeros, next(iter(scores.values())), scores, speed, memory, timed)
 
 
 @torch.inference_mode()
@@ -102,6 +112,52 @@ def faster(model: Transformer, first: Transformer, batch: Batch) -> float:
     for one, training in states:
         one.train(training)
     return statistics.median(ratios)
+
+
+@torch.no_grad()
+def work(model: Transformer, batch: Batch) -> float:
+    """Count the work of one pass, in floating-point operations: of products, of bytes moved, of operations begun.
+
+    A roofline with fixed numbers (`PER_BYTE`, `PER_CALL`, `WHOLE`): an estimate of the time on a processor's core, and
+    the same number whenever and wherever it is counted.
+    """
+    training = model.training
+    model.eval()
+    with _Work() as counting:
+        model.run(batch).logits  # noqa: B018
+    model.train(training)
+    return counting.total
+
+
+class _Work(TorchDispatchMode):
+    """Adds up what every operation of a pass costs; views cost nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            tensors = [x for x in (*args, out) if isinstance(x, torch.Tensor)]
+            moved = sum(x.numel() * x.element_size() for x in tensors)
+            self.total += PER_CALL + PER_BYTE * moved + _products(func, args, kwargs or {}, out)
+        return out
+
+
+def _products(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    """Return the floating-point operations of an operation's products."""
+    counting = flop_registry.get(func._overloadpacket)
+    if counting is not None:
+        return float(counting(*args, **kwargs, out_val=out))
+    name = str(func._overloadpacket)
+    if "scaled_dot_product" in name:
+        q, k = args[:2]
+        return 4.0 * q.numel() * k.shape[-2]
+    if name == "quantized.linear_dynamic":
+        x = args[0]
+        return WHOLE * 2.0 * x.numel() * out.shape[-1] + PER_BYTE * x.shape[-1] * out.shape[-1]
+    return 0.0
 
 
 @torch.no_grad()

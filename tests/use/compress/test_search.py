@@ -6,8 +6,13 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+import torch
+from torch.nn import functional as F
 
 from kinfolk.core.errors import SpecError
+from kinfolk.core.rng import Rng
+from kinfolk.data.batches.batches import Batches
+from kinfolk.use.compress import measure as measuring
 from kinfolk.use.compress import search as searching
 from kinfolk.use.compress.front import page, picture, table
 from kinfolk.use.compress.goal import Goal, parse_allowed, parse_goal
@@ -59,6 +64,36 @@ def test_where_none_is_enough_the_nearest_are_named():
     assert said.startswith("none of 2 tries is 2x faster and at most 5 % worse")
     assert "good enough is c=0.5 (1.50 times as fast" in said
     assert "reaches the goal is d=0.5" in said
+
+
+def test_the_clock_decides_nothing(run, tmp_path, monkeypatch):  # noqa: F811 - fixtures
+    """Two searches whose clocks disagree try and choose the same."""
+    answers = []
+    for times in (itertools.cycle((9.0, 0.01, 3.0)), itertools.cycle((0.01, 5.0))):
+        monkeypatch.setattr(measuring, "faster", lambda *_, times=times: next(times))
+        result = searching.search(shop(run, tmp_path / "work"), parse_goal("1.02x faster"), 9.0, tries=6)
+        assert result.chosen is not None
+        answers.append((str(result.chosen.steps), [(one.steps, one.measured.speed) for one in result.tried]))
+    assert answers[0] == answers[1]
+
+
+def test_work_is_counted_as_it_is_defined(run, tmp_path):  # noqa: F811 - fixtures
+    """A product counts two operations, views count nothing, and a model counts the same every time."""
+    x, w = torch.randn(3, 4), torch.randn(5, 4)
+    with measuring._Work() as counting:
+        F.linear(x, w)
+    moved = 4 * (12 + 20 + 15)
+    assert counting.total == 2 * 3 * 4 * 5 + measuring.PER_BYTE * moved + measuring.PER_CALL
+    with measuring._Work() as counting:
+        x.view(2, 6).mT.unsqueeze(0)
+    assert counting.total == 0
+    with measuring._Work() as counting:
+        F.scaled_dot_product_attention(*(torch.randn(1, 2, 7, 8) for _ in range(3)))
+    assert counting.total >= 4 * 2 * 7 * 7 * 8 + measuring.PER_CALL
+    mine = shop(run, tmp_path / "work")
+    batch = mine.first.prepare(Batches(mine.judge.data.split("valid"), batch_size=2, length=16).at(0), Rng(0))
+    model = mine.first.model
+    assert measuring.work(model, batch) == measuring.work(model, batch) > measuring.PER_CALL
 
 
 def test_the_front_is_what_nothing_beats():
@@ -135,9 +170,8 @@ def test_what_rounds_to_met_is_met():
     for size, loss in ((200.4, 2.058), (200.0, 2.0608)):
         one = tried("a", 1.0, size, loss)
         assert found(one, goal="2x smaller", allowed=0.03).chosen is one
-        assert (
-            found(one, goal="2x smaller", allowed=0.03).sentence().startswith("a=0.5: 1.00 times as fast, 2.00 times")
-        )
+        said = found(one, goal="2x smaller", allowed=0.03).sentence()
+        assert said.startswith("a=0.5: 1.00 times as fast by count (1.00 by the clock), 2.00 times")
     for size, loss in ((202.0, 2.0), (200.0, 2.063)):
         assert found(tried("a", 1.0, size, loss), goal="2x smaller", allowed=0.03).chosen is None
     with pytest.raises(SpecError, match="--tries"):
