@@ -17,7 +17,7 @@ from kinfolk.objectives.sequence import SequenceToSequence
 from kinfolk.runs.huggingface.folder import FORMATS, load_formats, open_folder
 from kinfolk.runs.vocabulary import vocabulary_of
 from tests.runs.hard_strings import hard_strings, sentences
-from tests.runs.test_llama_formats import Wide
+from tests.runs.test_llama_formats import Wide, eager
 from tests.runs.test_llama_formats import original as decoder
 from tests.runs.test_parity import (
     APART,
@@ -327,7 +327,7 @@ def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  #
     assert main(["export", str(run), "--to", "hf", "--out", str(again)]) == 0, capsys.readouterr().err
     with warnings.catch_warnings(action="ignore"):
         auto = transformers.AutoTokenizer.from_pretrained(again)
-        back = auto_class(original).from_pretrained(again, dtype=torch.float64).double().eval()
+        back = auto_class(original).from_pretrained(again, dtype=torch.float64, **eager(original)).double().eval()
     assert type(back) is type(original)
     same_ids(Tokenizer.load(run / "tokenizer.json"), open_folder(again).tokenizer, auto)
     for text in hard_strings():
