@@ -92,7 +92,7 @@ DECODERS = {
     "mixtral": ("mixtral", "llama"),
     "gpt_oss": ("gpt-oss", "gpt_neox"),
     "deepseek_v3": ("deepseek-v3", "gpt_neox"),
-    "diffllama": ("diffllama", "llama"),
+    "diffllama": ("differential", "llama"),
     "smollm3": ("smollm3", "gpt_neox"),
     "gpt_neox": ("gpt-neox", "gpt_neox"),
     "phi": ("phi", "codegen"),
