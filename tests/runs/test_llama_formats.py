@@ -171,7 +171,6 @@ def test_same_logits_and_gradients_both_ways(name: str, tmp_path) -> None:
     # without a window Mistral is Llama, under which name it is written
     assert type(again) is type(theirs) or name == "mistral-whole"
     with Wide():
-        # a router in float32 may choose otherwise where two experts are nearly equal
         torch.testing.assert_close(again(tokens).logits, want, rtol=1e-5, atol=1e-5)
     weights = theirs.state_dict()
     assert all(torch.equal(x, weights[key]) for key, x in again.state_dict().items())

@@ -118,7 +118,7 @@ def answer(browser):
     return browser.ask("document.getElementById('answer').textContent")
 
 
-def test_a_run_writes_and_stops_by_the_keyboard(live, browser):
+def test_a_run_writes_by_the_keyboard(live, browser):
     log_in(browser, live)
     pick(browser, "verb", "complete")
     browser.ask("document.getElementById('temperature').value = 0")
