@@ -31,8 +31,9 @@ from kinfolk.models.depth.halting import Halting
 from kinfolk.objectives.supervised import Tag
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import LinearDecay
+from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
-from kinfolk.train.run import load_learner, reading_of, resume, train
+from kinfolk.train.run import reading_of, resume, train
 
 HOPS, ROWS, ROUNDS = 3, 256, 9
 RIGHT = 0.97
@@ -89,7 +90,8 @@ def trained(out: Path, seed: int, steps: int) -> Path:
 
 def measured(run: Path) -> list[dict[str, float]]:
     """Return, for inputs of each number of hops, how much is right, the mean steps of a query, and the time."""
-    recipe, learner = load_learner(run)
+    opened = Run.open(run)
+    recipe, learner = opened.recipe, opened.learner()
     model = learner.model.eval()
     found, batches = [], []
     for hops in range(HOPS + 1):

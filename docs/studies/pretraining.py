@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 import kinfolk as kf
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Data, open_data
+from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
 from kinfolk.train.evaluate import evaluate
-from kinfolk.train.run import load_learner, reading_of, resume, train
+from kinfolk.train.run import reading_of, resume, train
 
 SMALL = {"d_model": 64, "n_layers": 2, "n_heads": 4, "d_ff": 256}
 TINY = {"d_model": 128, "d_ff": 512, "training.length": 128, "objective.unit": "word"}
@@ -70,7 +71,8 @@ def trained(name: str, data: Data, out: Path, steps: int, **numbers: object) -> 
 def masked(out: Path, steps: int, name: str) -> tuple[dict[str, float], bool]:
     """Hidden bytes of the standard library, against the frequency of each byte."""
     data = open_data("stdlib:megabytes=4")
-    recipe, learner = load_learner(trained(name, data, out, steps or 600))
+    run = Run.open(trained(name, data, out, steps or 600))
+    recipe, learner = run.recipe, run.learner()
     score = evaluate(learner, Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training)), 32)
     measure, nats = next((kind, found.mean) for kind, found in score.items())
     seen, met = (data.split(part).counts()[7:].astype(float) for part in ("train", "valid"))
@@ -84,7 +86,8 @@ def electra(out: Path, steps: int) -> tuple[dict[str, float], bool]:
     # a table of positions takes thousands of steps to find neighbours, rotation hundreds; for both networks
     place = "encoder.blocks[*].parts[0].position"
     turned = {f"{network}.{place}": {"kind": "rotary"} for network in ("model", "objective.generator")}
-    recipe, learner = load_learner(trained("electra", data, out, steps or 1500, **turned))
+    run = Run.open(trained("electra", data, out, steps or 1500, **turned))
+    recipe, learner = run.recipe, run.learner()
     learner.eval()
     batches = Batches(data.split("valid"), shuffle=False, **reading_of(recipe.training))
     scores, labels = [], []
@@ -128,7 +131,7 @@ def word2vec(out: Path, steps: int) -> tuple[dict[str, float], bool]:
     data = open_data(planted(out / "planted.txt"), cache=out / "cache", tokenizer="word", vocab=1000)
     numbers = {"d_model": 48, "threshold": 0.0, "window": 2}
     run = trained("word2vec", data, out / "run", steps or 600, **numbers, **{"training.optimiser.lr": 5e-3})
-    vectors = load_learner(run)[1].model.embedding.weight.detach()
+    vectors = Run.open(run).model().embedding.weight.detach()
     share = analogies(vectors, data, 20)
     return {"solved": share}, share >= SOLVED
 

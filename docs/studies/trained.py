@@ -258,8 +258,13 @@ HANDICAPPED: dict[str, Any] = {
 }
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run the study that the first argument names, in the folder that the second names."""
     prepare()
     study, place = sys.argv[1], Path(sys.argv[2])
     place.mkdir(parents=True, exist_ok=True)
     globals()[study](place, int(sys.argv[3]) if len(sys.argv) > 3 else 10)
+
+
+if __name__ == "__main__":
+    main()
