@@ -61,12 +61,16 @@ def test_every_command_has_a_verb_and_options_that_exist(page):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with a text and a table, as the pages assume; and the commands that have run there."""
-    path = tmp_path_factory.mktemp("desk")
+    """A folder as the pages assume it, and the commands that have run there."""
+    return desk(tmp_path_factory.mktemp("desk")), set()
+
+
+def desk(path):
+    """Write a text and a table."""
     (path / "notes.txt").write_text("The quick brown fox jumps over the lazy dog, and then the fence.\n" * 400)
     reviews = [f"what a {word} film {n},{label}\n" for n in range(24) for word, label in WORDS]
     (path / "reviews.csv").write_text("text,label\n" + "".join(reviews))
-    return path, set()
+    return path
 
 
 WORDS = (("fine", "good"), ("dull", "bad"))
@@ -87,8 +91,9 @@ def test_the_commands_of_a_page_run(name, folder, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_python_of_the_guide_runs(folder, monkeypatch):
-    monkeypatch.chdir(folder[0])
+def test_the_python_of_the_guide_runs(tmp_path, monkeypatch):
+    # a folder of its own: the pages before it use the same names for their runs
+    monkeypatch.chdir(desk(tmp_path))
     names = {}
     blocks = fences(HOUSE / "docs" / "python.md", "python")
     assert len(blocks) > 8
