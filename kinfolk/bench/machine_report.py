@@ -22,6 +22,9 @@ from kinfolk.train.precision import fast_format
 EXTRAS = {
     "data": (("pyarrow", "PIL"), "reads Parquet tables and image files"),
     "log": (("tensorboard",), "writes TensorBoard files"),
+    "tune": (("optuna",), "kin compare --tune: a search over several hyperparameters"),
+    "ray": (("ray",), "kin compare --on ray: trials on a Ray cluster"),
+    "slurm": (("submitit",), "kin compare --on slurm: trials through a Slurm queue"),
     "rl": (("gymnasium",), "trains relatives that act in Gymnasium's environments"),
     "translate": (("sacrebleu",), "reports BLEU as sacrebleu computes it"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "exports ONNX graphs and decodes with onnxruntime"),

@@ -194,7 +194,7 @@ def _show(found: "list[Measurement]") -> None:
 
     grid, first = Table(), found[0]
     name = first.quality[0]
-    for column in ("step", "params", "MB", "zeros", name, "worse", "speed", "timed", "memory"):
+    for column in ("step", "params", "MB", "zeros", name, "worse", "speed", "memory"):
         grid.add_column(column, justify="left" if column == "step" else "right", no_wrap=True)
     for row in found:
         grid.add_row(
@@ -205,9 +205,9 @@ def _show(found: "list[Measurement]") -> None:
             f"{row.quality[1]:.4f}",
             f"{100 * row.worse(first):+.1f} %",
             f"{row.speed:.2f} x",
-            f"{row.timed:.2f} x",
             f"{row.memory / 1e6:.1f} MB",
         )
     Console().print(grid)
     print(f"{first.params:,} parameters as trained; worse: of {name}, over validation data")
-    print("speed: of forward passes, by counted work; timed: by the clock, which decides nothing")
+    last = found[-1]
+    print(f"speed: of forward passes, by counted work; by the clock, which decides nothing: {last.timed:.2f} x")

@@ -10,7 +10,6 @@ from kinfolk.contests.fleet import places
 from kinfolk.contests.match import check
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import tables
-from kinfolk.family.sizes import SIZES
 from kinfolk.train.finetune import names
 
 TUNE = ("lr", "weight_decay", "dropout", "clip", "off")
@@ -117,9 +116,13 @@ class Settings:
         for name in self.tuning or ("off",):
             if name not in TUNE:
                 raise SpecError(f"tune: unknown choice {name!r}{suggest(name, TUNE)}")
-        for size in self.sizes:
-            if size not in SIZES:
-                raise SpecError(f"sizes: unknown {size!r}{suggest(size, SIZES)}")
+        if self.sizes:
+            # imports the tensor library, and what runs is printed before that
+            from kinfolk.family.sizes import SIZES
+
+            for size in self.sizes:
+                if size not in SIZES:
+                    raise SpecError(f"sizes: unknown {size!r}{suggest(size, SIZES)}")
         if len(set(self.sizes)) < len(self.sizes):
             raise SpecError(f"sizes: each once, found {', '.join(self.sizes)}")
         if self.sizes and (self.table or self.finetune):

@@ -43,8 +43,7 @@ def latent(d_model: int, n_heads: int) -> LatentAttention:
     "arXiv:2405.04434",
     topology="decoder",
     causal=True,
-    changes="latent attention, which caches one narrow vector per token; many small experts and one that all tokens "
-    "share, balanced by biases without a loss; the first layers are dense",
+    changes="latent attention (MLA) caches one narrow vector per token; small and shared experts, balanced by biases",
 )
 def deepseek_v3(
     *,
