@@ -1,6 +1,9 @@
 """What the fields of specs mean where no docstring says it: by name, and as `kind.name` where kinds differ."""
 
 MEANINGS = {
+    "layer-drop.rate": "probability that a run of a block is skipped in training",
+    "reversible.join": "how the two streams become one: their mean, both side by side, or as wide states",
+    "wrapped.wrappers": "what changes how the blocks of the stack run",
     "a": "the first pattern",
     "activation": "the nonlinearity between the two maps",
     "after": "the norm of what the part returns, before it is added",
@@ -24,6 +27,9 @@ MEANINGS = {
     "d_entity": "width of an entity's embedding",
     "d_ff": "width of the hidden layer",
     "d_head": "width of a head; 0: d_model / n_heads",
+    "d_nope": "channels of a head that are compared without positions",
+    "d_rope": "channels of a head that are rotated; their keys are shared by all heads",
+    "d_value": "width of the values of a head",
     "d_inner": "width of the factorised embedding table",
     "decay": "how the recurrent state decays: fixed, or computed from the input",
     "direction": "past: causal; both: positions on either side; future: from the last to the first",
@@ -43,6 +49,7 @@ MEANINGS = {
     "k": "experts per token",
     "kernel": "positions that the convolution covers",
     "kernels": "positions that the first and the second convolution cover",
+    "kv_rank": "width of the latent that keys and values are maps of",
     "label": "the column of the label",
     "label_smoothing": "probability that is spread evenly over all classes",
     "last": "the convolution after the two branches",

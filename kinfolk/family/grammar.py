@@ -62,7 +62,7 @@ def choices(axis: str, relatives: bool = True) -> list[AxisChoice]:
 
 
 @functools.cache
-def _load_kinds() -> None:
+def load_kinds() -> None:
     """Import every module that defines kinds, whether or not a relative uses them."""
     registry.load()
     for name in ("layers", "ops.patterns", "models", "objectives", "optim"):
@@ -72,7 +72,7 @@ def _load_kinds() -> None:
 
 
 def _axes() -> dict[str, type[Spec]]:
-    _load_kinds()
+    load_kinds()
     found: dict[str, type[Spec]] = {}
 
     def visit(cls: type[Spec]) -> None:

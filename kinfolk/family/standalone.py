@@ -23,6 +23,7 @@ from kinfolk.core.plain import from_plain, to_plain
 from kinfolk.core.spec import Spec, choices
 from kinfolk.family import registry
 from kinfolk.family.changes import parted
+from kinfolk.family.grammar import load_kinds
 from kinfolk.family.making import make
 from kinfolk.layers.init import Init, Xavier, seeded
 from kinfolk.layers.mixers.attention import Attention
@@ -53,9 +54,11 @@ def layer(
         past = causal is not False
         return Layer(_directed(name, past) if past else name, _dims(d_model, max_len, past), Xavier(), seed)
     known = {axis: _kinds(axis) for axis in (Part, Position, Pattern)}
-    axis = next((axis for axis, kinds in known.items() if name in kinds), None)
-    if axis is None:
+    axes = [axis for axis, kinds in known.items() if name in kinds]
+    if not axes:
         return _of_relative(name, d_model, causal, max_len, index, seed, fields)
+    # one name on two axes ("axial", a position and a pattern): the one that has the fields
+    axis = min(axes, key=lambda axis: len(set(fields) - set(_names(known[axis][name]))))
     past = causal is not False
     if "d_ff" in _names(known[axis][name]):
         fields.setdefault("d_ff", 4 * d_model)
@@ -223,7 +226,7 @@ def _names(cls: type[Spec]) -> list[str]:
 
 
 def _kinds(axis: type[Spec]) -> dict[str, type[Spec]]:
-    registry.load()
+    load_kinds()
     return choices(axis)
 
 

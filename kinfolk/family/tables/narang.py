@@ -237,7 +237,7 @@ MIXERS = (
         "the cells that a search found",
         of_model(evolved),
         "evolved",
-        differs="the two attentions that stand side by side have no position biases",
+        differs="the two attentions side by side have no position biases",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Product-key memory of n x n values: every key is scored."""
+"""Product-key memory (Lample et al. 2019) of n x n values: every key is scored."""
 
 import torch
 from torch import Tensor
