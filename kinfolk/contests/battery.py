@@ -154,7 +154,7 @@ def _right(learner: Learner, data: Data, training: Any) -> float:
 
 
 def _decoding(run: Run, position: int) -> dict[str, float]:
-    """Return tokens per second and bytes of the state when so many positions have been read."""
+    """Return tokens per second and bytes of the decoding state at a given position."""
     model, most = _decoder(run), position + DECODED * (REPEATS + 1)
     if model.limit is not None and most > model.limit:
         raise KinfolkError(f"it has {model.limit:,} positions")

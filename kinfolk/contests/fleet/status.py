@@ -1,4 +1,4 @@
-"""The state of a comparison as its folder shows it, for whoever looks from another host."""
+"""The state of a comparison as its folder shows it, read from any host."""
 
 import contextlib
 from pathlib import Path
