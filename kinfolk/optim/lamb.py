@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
+from kinfolk.optim.eager import eager
 from kinfolk.optim.optimiser import AdamW
 
 
@@ -30,6 +31,7 @@ class LAMB(AdamW, kind="lamb"):
         return _LAMB(groups, self)
 
 
+@eager
 class _LAMB(torch.optim.Optimizer):
     """All tensors of a group move together, by PyTorch's lists of tensors."""
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, Rate
+from kinfolk.optim.eager import eager
 from kinfolk.optim.optimiser import Optimiser
 
 
@@ -24,6 +25,7 @@ class Lion(Optimiser, kind="lion"):
         return _Lion(groups, self)
 
 
+@eager
 class _Lion(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], spec: Lion) -> None:
         super().__init__(groups, {"lr": spec.lr})

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Rate
+from kinfolk.optim.eager import eager
 from kinfolk.optim.groups import Groups
 from kinfolk.optim.optimiser import Optimiser, embeddings_of, named_groups
 
@@ -58,6 +59,7 @@ class Muon(Optimiser, kind="muon"):
         return _Muon(divided, self)
 
 
+@eager
 class _Muon(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], spec: Muon) -> None:
         super().__init__(groups, {"lr": spec.lr})

@@ -11,6 +11,7 @@ from torch import nn
 from kinfolk.core.bounds import Bounds, NonNegativeFloat, PositiveFloat, Rate
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
+from kinfolk.optim.eager import eager
 from kinfolk.optim.groups import Groups, Together
 
 
@@ -50,7 +51,7 @@ class AdamW(Optimiser, kind="adamw"):
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
-        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+        return eager(torch.optim.AdamW)(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
 class Adam(Optimiser, kind="adam"):
@@ -66,7 +67,7 @@ class Adam(Optimiser, kind="adam"):
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
-        return torch.optim.Adam(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+        return eager(torch.optim.Adam)(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
 class Momentum(Optimiser, kind="momentum"):
@@ -77,7 +78,7 @@ class Momentum(Optimiser, kind="momentum"):
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it."""
-        return torch.optim.SGD(groups, lr=self.lr, momentum=self.momentum, fused=True)
+        return eager(torch.optim.SGD)(groups, lr=self.lr, momentum=self.momentum, fused=True)
 
 
 class Adafactor(Optimiser, kind="adafactor"):
@@ -94,7 +95,7 @@ class Adafactor(Optimiser, kind="adafactor"):
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         """Make it; PyTorch's own."""
-        return torch.optim.Adafactor(
+        return eager(torch.optim.Adafactor)(
             groups, lr=self.lr, beta2_decay=self.rho, eps=(None, self.eps), d=self.threshold, weight_decay=0.0
         )
 
