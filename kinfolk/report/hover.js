@@ -9,7 +9,6 @@
     box.append(tip);
     const points = [...svg.querySelectorAll("circle")].filter(c => c.querySelector("title")).map(c => {
       const words = c.querySelector("title").textContent;
-      c.setAttribute("aria-label", words);
       c.querySelector("title").remove();
       return { c, words, x: c.cx.baseVal.value, y: c.cy.baseVal.value };
     });
@@ -32,18 +31,16 @@
     });
     svg.addEventListener("pointerleave", leave);
     for (const entry of box.querySelectorAll(".legend li")) {
-      entry.tabIndex = 0;
-      entry.setAttribute("role", "button");
-      entry.setAttribute("aria-pressed", "true");
-      const turn = () => {
-        const hide = entry.getAttribute("aria-pressed") === "true";
-        entry.setAttribute("aria-pressed", String(!hide));
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...entry.childNodes);
+      button.setAttribute("aria-pressed", "true");
+      entry.append(button);
+      button.addEventListener("click", () => {
+        const hide = button.getAttribute("aria-pressed") === "true";
+        button.setAttribute("aria-pressed", String(!hide));
         for (const part of svg.querySelectorAll("[data-name]"))
           if (part.dataset.name === entry.dataset.name) part.toggleAttribute("hidden", hide);
-      };
-      entry.addEventListener("click", turn);
-      entry.addEventListener("keydown", event => {
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); turn(); }
       });
     }
   }

@@ -1,6 +1,7 @@
 """A browser to click and type in: chromium, driven over its debugging pipe."""
 
 import base64
+import importlib.resources
 import json
 import os
 import shutil
@@ -70,6 +71,17 @@ class Browser:
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
+
+    def grave(self):
+        """What axe-core calls serious or critical on the page as it is now."""
+        axe = importlib.resources.files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+        self.ask(f"{axe}; true")
+        violations = json.loads(self.ask("axe.run().then(found => JSON.stringify(found.violations))"))
+        return [
+            (one["id"], [node["html"][:200] for node in one["nodes"][:3]])
+            for one in violations
+            if one["impact"] in ("serious", "critical")
+        ]
 
     def until(self, expression, seconds=60):
         """Wait until something holds on the page."""
