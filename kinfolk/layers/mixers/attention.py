@@ -130,9 +130,9 @@ class _SelfAttention(PartModule):
             q_BHLK, k_BGMK, v_BGMK, view = self._queries(x_BLD, ctx), state.k_BGMK, state.v_BGMK, state.view
         else:
             q_BHLK, k_BGLK, v_BGLK = self._packed(x_BLD, ctx)
-            k_BGMK, v_BGMK, view = _seen(k_BGLK, v_BGLK, ctx, state, pattern)
+            k_BGMK, v_BGMK, view = visible_keys(k_BGLK, v_BGLK, ctx, state, pattern)
         hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
-        scoring = _scoring(self, ctx, faded(hooks, look, view), self.spec.scale or None)
+        scoring = scoring_of(self, ctx, faded(hooks, look, view), self.spec.scale or None)
         scoring = self.softmax.weigh(self.talk.among_heads(scoring))
         y_BHLK = self.weighted(q_BHLK, k_BGMK, v_BGMK, pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
@@ -146,7 +146,7 @@ class _SelfAttention(PartModule):
         k_BLGK = k_BLGK if self.norms is None else self.norms.keys(k_BLGK)
         k_BGLK, v_BGLK = k_BLGK.transpose(1, 2), v_BLGK.transpose(1, 2)
         _, k_BGLK = self.position.turn(k_BGLK, k_BGLK, ctx)
-        return KeyValues(*_seen(k_BGLK, v_BGLK, ctx, state, self.spec.pattern))
+        return KeyValues(*visible_keys(k_BGLK, v_BGLK, ctx, state, self.spec.pattern))
 
     def _packed(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of x, by one matrix product."""
@@ -192,7 +192,7 @@ class _CrossAttention(PartModule):
         if ctx.encoder_output is None:
             raise ShapeError("cross-attention needs the states of an encoder: call model(source, target)")
         k_BGMK, v_BGMK = self._memory(ctx, state)
-        view, how = View(keep_BM=ctx.encoder_output.keep_BM), _scoring(self, ctx, scale=self.spec.scale or None)
+        view, how = View(keep_BM=ctx.encoder_output.keep_BM), scoring_of(self, ctx, scale=self.spec.scale or None)
         y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, how)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
@@ -224,7 +224,7 @@ def _split(x_BLD: Tensor, d_head: int) -> Tensor:
     return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
 
 
-def _seen(
+def visible_keys(
     k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context, state: Slots | None, pattern: Pattern
 ) -> tuple[Tensor, Tensor, View]:
     """Return keys and values that queries may see, those in the KV cache included, and which of them."""
@@ -250,7 +250,8 @@ def _view(ctx: Context, pattern: Pattern) -> View:
     )
 
 
-def _scoring(module: Any, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
+def scoring_of(module: Any, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
+    """Return how a layer with a `spec.dropout` scores pairs, with the listeners of a pass."""
     tap = functools.partial(ctx.tap, "weights") if ctx.hears("weights") else None
     tap_scores = functools.partial(ctx.tap, "scores") if ctx.asked("scores") else None
     dropout = module.spec.dropout if module.training else 0.0

@@ -8,7 +8,7 @@ from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, R
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import _scoring, _seen
+from kinfolk.layers.mixers.attention import scoring_of, visible_keys
 from kinfolk.layers.mixers.attention_cost import score_cost
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import Norm, RMSNorm
@@ -103,8 +103,8 @@ class _Latent(PartModule):
         # queries, keys and values of one width: zeros change neither scores nor values
         width = max(x.shape[-1] for x in both)
         q_BHLK, k_BHLK, v_BHLK = (F.pad(x, (0, width - x.shape[-1])) for x in both)
-        k_BHLK, v_BHLK, view = _seen(k_BHLK, v_BHLK, ctx, None, spec.pattern)
-        y_BHLK = attend(q_BHLK, k_BHLK, v_BHLK, spec.pattern, view, _scoring(self, ctx, scale=self.scale))
+        k_BHLK, v_BHLK, view = visible_keys(k_BHLK, v_BHLK, ctx, None, spec.pattern)
+        y_BHLK = attend(q_BHLK, k_BHLK, v_BHLK, spec.pattern, view, scoring_of(self, ctx, scale=self.scale))
         return y_BHLK[..., : spec.d_value]
 
     def _absorbed(
@@ -116,8 +116,8 @@ class _Latent(PartModule):
         key_up_HKR, value_up_HKR = up_HKR.split_with_sizes([spec.d_nope, spec.d_value], 1)
         q_BHLR = torch.cat([q[0] @ key_up_HKR, q[1]], -1)
         new_B1LR = torch.cat([latent_BLR.unsqueeze(1), k_rope], -1)
-        k_B1MR, _, view = _seen(new_B1LR, new_B1LR[..., :0], ctx, state, spec.pattern)
-        y_BHLR = attend(q_BHLR, k_B1MR, k_B1MR, spec.pattern, view, _scoring(self, ctx, scale=self.scale))
+        k_B1MR, _, view = visible_keys(new_B1LR, new_B1LR[..., :0], ctx, state, spec.pattern)
+        y_BHLR = attend(q_BHLR, k_B1MR, k_B1MR, spec.pattern, view, scoring_of(self, ctx, scale=self.scale))
         return y_BHLR[..., : spec.kv_rank] @ value_up_HKR.mT
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
