@@ -205,12 +205,13 @@ class MaskedLMHead(Head, kind="masked-lm"):
     """A linear map, activation and norm before the tied output layer (Devlin et al. 2019; its released code).
 
     `to` "table": the map leads to the width of the shared table, where that is narrower than the model (Lan et al.
-    2020); "model": it stays in the width of the model, and the table's own map leads back.
+    2020); "model": it stays in the width of the model, and the table's own map leads back. `bias` is that of the map.
     """
 
     activation: Activation = "gelu"
     norm: Norm = LayerNorm(eps=1e-12)
     to: Literal["model", "table"] = "model"
+    bias: bool = True
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
         return MaskedLMHeadModule(self, dims, embedding)
@@ -222,7 +223,7 @@ class MaskedLMHead(Head, kind="masked-lm"):
             output = output_cost(dataclasses.replace(dims, d_model=narrow), "tied", True)
         else:
             narrow, output = dims.d_model, output_cost(dims, "tied", True)
-        return linear(dims.d_model, narrow, True) + Cost(kept=narrow) + self.norm.cost(narrow) + output
+        return linear(dims.d_model, narrow, self.bias) + Cost(kept=narrow) + self.norm.cost(narrow) + output
 
 
 class MaskedLMHeadModule(HeadModule):
@@ -232,7 +233,7 @@ class MaskedLMHeadModule(HeadModule):
         super().__init__()
         self.narrows = spec.to == "table"
         width = embedding.weight.shape[1] if self.narrows else dims.d_model
-        self.transform = Linear(dims.d_model, width)
+        self.transform = Linear(dims.d_model, width, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
         self.norm = spec.norm.build(width)
         self.bias = nn.Parameter(torch.zeros(dims.vocab_size))

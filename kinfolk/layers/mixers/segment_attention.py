@@ -14,7 +14,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.device import arange, host, remember, send
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _scoring, _SelfAttention
+from kinfolk.layers.mixers.attention import Attention, _SelfAttention, scoring_of
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import Hooks
@@ -183,7 +183,7 @@ class _SegmentAttention(_SelfAttention):
         return [x.transpose(1, 2) for x in packed_BLHK.split_with_sizes(heads, dim=2)]
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, ctx: Context, view: View, hooks: Hooks) -> Tensor:
-        scoring = _scoring(self, ctx, hooks, self.spec.scale or None)
+        scoring = scoring_of(self, ctx, hooks, self.spec.scale or None)
         y_BHLK = attend(q, k, v, self.spec.pattern, view, scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2))
 

@@ -19,7 +19,7 @@ from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _scoring, _SelfAttention
+from kinfolk.layers.mixers.attention import Attention, _SelfAttention, scoring_of
 from kinfolk.layers.mixers.segment_attention import Recollection
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
@@ -66,7 +66,7 @@ class _TwoStreamAttention(_SelfAttention):
             memory.note(content_BMD, own, self.spec.memory)
         q_BHLK, k_BGMK, v_BGMK = self._project(x_BLD, torch.cat([past_BMD, content_BMD], 1))
         hooks = self.position.hooks(ctx, k_BGMK.shape[2], False)
-        scoring = _scoring(self, ctx, hooks, self.spec.scale or None)
+        scoring = scoring_of(self, ctx, hooks, self.spec.scale or None)
         content = View(
             past_BMD.shape[1], None, None, keep_BM, _own_group(ctx, group_BM, x_BLD), group_BM, ctx.visible_pairs
         )

@@ -36,15 +36,16 @@ class NoNorm(Norm, kind="none"):
 
 
 class LayerNorm(Norm, kind="layer-norm"):
-    r"""$g\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + b$ over the last axis (Ba et al. 2016)."""
+    r"""$g\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + b$ over the last axis (Ba et al. 2016); `bias` false: without b."""
 
     eps: NonNegativeFloat = 1e-5
+    bias: bool = True
 
     def build(self, width: int) -> nn.Module:
-        return nn.LayerNorm(width, eps=self.eps)
+        return nn.LayerNorm(width, eps=self.eps, bias=self.bias)
 
     def cost(self, width: int) -> Cost:
-        return Cost(params=2 * width, flops=8.0 * width, kept=width + 2)
+        return Cost(params=(1 + self.bias) * width, flops=8.0 * width, kept=width + 2)
 
 
 class RMSNorm(Norm, kind="rms-norm"):
