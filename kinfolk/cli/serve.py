@@ -54,11 +54,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to stop."""
-    from kinfolk.use.serve.limits import Limits
+    from kinfolk.use.serve.limits import ServerLimits
     from kinfolk.use.serve.server import listen, make_server, open_runs, own_names
 
     given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
-    limits = Limits(**{name: value for name, value in given.items() if value is not None})
+    limits = ServerLimits(**{name: value for name, value in given.items() if value is not None})
     if args.threads:
         import torch
 

@@ -12,7 +12,7 @@ from typing import Self
 from kinfolk.contests import devices, trial
 from kinfolk.contests.fleet import hosts
 from kinfolk.contests.fleet.desk import PREFIX, Desk
-from kinfolk.contests.fleet.driver import Driver, Engine
+from kinfolk.contests.fleet.driver import Driver, FleetEngine
 from kinfolk.contests.fleet.engines import engine
 from kinfolk.contests.fleet.places import LOCAL
 from kinfolk.contests.fleet.queue import Queue
@@ -36,7 +36,7 @@ class Trials:
 
     def __init__(self, settings: Settings, layout: Layout, console: Console, held: Sequence[int]) -> None:
         self.settings, self.layout, self.console, self.held = settings, layout, console, held
-        self._engine: Engine | None = None
+        self._engine: FleetEngine | None = None
 
     def __enter__(self) -> Self:
         return self

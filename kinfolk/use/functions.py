@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import read_rows
 from kinfolk.decoding.written import judge
 from kinfolk.objectives.tasks.answering import How
@@ -58,6 +58,6 @@ def embed(run: str | Path | Run, texts: Sequence[str], *, batch_size: int = 32, 
     return open_embedder(run, **how).vectors(list(texts), batch_size)[0]
 
 
-def _rows(rows: Iterable[Any], column: str) -> Iterable[Row]:
+def _rows(rows: Iterable[Any], column: str) -> Iterable[FileRow]:
     for i, row in enumerate(rows):
-        yield Row("rows", i, {column: row} if isinstance(row, str) else dict(row))
+        yield FileRow("rows", i, {column: row} if isinstance(row, str) else dict(row))

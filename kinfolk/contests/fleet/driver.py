@@ -24,7 +24,7 @@ SAMPLE = 20
 """Running trials whose progress is read at one look; the others follow at the next ones."""
 
 
-class Engine(Protocol):
+class FleetEngine(Protocol):
     """What starts workers, or runs trials itself."""
 
     def tend(self, driver: "Driver") -> None:
@@ -83,7 +83,7 @@ class Driver:
         self.screen.update(self._progress(claims))
         return self.n_running
 
-    def run(self, engine: Engine, every: float = LOOK_EVERY) -> list[Outcome]:
+    def run(self, engine: FleetEngine, every: float = LOOK_EVERY) -> list[Outcome]:
         """Wait until every job has an outcome; the engine is tended at every look."""
         heard = time.monotonic()
         while True:

@@ -9,12 +9,12 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from kinfolk.contests.fleet.driver import Driver, Engine
+from kinfolk.contests.fleet.driver import Driver, FleetEngine
 from kinfolk.contests.fleet.places import FOLDER, SLURM, WORKERS, PerTrial, is_ray
 from kinfolk.core.errors import SpecError, TrainingError
 
 
-def engine(on: str, home: Path, per_trial: PerTrial, most: int | None = None) -> Engine:
+def engine(on: str, home: Path, per_trial: PerTrial, most: int | None = None) -> FleetEngine:
     """Return what runs the trials of a folder. most: trials side by side; None: as many as there is room for."""
     if is_ray(on):
         from kinfolk.contests.fleet.ray_engine import RayEngine
@@ -24,10 +24,10 @@ def engine(on: str, home: Path, per_trial: PerTrial, most: int | None = None) ->
         from kinfolk.contests.fleet.slurm_engine import SlurmEngine
 
         return SlurmEngine(home, per_trial, most)
-    return Waiting() if on == WORKERS else Command(on, home)
+    return ExternalWorkers() if on == WORKERS else Command(on, home)
 
 
-class Waiting:
+class ExternalWorkers:
     """Nothing is started: workers come from elsewhere."""
 
     def __init__(self) -> None:

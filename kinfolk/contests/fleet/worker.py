@@ -51,7 +51,7 @@ class Worker:
     def work(self, wait: float = 0.0, most: int | None = None) -> int:
         """Run trials until none has been waiting for `wait` seconds, or `most` were run; return how many were run."""
         done, idle = 0, time.monotonic()
-        needs = Needs(self.queue.home, self.say)
+        needs = Requirements(self.queue.home, self.say)
         watch = Watch(self.queue, self.patience)
         with full(self.queue.home), terminable():
             ahead = hosts.skew(self.queue.running)
@@ -149,7 +149,7 @@ def is_full(outcome: Outcome) -> bool:
     return outcome.status == CRASHED and "the disk is full" in outcome.reason
 
 
-class Needs:
+class Requirements:
     """What tickets require and whether this process has it; data is opened once and compared by fingerprint."""
 
     def __init__(self, home: Path, say: Callable[[str], None]) -> None:

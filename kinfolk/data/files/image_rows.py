@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.image_files import SUFFIXES, decode, files_below
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import read_rows
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 
@@ -17,25 +17,25 @@ Size = tuple[int, int, int]
 """Height, width and channels."""
 
 
-def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[Row | DataError]:
+def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[FileRow | DataError]:
     """Yield a row with the name of a `file` for every picture: of a folder, itself, or of a table's column."""
     place = Path(path)
     if place.is_dir():
         n = 0
         for n, file in enumerate(files_below(place), 1):
-            yield Row(path, n, {FILE: str(file)})
+            yield FileRow(path, n, {FILE: str(file)})
         if not n:
             raise DataError(f"{path}: holds no picture")
     elif place.suffix.lower() in SUFFIXES:
-        yield Row(path, 1, {FILE: path})
+        yield FileRow(path, 1, {FILE: path})
     else:
         for row in read_rows(path, form):
-            if isinstance(row, Row) and column not in row.values and "text" in row.values:
+            if isinstance(row, FileRow) and column not in row.values and "text" in row.values:
                 row.values[column] = row.values["text"]  # a list of names, one a line
             yield row
 
 
-def pixels_of(row: Row, column: str, size: Size) -> NDArray[np.uint8]:
+def pixels_of(row: FileRow, column: str, size: Size) -> NDArray[np.uint8]:
     """Return the values of the picture that a row names, cut and scaled to a size; or refuse the row."""
     name = Path(row.text(column).strip())
     file = name if name.is_absolute() or name.exists() else Path(row.path).parent / name

@@ -7,7 +7,7 @@ A reader registers itself by being defined, so a plugin adds a format for every 
             for line in self.text_lines(file):              strings, or `Bad` for a line that is not UTF-8
                 yield line if isinstance(line, Bad) else self.record({"label": line[:4], "text": line[4:]})
 
-Preparing and training read `Document`s (the chosen columns as texts and a label), prediction reads `Row`s (all
+Preparing and training read `Document`s (the chosen columns as texts and a label), prediction reads `FileRow`s (all
 columns). What cannot be used comes out as a `Bad` with its line and the reason, in its place among the
 rows; the caller decides whether to stop or to continue.
 """
@@ -55,7 +55,7 @@ class Bad:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class FileRow:
     """The values of one row by the names of their columns, and its place."""
 
     path: str
@@ -170,7 +170,7 @@ class Reader(abc.ABC):
             except BROKEN_GZIP as error:
                 yield self.bad(RowError("broken gzip", f"{error}; what follows is lost"))
 
-    def rows(self) -> Iterator[Row | DataError]:
+    def rows(self) -> Iterator[FileRow | DataError]:
         """Yield rows with all their columns, and what is wrong with those that cannot be read."""
         streamed = self.source.path == STDIN
         name = "standard input" if streamed else self.source.path
@@ -178,7 +178,9 @@ class Reader(abc.ABC):
             file: Any = sys.stdin.buffer if streamed else stack.enter_context(open_bytes(self.source.path))
             try:
                 for item in self.records(file):
-                    yield DataError(f"{name}:{item.line}: {item.why}") if isinstance(item, Bad) else Row(name, *item)
+                    yield (
+                        DataError(f"{name}:{item.line}: {item.why}") if isinstance(item, Bad) else FileRow(name, *item)
+                    )
             except BROKEN_GZIP as error:
                 yield DataError(f"{name}:{self.number(self.line + 1)}: broken gzip: {error}; what follows is lost")
 

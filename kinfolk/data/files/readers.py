@@ -14,7 +14,7 @@ from kinfolk.core.errors import DataError
 
 # readers register themselves by being defined
 from kinfolk.data.files import conll, json_lines, parquet, questions, tables, text_files  # noqa: F401
-from kinfolk.data.files.reader import STDIN, FileSpan, Reader, Row, format_of, readable, reader_of, readers
+from kinfolk.data.files.reader import STDIN, FileRow, FileSpan, Reader, format_of, readable, reader_of, readers
 from kinfolk.data.files.sources import Source, head_of, stat
 from kinfolk.data.preparing.preparation import Preparation
 
@@ -24,7 +24,7 @@ def read(source: Source, span: FileSpan, choices: Preparation, piece: int) -> Re
     return reader_of(source.format)(source, span, choices, piece)
 
 
-def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[Row | DataError]:
+def read_rows(path: str, form: str = "", *, header: bool = True) -> Iterator[FileRow | DataError]:
     """Yield the rows of a file, and what is wrong with those that cannot be read.
 
     path: "-" is standard input. form: the name of a format; by default the ending of the name says it, and standard

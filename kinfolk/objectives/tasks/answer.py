@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kinfolk.data.files.questions import Question, is_questions
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.splits.answering import AnswerSplit
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.split import Split
@@ -45,7 +45,7 @@ class QuestionAnswering(Task, kind="answer"):
         # generated questions have token ids and no text to compare answers by
         return Answers(split, objective.longest, objective.threshold) if isinstance(split, AnswerSplit) else None
 
-    def ask(self, run: Answering, row: Row) -> Question:
+    def ask(self, run: Answering, row: FileRow) -> Question:
         question, context = row.text(run.columns.question), row.text(run.columns.context)
         return Question(str(row.values.get("id", row.line)), question.strip(), context, (), row.where)
 

@@ -12,7 +12,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.spec import choices
 from kinfolk.data.files.image_rows import ids, pixels_of
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.images import is_images
 from kinfolk.data.splits.rows import TextRows
@@ -63,7 +63,7 @@ class RowTask(Task):
         """Return the objective: the first of `objectives`."""
         return self.objectives[0](**reading)
 
-    def ask(self, run: Answering, row: Row) -> Any:
+    def ask(self, run: Answering, row: FileRow) -> Any:
         columns = run.columns
         if run.picture is not None:
             return pixels_of(row, columns.file, run.picture)

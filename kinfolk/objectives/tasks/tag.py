@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.data.files.conll import is_conll
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.treebank import is_treebank
 from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.rows import WordRows
@@ -68,7 +68,7 @@ class Tagging(Task, kind="tag"):
         whole = split.sentences is not None and marks_entities(classes)
         return EntityConfusion(classes, counts, split) if whole else Confusion(classes, counts)
 
-    def ask(self, run: Answering, row: Row) -> Words:
+    def ask(self, run: Answering, row: FileRow) -> Words:
         words = row.values.get(run.columns.tokens)
         if words is None:
             return split_words(row.text(run.columns.text))

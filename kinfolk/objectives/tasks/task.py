@@ -15,7 +15,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.splits.split import Split
 from kinfolk.layers.heads.head import Head
 from kinfolk.models.model import Model
@@ -124,7 +124,7 @@ class Task(Spec):
         """
         return None
 
-    def ask(self, run: Answering, row: Row) -> Any:
+    def ask(self, run: Answering, row: FileRow) -> Any:
         """Return what a row asks, or raise `DataError` with its line."""
         raise SpecError(f"task {self.kind!r}: has no labels, so it answers no rows")
 

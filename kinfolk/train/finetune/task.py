@@ -7,7 +7,7 @@ from typing import Any
 
 from kinfolk.core.errors import DataError, SpecError, suggest
 from kinfolk.data.files.label_kinds import BETWEEN, SEPARATORS
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import is_table, read_rows
 from kinfolk.objectives.tasks.classify import MultiLabel, RowTask
 from kinfolk.objectives.tasks.registry import tasks
@@ -114,7 +114,7 @@ def first_rows(path: Path) -> list[dict[str, Any]]:
     """Return the values of the first rows of a table; the first row has the names of its columns."""
     rows = []
     for row in itertools.islice(read_rows(str(path)), _LOOKED_AT):
-        if not isinstance(row, Row):
+        if not isinstance(row, FileRow):
             raise row
         rows.append(row.values)
     if not rows:

@@ -16,7 +16,7 @@ from kinfolk.core import durable
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, SpecError, TrainingError, suggest
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 from kinfolk.layers.heads.vector_head import VectorHead
@@ -133,14 +133,14 @@ def _torch(model: Transformer) -> Callable[[Batch], tuple[Tensor, Tensor]]:
 
 def embed(
     embedder: Embedder,
-    rows: Iterable[Row | DataError],
+    rows: Iterable[FileRow | DataError],
     *,
     column: str = "text",
     batch_size: int = 32,
     chunk: int = 1024,
-) -> Iterator[tuple[list[Row], Vector, int]]:
+) -> Iterator[tuple[list[FileRow], Vector, int]]:
     """Yield chunks of rows with their vectors, and how many of the texts were cut."""
-    held: list[Row] = []
+    held: list[FileRow] = []
     for row in rows:
         if isinstance(row, DataError):
             raise row
@@ -155,19 +155,19 @@ def embed(
 
 
 @contextmanager
-def vector_writer(out: Path) -> Iterator[Callable[[list[Row], Vector], None]]:
+def vector_writer(out: Path) -> Iterator[Callable[[list[FileRow], Vector], None]]:
     """Write vectors to JSON lines, or to a NumPy file of [rows, numbers], aside until they are finished."""
     if out.suffix not in ENDINGS:
         raise DataError(f"{out}: vectors are written as {' or '.join(ENDINGS)}{suggest(out.suffix, ENDINGS)}")
     out.parent.mkdir(parents=True, exist_ok=True)
     shape = [0, 0]
 
-    def line(rows: list[Row], vectors: Vector) -> None:
+    def line(rows: list[FileRow], vectors: Vector) -> None:
         for row, vector in zip(rows, vectors, strict=True):
             said = {"line": row.line} | ({"id": row.values["id"]} if "id" in row.values else {})
             file.write((json.dumps(said | {"vector": [float(x) for x in vector]}) + "\n").encode())
 
-    def block(rows: list[Row], vectors: Vector) -> None:
+    def block(rows: list[FileRow], vectors: Vector) -> None:
         if not shape[1]:
             shape[1] = vectors.shape[1]
             _header(file, 0, shape[1])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.objectives.tasks.answering import How, PredictionCounts
 from kinfolk.use.predict.opening import AnsweringRun
 
@@ -12,7 +12,10 @@ _CHARACTERS = 1 << 22
 
 
 def predict(
-    run: AnsweringRun, rows: Iterable[Row | DataError], how: How | None = None, counts: PredictionCounts | None = None
+    run: AnsweringRun,
+    rows: Iterable[FileRow | DataError],
+    how: How | None = None,
+    counts: PredictionCounts | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield what a run says of each row, in the order of the rows.
 
@@ -32,8 +35,8 @@ def predict(
 
 
 def _usable(
-    run: AnsweringRun, rows: Iterable[Row | DataError], how: How, counts: PredictionCounts
-) -> Iterator[tuple[Row, Any]]:
+    run: AnsweringRun, rows: Iterable[FileRow | DataError], how: How, counts: PredictionCounts
+) -> Iterator[tuple[FileRow, Any]]:
     """Yield rows with what is asked about them; bad ones raise, or are counted."""
     for row in rows:
         try:
@@ -46,9 +49,9 @@ def _usable(
             counts.bad.append(str(error))
 
 
-def _chunks(rows: Iterator[tuple[Row, Any]], size: int) -> Iterator[list[tuple[Row, Any]]]:
+def _chunks(rows: Iterator[tuple[FileRow, Any]], size: int) -> Iterator[list[tuple[FileRow, Any]]]:
     """Yield lists of rows, of at most `size`, and shorter ones where rows are long."""
-    chunk: list[tuple[Row, Any]] = []
+    chunk: list[tuple[FileRow, Any]] = []
     held = 0
     for row in rows:
         chunk.append(row)
@@ -60,7 +63,7 @@ def _chunks(rows: Iterator[tuple[Row, Any]], size: int) -> Iterator[list[tuple[R
         yield chunk
 
 
-def _identity(row: Row) -> dict[str, Any]:
+def _identity(row: FileRow) -> dict[str, Any]:
     """Return what names a row in the output: its line, and its id if it has one."""
     key = row.values.get("id")
     return {"line": row.line} | ({} if key is None else {"id": key})

@@ -7,8 +7,16 @@ from typing import Literal
 
 from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.sequence import ScoredToken
-from kinfolk.use.serve.messages import Chat, ChatChoice, ChatMessage, Completion, CompletionChoice, Logprobs, Usage
-from kinfolk.use.serve.protocol import Order
+from kinfolk.use.serve.messages import (
+    ChatChoice,
+    ChatCompletion,
+    ChatMessage,
+    CompletionChoice,
+    Logprobs,
+    TextCompletion,
+    Usage,
+)
+from kinfolk.use.serve.protocol import TextRequest
 from kinfolk.use.serve.scheduler import Piece
 
 Kind = Literal["chat.completion", "chat.completion.chunk"]
@@ -34,20 +42,20 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class CompletionAnswer:
     """How a request for completions is answered: whole, or piece by piece."""
 
-    order: Order
+    order: TextRequest
     number: str
     created: int
     _openings: dict[int, Choice] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
-    def whole(self, choices: Sequence[Choice]) -> Completion | Chat:
+    def whole(self, choices: Sequence[Choice]) -> TextCompletion | ChatCompletion:
         """Return the answer once all texts are there."""
         shown = [self._choice(i, choice, self.opening(i)) for i, choice in enumerate(choices)]
         return self._frame(shown, self.usage(sum(len(choice.tokens) for choice in choices)))
 
-    def piece(self, news: Piece, first: bool) -> Completion | Chat:
+    def piece(self, news: Piece, first: bool) -> TextCompletion | ChatCompletion:
         """Return news of one text; the first of them begin with the prompt if it is to be echoed."""
         choice = Choice()
         choice.add(news)
@@ -60,7 +68,7 @@ class Answer:
         n_prompt = self.order.n_prompt
         return Usage(prompt_tokens=n_prompt, completion_tokens=n_new, total_tokens=n_prompt + n_new)
 
-    def ending(self, n_new: int) -> Completion | Chat:
+    def ending(self, n_new: int) -> TextCompletion | ChatCompletion:
         """Return the last piece of a stream that was to count tokens."""
         return self._frame([], self.usage(n_new))
 
@@ -83,9 +91,9 @@ class Answer:
             text.add(token)
         return Choice(order.served.decode(ids), None, list(scores), offsets)
 
-    def _frame(self, choices: list[CompletionChoice], usage: Usage | None = None) -> Completion:
+    def _frame(self, choices: list[CompletionChoice], usage: Usage | None = None) -> TextCompletion:
         model = self.order.served.name
-        return Completion(id=self.number, created=self.created, model=model, choices=choices, usage=usage)
+        return TextCompletion(id=self.number, created=self.created, model=model, choices=choices, usage=usage)
 
     def _choice(self, i: int, choice: Choice, opening: Choice, before: int = 0) -> CompletionChoice:
         logprobs = None
@@ -107,10 +115,10 @@ class Answer:
         )
 
 
-class ChatAnswer(Answer):
+class ChatAnswer(CompletionAnswer):
     """How a request for the next message of a conversation is answered."""
 
-    def whole(self, choices: Sequence[Choice]) -> Chat:
+    def whole(self, choices: Sequence[Choice]) -> ChatCompletion:
         """Return the answer once all messages are there."""
         shown = [
             ChatChoice(index=i, message=ChatMessage(role="assistant", content=one.text), finish_reason=one.finish)
@@ -118,18 +126,20 @@ class ChatAnswer(Answer):
         ]
         return self._chat("chat.completion", shown, self.usage(sum(len(choice.tokens) for choice in choices)))
 
-    def piece(self, news: Piece, first: bool) -> Chat:
+    def piece(self, news: Piece, first: bool) -> ChatCompletion:
         """Return news of one message; the first say whose it is."""
         delta = ChatMessage(role="assistant" if first else None, content=news.text)
         return self._chat("chat.completion.chunk", [ChatChoice(index=news.row, delta=delta, finish_reason=news.finish)])
 
-    def ending(self, n_new: int) -> Chat:
+    def ending(self, n_new: int) -> ChatCompletion:
         """Return the last piece of a stream that was to count tokens."""
         return self._chat("chat.completion.chunk", [], self.usage(n_new))
 
-    def _chat(self, kind: Kind, choices: list[ChatChoice], usage: Usage | None = None) -> Chat:
+    def _chat(self, kind: Kind, choices: list[ChatChoice], usage: Usage | None = None) -> ChatCompletion:
         model = self.order.served.name
-        return Chat(id=self.number, object=kind, created=self.created, model=model, choices=choices, usage=usage)
+        return ChatCompletion(
+            id=self.number, object=kind, created=self.created, model=model, choices=choices, usage=usage
+        )
 
 
 def _finite(log_p: float) -> float:

@@ -18,16 +18,16 @@ from starlette.types import Receive, Scope, Send
 
 from kinfolk.decoding.running import RunningBatch
 from kinfolk.use.serve import messages, origin, protocol
-from kinfolk.use.serve.answers import Answer, ChatAnswer, Choice
+from kinfolk.use.serve.answers import ChatAnswer, Choice, CompletionAnswer
 from kinfolk.use.serve.exchange import Events, Guard, answer, body, while_there
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import Form, RefusalError, parsed
 from kinfolk.use.serve.metrics import Metrics
 from kinfolk.use.serve.openapi import Address, document
-from kinfolk.use.serve.protocol import Order
+from kinfolk.use.serve.protocol import TextRequest
 from kinfolk.use.serve.scheduler import Done, Piece, Request, Scheduler
 from kinfolk.use.serve.served import Served
-from kinfolk.use.serve.waiting import Waiting
+from kinfolk.use.serve.waiting import RequestEvents
 
 OPEN = {"/", "/health", "/live.js", "/page.js"}
 """What needs no token: the page has to be there before it can be told one. Nothing of it names a run then."""
@@ -44,11 +44,11 @@ class App:
     def __init__(
         self,
         served: Mapping[str, Served],
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         token: str = "",
         hosts: Collection[str] | None = (),
     ) -> None:
-        self.served, self.limits, self.token, self.hosts = dict(served), limits or Limits(), token, hosts
+        self.served, self.limits, self.token, self.hosts = dict(served), limits or ServerLimits(), token, hosts
         running = {name: RunningBatch(one.engine(self.limits.context)) for name, one in served.items() if one.writes}
         self.scheduler = Scheduler(running, self.limits)
         self.metrics = Metrics(self.scheduler)
@@ -71,24 +71,29 @@ class App:
             (Address("/v1/models", "what is served", answer=messages.ServedModels), self._models),
             (Address("/v1/models/{name}", "one of them", answer=messages.ServedModel), self._model),
             (
-                Address("/v1/completions", "continue prompts", forms.completions, messages.Completion, STREAM),
+                Address("/v1/completions", "continue prompts", forms.completions, messages.TextCompletion, STREAM),
                 self._completions,
             ),
             (
-                Address("/v1/chat/completions", "the next message of a chat", forms.chat, messages.Chat, STREAM),
+                Address(
+                    "/v1/chat/completions", "the next message of a chat", forms.chat, messages.ChatCompletion, STREAM
+                ),
                 self._chat,
             ),
             (
                 Address("/v1/embeddings", "a vector for each text", forms.embeddings, messages.Embeddings),
                 self._embeddings,
             ),
-            (Address("/v1/classify", "the class of each text", forms.classify, messages.Labels), self._classify),
+            (
+                Address("/v1/classify", "the class of each text", forms.classify, messages.Classifications),
+                self._classify,
+            ),
             (Address("/v1/inspect", "attention of every layer and head", forms.inspect), self._inspect),
             (
                 Address("/tokenizer_info", "the names of special tokens", answer=messages.TokenizerInfo),
                 self._tokenizer,
             ),
-            (Address("/tokenize", "the ids of a text", forms.tokenize, messages.Tokens), self._tokenize),
+            (Address("/tokenize", "the ids of a text", forms.tokenize, messages.TokenizedText), self._tokenize),
             (Address("/detokenize", "the text of ids", forms.detokenize, messages.Prompt), self._detokenize),
         ]
 
@@ -151,17 +156,17 @@ class App:
     async def _completions(self, request: HttpRequest) -> Response:
         form, served = await self._form(request, self.forms.completions)
         order = await asyncio.to_thread(protocol.completion, form, served, self.limits)
-        return await self._write(request, Answer(order, f"cmpl-{next(self._numbers)}", int(time.time())))
+        return await self._write(request, CompletionAnswer(order, f"cmpl-{next(self._numbers)}", int(time.time())))
 
     async def _chat(self, request: HttpRequest) -> Response:
         form, served = await self._form(request, self.forms.chat)
         order = await asyncio.to_thread(protocol.chat, form, served, self.limits)
         return await self._write(request, ChatAnswer(order, f"chatcmpl-{next(self._numbers)}", int(time.time())))
 
-    async def _write(self, request: HttpRequest, shape: Answer) -> Response:
+    async def _write(self, request: HttpRequest, shape: CompletionAnswer) -> Response:
         """Write texts, and answer with all of them or with a stream."""
         order = shape.order
-        waiting = Waiting(self.scheduler, self.limits)
+        waiting = RequestEvents(self.scheduler, self.limits)
         work = Request(order.served.name, waiting.tell, order.rows, order.texts, deadline=waiting.deadline)
         waiting.submit(work)
         stream = None
@@ -196,7 +201,7 @@ class App:
         labels = await self._call(request, served, lambda: served.classify(texts))
         n = await asyncio.to_thread(_n_tokens, served, texts)
         data = [messages.Label(index=i, **one) for i, one in enumerate(labels)]
-        return await answer(messages.Labels(data=data, model=served.name, usage=_read(n)))
+        return await answer(messages.Classifications(data=data, model=served.name, usage=_read(n)))
 
     async def _inspect(self, request: HttpRequest) -> Response:
         from kinfolk.use.serve.page import seen
@@ -214,7 +219,7 @@ class App:
         form, served = await self._form(request, self.forms.tokenize)
         ids = await asyncio.to_thread(protocol.tokens, served, form.prompt)
         most = served.limit(self.limits.context)
-        return await answer(messages.Tokens(tokens=ids, count=len(ids), max_model_len=most))
+        return await answer(messages.TokenizedText(tokens=ids, count=len(ids), max_model_len=most))
 
     async def _detokenize(self, request: HttpRequest) -> Response:
         form, served = await self._form(request, self.forms.detokenize)
@@ -234,7 +239,7 @@ class App:
         return messages.validated(fields, form), served
 
     async def _call(self, request: HttpRequest, served: Served, call: Callable[[], Any]) -> Any:
-        waiting = Waiting(self.scheduler, self.limits)
+        waiting = RequestEvents(self.scheduler, self.limits)
         work = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
         waiting.submit(work)
         try:
@@ -245,7 +250,7 @@ class App:
         return event.value
 
 
-async def _collect(order: Order, waiting: Waiting) -> list[Choice]:
+async def _collect(order: TextRequest, waiting: RequestEvents) -> list[Choice]:
     choices = [Choice() for _ in order.rows]
     while any(choice.finish is None for choice in choices):
         event = await waiting.news()
@@ -254,7 +259,7 @@ async def _collect(order: Order, waiting: Waiting) -> list[Choice]:
     return choices
 
 
-async def _stream(shape: Answer, event: Any, waiting: Waiting) -> AsyncIterator[Any]:
+async def _stream(shape: CompletionAnswer, event: Any, waiting: RequestEvents) -> AsyncIterator[Any]:
     left, begun, n_new = len(shape.order.rows), set[int](), 0
     while True:
         assert isinstance(event, Piece)
@@ -277,7 +282,8 @@ async def _stream(shape: Answer, event: Any, waiting: Waiting) -> AsyncIterator[
 
 def _embeddings(name: str, vectors: list[list[float]], packed: bool, usage: messages.Usage) -> messages.Embeddings:
     data = [
-        messages.Embedding(index=i, embedding=_packed(vector) if packed else vector) for i, vector in enumerate(vectors)
+        messages.EmbeddingItem(index=i, embedding=_packed(vector) if packed else vector)
+        for i, vector in enumerate(vectors)
     ]
     return messages.Embeddings(data=data, model=name, usage=usage)
 

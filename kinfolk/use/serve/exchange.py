@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import RefusalError
 from kinfolk.use.serve.metrics import Metrics
 
@@ -30,7 +30,9 @@ class GoneError(Exception):
 class Guard:
     """Middleware: checks headers, counts, gives up clients that do not read, and answers what is raised."""
 
-    def __init__(self, app: ASGIApp, check: Callable[[str, Headers], str], metrics: Metrics, limits: Limits) -> None:
+    def __init__(
+        self, app: ASGIApp, check: Callable[[str, Headers], str], metrics: Metrics, limits: ServerLimits
+    ) -> None:
         """check: refuses a request by path and headers, or returns the route that it is counted under."""
         self.app, self.check, self.metrics, self.limits = app, check, metrics, limits
 
@@ -80,7 +82,7 @@ def refusal(error: BaseException) -> Response:
     return Response(written(error.body), error.status, error.headers, "application/json")
 
 
-async def body(request: Request, limits: Limits) -> bytes:
+async def body(request: Request, limits: ServerLimits) -> bytes:
     """Read a request that should be JSON, or refuse it."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":

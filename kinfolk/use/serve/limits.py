@@ -6,7 +6,7 @@ from kinfolk.core.errors import SpecError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class ServerLimits:
     """Bounds that hold whatever clients do, so that time and memory are bounded too.
 
     rows: texts written at once, by each model.

@@ -285,7 +285,7 @@ class CompletionChoice(Message):
     finish_reason: str | None = None
 
 
-class Completion(Message):
+class TextCompletion(Message):
     """Texts that continue prompts; a piece of a stream has the same shape."""
 
     id: str
@@ -313,7 +313,7 @@ class ChatChoice(Message):
     finish_reason: str | None = None
 
 
-class Chat(Message):
+class ChatCompletion(Message):
     """The next message of a conversation."""
 
     id: str
@@ -324,7 +324,7 @@ class Chat(Message):
     usage: Annotated[Usage | None, ABSENT] = None
 
 
-class Embedding(Message):
+class EmbeddingItem(Message):
     """The vector of a text, as numbers or as little-endian float32 in base64."""
 
     object: Literal["embedding"] = "embedding"
@@ -336,7 +336,7 @@ class Embeddings(Message):
     """A vector for each text."""
 
     object: Literal["list"] = "list"
-    data: list[Embedding]
+    data: list[EmbeddingItem]
     model: str
     usage: Usage
 
@@ -351,7 +351,7 @@ class Label(Message):
     probabilities: dict[str, float]
 
 
-class Labels(Message):
+class Classifications(Message):
     """The class of each text."""
 
     object: Literal["list"] = "list"
@@ -385,7 +385,7 @@ class Health(Message):
     models: Annotated[list[str] | None, ABSENT] = None
 
 
-class Tokens(Message):
+class TokenizedText(Message):
     """Ids of a text."""
 
     tokens: list[int]

@@ -12,7 +12,7 @@ from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.serve import messages
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import ChatForm, CompletionForm, Form, RefusalError, Writing
 from kinfolk.use.serve.served import Served
 
@@ -30,7 +30,7 @@ class Forms:
     detokenize: type[messages.DetokenizeForm]
 
 
-def forms(served: Mapping[str, Served], limits: Limits) -> Forms:
+def forms(served: Mapping[str, Served], limits: ServerLimits) -> Forms:
     """Narrow each request to names that are served for it, token ids that exist, and the server's limits."""
     most = limits.rows + limits.queue
 
@@ -86,7 +86,7 @@ def able(served: Served, form: type[Form]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class TextRequest:
     """A request for texts as the engine takes it: rows, and what the answer has to show."""
 
     served: Served
@@ -135,7 +135,7 @@ def tokens(served: Served, text: str) -> list[int]:
         raise RefusalError(400, "invalid_prompt", str(error)) from None
 
 
-def completion(form: CompletionForm, served: Served, limits: Limits) -> Order:
+def completion(form: CompletionForm, served: Served, limits: ServerLimits) -> TextRequest:
     """Turn a request for texts into rows, or refuse it."""
     prompts = sequences(served, form.prompt, served.limit(limits.context))
     if served.spec.topology == "encoder-decoder" and form.echo and form.logprobs is not None:
@@ -143,7 +143,7 @@ def completion(form: CompletionForm, served: Served, limits: Limits) -> Order:
     return order(form, served, prompts, limits, form.echo, form.logprobs)
 
 
-def chat(form: ChatForm, served: Served, limits: Limits) -> Order:
+def chat(form: ChatForm, served: Served, limits: ServerLimits) -> TextRequest:
     """Turn a conversation into rows by the run's chat template, or refuse it."""
     template = served.chat_template
     assert template is not None
@@ -158,10 +158,10 @@ def order(
     form: Writing,
     served: Served,
     prompts: Sequence[list[int]],
-    limits: Limits,
+    limits: ServerLimits,
     echo: bool = False,
     top: int | None = None,
-) -> Order:
+) -> TextRequest:
     """Return rows that continue prompts, `n` of each."""
     pairs, context = served.spec.topology == "encoder-decoder", served.limit(limits.context)
     how, stops = _decoding(form, served), [form.stop] if isinstance(form.stop, str) else form.stop
@@ -183,7 +183,7 @@ def order(
             rows.append(row)
             texts.append(Text(served.decode, stops, () if pairs else prompt))
     ids, usage = tuple(tuple(prompt) for prompt in prompts), form.stream_options.include_usage
-    return Order(served, ids, tuple(rows), tuple(texts), echo, top, form.stream, usage)
+    return TextRequest(served, ids, tuple(rows), tuple(texts), echo, top, form.stream, usage)
 
 
 def _decoding(form: Writing, served: Served) -> Decoding:

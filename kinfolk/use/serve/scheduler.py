@@ -22,7 +22,7 @@ from kinfolk.core.errors import KinfolkError
 from kinfolk.decoding.detokenize import Text
 from kinfolk.decoding.running import RunningBatch
 from kinfolk.decoding.sequence import RunningSequence, ScoredToken
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 
 
 class BusyError(Exception):
@@ -99,7 +99,7 @@ class Counts:
 class Scheduler:
     """Runs the batches of several models in one thread."""
 
-    def __init__(self, running: Mapping[str, RunningBatch], limits: Limits) -> None:
+    def __init__(self, running: Mapping[str, RunningBatch], limits: ServerLimits) -> None:
         self.running, self.limits = dict(running), limits
         self.counts = {name: Counts() for name in running}
         self._news = threading.Condition()

@@ -12,7 +12,7 @@ import kinfolk.use.onnx.opening  # noqa: F401 - registers the engine
 from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.engines.weight_layout import column_major
@@ -202,7 +202,7 @@ class Served:
             given = [one] if isinstance(one, str) else list(one)
             if len(given) != opened.n_texts:
                 raise SpecError(f"input[{i}]: {self.name} judges {opened.n_texts} text(s) at once, got {len(given)}")
-            rows.append(Row("input", i, dict(zip(names, given, strict=True))))
+            rows.append(FileRow("input", i, dict(zip(names, given, strict=True))))
         return [{key: value for key, value in said.items() if key != "line"} for said in predict(opened, rows)]
 
     def engine(self, context: int) -> Engine:

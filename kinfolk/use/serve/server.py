@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kinfolk.core.errors import MissingExtraError, SpecError
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.served import Served
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ def own_names() -> set[str]:
 
 
 def make_server(
-    served: Mapping[str, Served], limits: Limits | None = None, token: str = "", hosts: Collection[str] | None = ()
+    served: Mapping[str, Served],
+    limits: ServerLimits | None = None,
+    token: str = "",
+    hosts: Collection[str] | None = (),
 ) -> "Server":
     """Return a server of runs; `run(sockets=[…])` blocks until it is stopped."""
     try:

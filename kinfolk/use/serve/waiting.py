@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import RefusalError
 from kinfolk.use.serve.scheduler import BusyError, ClosingError, Event, Failed, Request, Scheduler
 
@@ -13,10 +13,10 @@ LATE = 5.0
 STATUSES = {"timeout": (504, "timeout"), "refused": (400, "invalid_request"), "broken": (500, "internal_error")}
 
 
-class Waiting:
+class RequestEvents:
     """The events of one request."""
 
-    def __init__(self, scheduler: Scheduler, limits: Limits) -> None:
+    def __init__(self, scheduler: Scheduler, limits: ServerLimits) -> None:
         self.scheduler, self.deadline = scheduler, time.monotonic() + limits.seconds
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()

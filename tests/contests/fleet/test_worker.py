@@ -15,7 +15,7 @@ import pytest
 from kinfolk.cli.main import main
 from kinfolk.contests.fleet import worker as module
 from kinfolk.contests.fleet.driver import Driver
-from kinfolk.contests.fleet.engines import Waiting
+from kinfolk.contests.fleet.engines import ExternalWorkers
 from kinfolk.contests.fleet.queue import Queue, Ticket, Watch
 from kinfolk.contests.fleet.worker import Worker, mismatches, requirements
 from kinfolk.contests.job import Job
@@ -65,7 +65,7 @@ def drive(home: Path, jobs: list[Job], n_workers: int = 2, patience: float = 60.
         for _ in range(n_workers)
     ]
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.05)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(ExternalWorkers(), every=0.05)))
     thread.start()
     for each in workers:
         each.start()
@@ -93,7 +93,7 @@ def test_every_trial_runs_once_and_crashes_are_told(fake: Path) -> None:
 def test_a_trial_whose_worker_died_is_run_by_another(fake: Path) -> None:
     driver = driver_of(fake, [job(fake, "one")], patience=0.5)
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.05)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(ExternalWorkers(), every=0.05)))
     thread.start()
     while (claim := Queue(fake).claim("dead")) is None:
         time.sleep(0.01)
@@ -109,7 +109,7 @@ def test_a_trial_whose_worker_died_is_run_by_another(fake: Path) -> None:
 def test_a_trial_that_kills_its_workers_becomes_a_row(fake: Path) -> None:
     driver = driver_of(fake, [job(fake, "deadly")], patience=0.2)
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(Waiting(), every=0.02)))
+    thread = threading.Thread(target=lambda: outcomes.extend(driver.run(ExternalWorkers(), every=0.02)))
     thread.start()
     deadline = time.monotonic() + 30
     while thread.is_alive():

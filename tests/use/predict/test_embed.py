@@ -8,7 +8,7 @@ import torch
 
 from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.ops.pooled_vector import readout
 from kinfolk.use.predict.embedding import embed, open_embedder, vector_writer
 from tests.use.predict import made
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
 
 
 def rows(texts=TEXTS):
-    return [Row("x", i, {"text": text}) for i, text in enumerate(texts, 1)]
+    return [FileRow("x", i, {"text": text}) for i, text in enumerate(texts, 1)]
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "last", "max"])

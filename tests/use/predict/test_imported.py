@@ -7,7 +7,7 @@ import tokenizers
 import torch
 
 from kinfolk.cli.main import main
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
 
@@ -60,7 +60,7 @@ def test_classes(tmp_path):
     names = {0: "bad", 1: "good", 2: "odd"}
     theirs, inner, ours = saved(tmp_path, "BertForSequenceClassification", id2label=names)
     assert (ours.task.labels, ours.classes, ours.length) == ("class", ("bad", "good", "odd"), 39)
-    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    (said,) = predict(ours, [FileRow("x", 1, {"text": TEXT})])
     with torch.no_grad():
         wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.softmax(-1)[0]
     assert list(said["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-5)
@@ -72,7 +72,7 @@ def test_several_classes(tmp_path):
         tmp_path, "BertForSequenceClassification", num_labels=3, problem_type="multi_label_classification"
     )
     assert ours.task.labels == "classes"
-    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    (said,) = predict(ours, [FileRow("x", 1, {"text": TEXT})])
     with torch.no_grad():
         wanted = theirs(torch.tensor([inner.encode(TEXT).ids])).logits.sigmoid()[0]
     assert list(said["probabilities"].values()) == pytest.approx(wanted.tolist(), abs=1e-5)
@@ -81,7 +81,7 @@ def test_several_classes(tmp_path):
 def test_tags(tmp_path):
     names = {0: "O", 1: "B-PER", 2: "I-PER"}
     theirs, inner, ours = saved(tmp_path, "BertForTokenClassification", id2label=names)
-    (said,) = predict(ours, [Row("x", 1, {"text": TEXT})])
+    (said,) = predict(ours, [FileRow("x", 1, {"text": TEXT})])
     coded = inner.encode(TEXT)
     with torch.no_grad():
         shares = theirs(torch.tensor([coded.ids])).logits.softmax(-1)[0]
@@ -94,7 +94,7 @@ def test_answers(tmp_path):
     theirs, inner, ours = saved(tmp_path, "BertForQuestionAnswering")
     assert (ours.task.labels, ours.reading.window) == ("span", 40)
     asked = {"question": "who goes", "context": TEXT}
-    (said,) = predict(ours, [Row("x", 1, asked)])
+    (said,) = predict(ours, [FileRow("x", 1, asked)])
     coded = inner.encode("who goes", TEXT)
     with torch.no_grad():
         found = theirs(torch.tensor([coded.ids]), token_type_ids=torch.tensor([coded.type_ids]))
@@ -176,7 +176,7 @@ def test_only_who_judges_texts_judges_pairs(tmp_path, capsys):
 
 def test_answers_behind_two_separators(tmp_path):
     theirs, inner, run = saved_roberta(tmp_path, "RobertaForQuestionAnswering")
-    (said,) = predict(open_run(run), [Row("x", 1, {"question": "a b", "context": "c d a b c"})])
+    (said,) = predict(open_run(run), [FileRow("x", 1, {"question": "a b", "context": "c d a b c"})])
     coded = inner.encode("a b", "c d a b c")
     with torch.no_grad():
         found = theirs(torch.tensor([coded.ids]))

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import read_rows
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
@@ -73,7 +73,7 @@ def test_tags_are_learnt_and_entities_found(tmp_path):
     run = made.train(
         tmp_path / "run", f"labelled:{path}", *FAST, "training.metric=entity-f1", steps=80, more=["--tokenizer", "word"]
     )
-    (said,) = predict(open_run(run), [Row("x", 1, {"text": "so Cleo went to Oslo in 1902 ."})])
+    (said,) = predict(open_run(run), [FileRow("x", 1, {"text": "so Cleo went to Oslo in 1902 ."})])
     assert [(e["label"], e["text"]) for e in said["entities"]] == [("PER", "Cleo"), ("LOC", "Oslo")]
     result = json.loads((run / "result.json").read_text())
     assert result["best"] == result["valid"]["entity-f1"] == pytest.approx(1.0)

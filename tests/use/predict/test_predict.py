@@ -12,7 +12,7 @@ from kinfolk.cli.main import main
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, open_data
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import read_rows
 from kinfolk.objectives.tasks.answering import How, PredictionCounts
 from kinfolk.use.predict.opening import open_run
@@ -41,7 +41,7 @@ def answers(folder):
 
 
 def rows(texts):
-    return [Row("x", i, {"text": text}) for i, text in enumerate(texts, 1)]
+    return [FileRow("x", i, {"text": text}) for i, text in enumerate(texts, 1)]
 
 
 def test_classes_are_what_evaluation_sees(folder, classes):
@@ -82,7 +82,7 @@ def test_only_a_chunk_is_read_ahead(classes):
     def endless():
         for i in range(1000):
             taken.append(i)
-            yield Row("x", i, {"text": f"text {i}"})
+            yield FileRow("x", i, {"text": f"text {i}"})
 
     said = predict(open_run(classes), endless(), How(chunk=5, top=1, echo=True))
     first = next(said)
@@ -92,8 +92,16 @@ def test_only_a_chunk_is_read_ahead(classes):
 
 def test_bad_rows_are_refused_or_told(classes):
     opened = open_run(classes)
-    bad = [Row("f.csv", 1, {"text": "good"}), Row("f.csv", 2, {"text": " "}), Row("f.csv", 3, {"texts": "x"})]
-    bad += [DataError("f.csv:4: broken"), Row("f.csv", 5, {"text": None}), Row("f.csv", 6, {"text": "fine", "id": "z"})]
+    bad = [
+        FileRow("f.csv", 1, {"text": "good"}),
+        FileRow("f.csv", 2, {"text": " "}),
+        FileRow("f.csv", 3, {"texts": "x"}),
+    ]
+    bad += [
+        DataError("f.csv:4: broken"),
+        FileRow("f.csv", 5, {"text": None}),
+        FileRow("f.csv", 6, {"text": "fine", "id": "z"}),
+    ]
     with pytest.raises(DataError, match=r"f.csv:2: empty text"):
         list(predict(opened, bad))
     tally = PredictionCounts()
@@ -122,22 +130,22 @@ def test_tags_of_words_and_entities_of_texts(tags):
         first, last = entity["words"]
         assert entity["text"] == " ".join(said["words"][first:last])
         assert text[entity["start"] : entity["stop"]].split()[0].startswith(said["words"][first])
-    given = Row("x", 1, {"tokens": ["The", "Ada", ",", "goes", "."]})
+    given = FileRow("x", 1, {"tokens": ["The", "Ada", ",", "goes", "."]})
     (same,) = predict(opened, [given])
     assert same["scores"] == pytest.approx(said["scores"], abs=1e-6)
     with pytest.raises(DataError, match="x:1: 'tokens' is str, not a list"):
-        list(predict(opened, [Row("x", 1, {"tokens": "The"})]))
+        list(predict(opened, [FileRow("x", 1, {"tokens": "The"})]))
 
 
 def test_long_sentences_are_read_in_parts(tags):
     opened, tally = open_run(tags), PredictionCounts()
     words = [f"w{i}" for i in range(opened.length)]
-    (said,) = predict(opened, [Row("x", 1, {"tokens": words})], None, tally)
+    (said,) = predict(opened, [FileRow("x", 1, {"tokens": words})], None, tally)
     assert len(said["tags"]) == len(words)
     assert tally.parted > 1
     room = opened.length - 1
     n_first = next(n for n in range(len(words)) if len(" ".join(words[: n + 1])) > room)
-    (first,) = predict(opened, [Row("x", 1, {"tokens": words[:n_first]})])
+    (first,) = predict(opened, [FileRow("x", 1, {"tokens": words[:n_first]})])
     assert said["scores"][:n_first] == pytest.approx(first["scores"], abs=1e-5)
 
 
@@ -146,11 +154,11 @@ def test_answers_have_a_place_in_the_text(folder, answers, capsys):
     assert (opened.reading.window, opened.reading.stride, opened.always) == (64, 20, True)
     context = "In the year 1805 nobody built anything at all, and the river ran on as it always had, unbridged."
     asked = {"id": "q", "question": "When was it?", "context": context}
-    (said,) = predict(opened, [Row("x", 3, asked)])
+    (said,) = predict(opened, [FileRow("x", 3, asked)])
     assert said["answer"] == context[said["start"] : said["stop"]] != ""
     assert (said["id"], said["line"]) == ("q", 3)
     assert 0 < said["score"] <= 1
-    (none,) = predict(opened, [Row("x", 3, asked)], How(margin=1e9))
+    (none,) = predict(opened, [FileRow("x", 3, asked)], How(margin=1e9))
     assert (none["answer"], none["start"]) == ("", None)
     out = folder / "said.csv"
     assert main(["predict", str(answers), "--input", str(folder / "q.json"), "--out", str(out), "--json"]) == 0

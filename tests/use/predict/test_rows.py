@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.reader import Row
+from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import form_of, read_rows
 from kinfolk.objectives.tasks.tag import split_words
 
@@ -17,7 +17,9 @@ def write(path, content):
 
 
 def values(path, form="", **options):
-    return [(row.line, row.values) if isinstance(row, Row) else str(row) for row in read_rows(path, form, **options)]
+    return [
+        (row.line, row.values) if isinstance(row, FileRow) else str(row) for row in read_rows(path, form, **options)
+    ]
 
 
 def test_text_is_a_row_a_line(tmp_path):

@@ -14,7 +14,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.models.folder import save_model
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import Metadata
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.server import listen, make_server, open_runs
 from tests.use.predict.made import reviews, train
 
@@ -58,7 +58,7 @@ class Running:
 
 @contextlib.contextmanager
 def serving(runs, limits=None, token="", engine="torch"):
-    server, sock = make_server(open_runs(runs, engine, 1), limits or Limits(), token), listen("127.0.0.1", 0)
+    server, sock = make_server(open_runs(runs, engine, 1), limits or ServerLimits(), token), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
     running = Running(server.app, f"http://127.0.0.1:{sock.getsockname()[1]}", server)

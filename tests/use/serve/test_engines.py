@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from kinfolk.core.errors import SpecError
-from kinfolk.data.files.reader import Row as Given
+from kinfolk.data.files.reader import FileRow as Given
 from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.running import RunningBatch
 from kinfolk.decoding.sequence import RunningSequence

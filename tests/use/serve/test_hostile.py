@@ -12,7 +12,7 @@ import pytest
 
 import kinfolk as kf
 from kinfolk.use.serve.exchange import Events, Guard
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.metrics import Metrics
 from kinfolk.use.serve.scheduler import Scheduler
 from tests.use.serve.conftest import serving
@@ -22,14 +22,14 @@ ASK = {"model": "gpt2", "prompt": "def f(", "max_tokens": 8, "temperature": 0}
 
 @pytest.fixture(scope="module")
 def small(gpt2):
-    limits = Limits(rows=4, queue=4, body=1 << 20, seconds=60)
+    limits = ServerLimits(rows=4, queue=4, body=1 << 20, seconds=60)
     with serving([gpt2], limits, token="sesame") as running:
         yield running
 
 
 @pytest.fixture
 def impatient(gpt2):
-    with serving([gpt2], Limits(body_seconds=0.3), token="sesame") as running:
+    with serving([gpt2], ServerLimits(body_seconds=0.3), token="sesame") as running:
         yield running
 
 
@@ -187,7 +187,7 @@ def test_the_row_of_a_client_that_left_leaves_the_batch(small, auth, stream):
 
 
 def test_a_client_that_does_not_read_is_given_up():
-    sent, ended, scheduler = [], [], Scheduler({}, Limits())
+    sent, ended, scheduler = [], [], Scheduler({}, ServerLimits())
     metrics = Metrics(scheduler)
 
     async def receive():
@@ -205,7 +205,7 @@ def test_a_client_that_does_not_read_is_given_up():
     async def app(scope, receive, send):
         await Events(pieces(), lambda: ended.append(True))(scope, receive, send)
 
-    guard = Guard(app, lambda path, headers: path, metrics, Limits(stall_seconds=0.05))
+    guard = Guard(app, lambda path, headers: path, metrics, ServerLimits(stall_seconds=0.05))
     asyncio.run(guard({"type": "http", "path": "/x", "headers": []}, receive, send))
     assert len(sent) == 4
     assert ended == [True]
@@ -282,7 +282,7 @@ def test_metrics_count_what_happened(small, auth):
 
 
 def test_a_server_that_stops_finishes_what_it_writes_and_takes_nothing_on(gpt2):
-    with serving([gpt2], Limits(rows=2, queue=2)) as running:
+    with serving([gpt2], ServerLimits(rows=2, queue=2)) as running:
         with httpx.stream("POST", running.url + "/v1/completions", json=ASK | {"max_tokens": 200, "stream": True}) as s:
             lines = s.iter_lines()
             first = next(lines)

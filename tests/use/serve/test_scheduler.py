@@ -13,7 +13,7 @@ from kinfolk.decoding.engines.torch_engine import TorchEngine
 from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.running import RunningBatch
 from kinfolk.decoding.sequence import RunningSequence
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.scheduler import BusyError, ClosingError, Done, Failed, Request, Scheduler
 from tests.use.serve.conftest import TOY
 
@@ -36,7 +36,7 @@ class Client:
 @pytest.fixture
 def engine():
     m = kf.build(kf.relative("gpt2", size="tiny", **TOY, vocab_size=263), seed=3)
-    made = Scheduler({"m": RunningBatch(TorchEngine(m).within(1024))}, Limits(rows=2, queue=3, seconds=20))
+    made = Scheduler({"m": RunningBatch(TorchEngine(m).within(1024))}, ServerLimits(rows=2, queue=3, seconds=20))
     made.start()
     yield made
     made.stop(0.2)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, create_model
 
 from kinfolk.use.serve import messages
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import RefusalError, validated
 from tests.use.serve.conftest import make_run, serving
 
@@ -23,7 +23,7 @@ QUICK = ["--phases", "examples,fuzzing,stateful", "--max-examples", "8"]
 def test_schemathesis_finds_nothing(judge, tmp_path):
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     run = make_run(tmp_path / "gpt2", "gpt2", n_layers=1, max_len=4096)
-    with serving([run, judge], Limits(rows=8, queue=64, new=32), token="sesame") as running:
+    with serving([run, judge], ServerLimits(rows=8, queue=64, new=32), token="sesame") as running:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{running.url}/openapi.json"]
         command += ["-H", "Authorization: Bearer sesame", "--seed", "1", "--checks", "all", "--continue-on-failure"]
         command += HOW if THOROUGH else QUICK

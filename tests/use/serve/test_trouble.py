@@ -7,7 +7,7 @@ import pytest
 
 from kinfolk.use.serve import app as app_module
 from kinfolk.use.serve import exchange, messages, protocol, waiting
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.scheduler import Scheduler
 from kinfolk.use.serve.served import Served
 from tests.use.serve.conftest import serving
@@ -26,7 +26,7 @@ def panics(*_, **__):
 
 @pytest.fixture(scope="module")
 def running(gpt2):
-    with serving([gpt2], Limits(rows=2, queue=4, seconds=30)) as found:
+    with serving([gpt2], ServerLimits(rows=2, queue=4, seconds=30)) as found:
         yield found
 
 
@@ -73,7 +73,7 @@ def test_a_dead_engine_is_not_healthy_and_the_next_request_starts_another(runnin
 def test_a_stuck_engine_is_not_healthy_and_its_requests_end(gpt2, monkeypatch):
     free = threading.Event()
     monkeypatch.setattr(waiting, "LATE", 0.1)
-    with serving([gpt2], Limits(seconds=0.3)) as running:
+    with serving([gpt2], ServerLimits(seconds=0.3)) as running:
         with monkeypatch.context() as patch:
             patch.setattr(Served, "embed", lambda *_: free.wait(60))
             answer = running.post("/v1/embeddings", {"model": "gpt2", "input": "x"})
