@@ -20,7 +20,8 @@ CHILD = """
 import json, sys, time
 import torch
 import kinfolk as kf
-from kinfolk.bench.resident import forget_peak, peak, resident
+from kinfolk.bench.resident import forget_peak, resident
+from kinfolk.core.memory import peak_memory
 from kinfolk.runs.huggingface.folder import load_formats
 torch.set_num_threads(1)
 load_formats()
@@ -30,7 +31,7 @@ start = time.perf_counter()
 model = kf.from_hf(sys.argv[1])
 seconds = time.perf_counter() - start
 total = sum(float(p.detach().sum()) for p in model.parameters())
-found = {"seconds": seconds, "resident": resident() - before, "peak": peak() - before}
+found = {"seconds": seconds, "resident": resident() - before, "peak": peak_memory() - before}
 print(json.dumps(found | {"parameters": model.n_params, "finite": total == total}))
 """
 

@@ -18,6 +18,7 @@ from typing import Any
 from kinfolk.bench import resident
 from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Work
 from kinfolk.core import allocator
+from kinfolk.core.memory import peak_memory
 
 ALLOCATORS = {"default": lambda: True, "speed": allocator.favour_speed, "memory": allocator.favour_memory}
 ENOUGH = 15.0
@@ -44,10 +45,10 @@ def measure(task: BenchTask) -> BenchSample:
         torch.set_num_threads(task.threads)
     work: Work = subject.prepare(task.contestant, task.sizes)
     gc.collect()
-    before, so_far = resident.resident(), resident.peak()
+    before, so_far = resident.resident(), peak_memory()
     resident.forget_peak()
     seconds, value = timed(work)
-    most = resident.peak()
+    most = peak_memory()
     return BenchSample(
         seconds=seconds,
         units=work.units,

@@ -15,7 +15,6 @@ from kinfolk.contests.evidence import Battery, Cost, Protocol, RateCurve
 from kinfolk.contests.inference import OPEN
 from kinfolk.contests.outcome import DONE, Outcome, write_json
 from kinfolk.contests.plan import Entrant, Plan
-from kinfolk.contests.process import terminable
 from kinfolk.contests.rates import Order, Search
 from kinfolk.contests.report.files import write
 from kinfolk.contests.results import group, standings
@@ -24,6 +23,7 @@ from kinfolk.contests.settings import ROUND, Settings
 from kinfolk.contests.space import SpaceSearch, available
 from kinfolk.contests.trial import BATTERY, Trial
 from kinfolk.contests.trials import CALIBRATIONS, Trials
+from kinfolk.core.child import terminable
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.family.tables import table

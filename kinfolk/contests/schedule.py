@@ -15,8 +15,8 @@ from typing import Self
 
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
-from kinfolk.contests.process import Child, explain
 from kinfolk.contests.screen import Screen
+from kinfolk.core.child import Child, explain
 from kinfolk.core.errors import KinfolkError
 from kinfolk.core.lock import locked
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kinfolk.contests import devices
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point, write_json
-from kinfolk.contests.process import interrupt_with_parent, last_lines, peak_memory
+from kinfolk.core.child import interrupt_with_parent, last_lines
 from kinfolk.core.errors import DataError, TrainingError
+from kinfolk.core.memory import peak_memory
 from kinfolk.objectives.measures.measure import measure_of
 
 if TYPE_CHECKING:

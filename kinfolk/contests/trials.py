@@ -72,7 +72,7 @@ class Trials:
             seed=order.seed,
             key=order.key,
             folder=folder,
-            command=[sys.executable, *child.safe_path(), "-m", "kinfolk.contests.trial", str(folder)],
+            command=child.module("kinfolk.contests.trial", folder),
             threads=order.threads,
             weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
             limit=self.settings.limit,

@@ -1,6 +1,8 @@
-"""How much memory there is, and a refusal of what cannot fit before anything is allocated."""
+"""RAM: how much there is, the most this process held, and a refusal of what cannot fit before it is allocated."""
 
 import functools
+import re
+import sys
 from pathlib import Path
 
 from kinfolk.core.errors import SpecError
@@ -38,6 +40,22 @@ def require(needed: float, where: str) -> None:
     """Raise if something needs more bytes than there are; `where` says what needs them, and the setting to change."""
     if needed > total():
         raise SpecError(f"{where} needs at least {_words(needed)}, and this machine has {_words(total())}")
+
+
+def peak_memory() -> int:
+    """Return the most resident bytes this process ever had, or since Linux was asked to forget them.
+
+    Linux's VmHWM belongs to the program; getrusage's maxrss is inherited through fork and exec, so a child of a
+    large parent would be charged for its parent.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return int(re.search(r"VmHWM:\s*(\d+) kB", status).group(1)) * 1024  # type: ignore[union-attr]
+    except (OSError, AttributeError):
+        import resource
+
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 def _words(amount: float) -> str:

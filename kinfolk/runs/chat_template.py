@@ -2,7 +2,6 @@
 
 import atexit
 import json
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from kinfolk.core import durable
+from kinfolk.core.child import Child
 from kinfolk.core.errors import CheckpointError, DataError
 from kinfolk.data import Tokenizer
 from kinfolk.runs import chat_renderer, folder
@@ -30,24 +30,19 @@ class Renderer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
+        self._child: Child | None = None
 
     def render(self, template: str, variables: Mapping[str, Any], seconds: float = SECONDS) -> str:
         """Return the text that a template makes of its variables; refuse what takes too long or too much."""
         request = json.dumps({"template": template, "variables": variables})
         with self._lock:
-            process = self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
+            child = self._running()
             # a timer, because a read of a pipe has no deadline on every system
-            timer = threading.Timer(seconds, process.kill)
+            timer = threading.Timer(seconds, child.process.kill)
             timer.start()
             try:
-                process.stdin.write(request + "\n")
-                process.stdin.flush()
-                line = process.stdout.readline()
-            except OSError:
-                line = ""
+                child.say(request)
+                line = next(child.lines(), "")
             finally:
                 timer.cancel()
             if not line:
@@ -58,20 +53,16 @@ class Renderer:
             raise DataError(f"the chat template refuses: {answer['error']}")
         return str(answer["text"])
 
-    def _running(self) -> "subprocess.Popen[str]":
-        if self._process is None or self._process.poll() is not None:
-            command = [sys.executable, "-I", chat_renderer.__file__]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-            )
-        return self._process
+    def _running(self) -> Child:
+        if self._child is None or self._child.process.poll() is not None:
+            self._child = Child([sys.executable, "-I", chat_renderer.__file__])
+        return self._child
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+        if self._child is not None:
+            self._child.end()
+            self._child = None
 
 
 RENDERER = Renderer()

@@ -15,9 +15,9 @@ from rich.console import Console
 from kinfolk.contests import devices, schedule
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DONE, OUT_OF_MEMORY, TIMED_OUT, Outcome
-from kinfolk.contests.process import explain, last_lines
 from kinfolk.contests.schedule import lock, run_all
 from kinfolk.contests.screen import Screen
+from kinfolk.core.child import explain, last_lines
 from kinfolk.core.errors import KinfolkError
 
 FINISH = """
@@ -29,7 +29,7 @@ HANG = "import time; time.sleep(60)"
 LISTEN = f"""
 import pathlib, sys, time
 sys.path.insert(0, {str(Path(schedule.__file__).parents[2])!r})
-from kinfolk.contests.process import interrupt_with_parent
+from kinfolk.core.child import interrupt_with_parent
 interrupt_with_parent()
 here = pathlib.Path(sys.argv[1])
 (here / "ready").touch()

@@ -16,13 +16,13 @@ from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.process import terminable
 from kinfolk.contests.report.evidence import learning_charts
 from kinfolk.contests.report.files import write
 from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
 from kinfolk.contests.trials import Trials
+from kinfolk.core.child import terminable
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -62,7 +61,7 @@ def attempt(
 def _run(
     trial: Trial, folder: Path, limit: float | None, environment: Mapping[str, str], send: Callable[..., None]
 ) -> None:
-    command = [sys.executable, *child.safe_path(), "-m", "kinfolk.contests.trial", str(folder)]
+    command = child.module("kinfolk.contests.trial", folder)
     job = Job(
         name=trial.name,
         seed=trial.seed,

@@ -10,8 +10,8 @@ from kinfolk.contests.fleet.driver import Driver
 from kinfolk.contests.fleet.places import PerTrial
 from kinfolk.contests.fleet.queue import FOLDER, Queue
 from kinfolk.contests.fleet.worker import Worker
-from kinfolk.contests.process import last_lines
 from kinfolk.core import plugins
+from kinfolk.core.child import last_lines
 from kinfolk.core.errors import SpecError, TrainingError
 
 MOST = 100

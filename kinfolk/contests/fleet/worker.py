@@ -4,7 +4,6 @@ import dataclasses
 import importlib.metadata
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from kinfolk.contests.fleet.queue import FOLDER, Claim, Queue, Ticket, Watch, fu
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, Outcome
 from kinfolk.contests.outcome import FILE as RESULT
-from kinfolk.contests.process import terminable
 from kinfolk.contests.schedule import Running
 from kinfolk.contests.trial import INTERRUPTED, Trial
 from kinfolk.core import child, plugins
@@ -53,7 +51,7 @@ class Worker:
         done, idle = 0, time.monotonic()
         needs = Requirements(self.queue.home, self.say)
         watch = Watch(self.queue, self.patience)
-        with full(self.queue.home), terminable():
+        with full(self.queue.home), child.terminable():
             ahead = hosts.skew(self.queue.running)
             if abs(ahead) > hosts.SKEW:
                 self.say(
@@ -228,7 +226,7 @@ def job_of(home: Path, ticket: Ticket, folder: Path) -> Job:
         seed=trial.seed,
         key=trial.key,
         folder=folder,
-        command=[sys.executable, *child.safe_path(), "-m", "kinfolk.contests.trial", str(folder)],
+        command=child.module("kinfolk.contests.trial", folder),
         threads=ticket.threads,
         limit=ticket.limit,
     )

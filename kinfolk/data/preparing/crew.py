@@ -7,14 +7,12 @@ script without `if __name__ == "__main__"` works too.
 import json
 import os
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core import child
+from kinfolk.core.child import Child, module
 from kinfolk.core.errors import DataError
 from kinfolk.core.machine import cores
 from kinfolk.data.preparing.job import PreparationWorkshop, Tell, run_job
@@ -45,8 +43,7 @@ def run_jobs(shop: PreparationWorkshop, jobs: Sequence[int], workers: int, tell:
         _listen(heard, workers, tell)
     finally:
         for worker in crew:
-            worker.kill()
-            worker.communicate()
+            worker.end()
 
 
 def useful_workers(plan: PreparationPlan) -> int:
@@ -67,41 +64,28 @@ def _listen(heard: "queue.SimpleQueue[dict[str, Any] | None]", workers: int, tel
 
 
 def _serve(
-    worker: "subprocess.Popen[str]",
+    worker: Child,
     todo: "queue.SimpleQueue[int | None]",
     heard: "queue.SimpleQueue[dict[str, Any] | None]",
 ) -> None:
     """Hand jobs to one worker and pass on what it says, until there are no more."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
     while (job := todo.get()) is not None:
-        try:
-            worker.stdin.write(f"{job}\n")
-            worker.stdin.flush()
-        except OSError:
-            # it is gone; its output says so
-            pass
-        for line in worker.stdout:
+        worker.say(str(job))
+        for line in worker.lines():
             message = json.loads(line)
             heard.put(message)
             if "read" not in message:
                 break
         else:
-            heard.put(
-                {"error": f"a worker ended (code {worker.wait()}) in the middle of job {job}; run again to go on"}
-            )
+            code = worker.process.wait()
+            heard.put({"error": f"a worker ended (code {code}) in the middle of job {job}; run again to go on"})
             return
     heard.put(None)
 
 
-def _start(folder: Path, workers: int) -> "subprocess.Popen[str]":
+def _start(folder: Path, workers: int) -> Child:
     home = str(Path(__file__).parents[3])
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")])),
-        # the library's own threads would only fight over the cores that the workers use
-        "RAYON_NUM_THREADS": str(max(1, cores() // workers)),
-    }
-    command = [sys.executable, *child.safe_path(), "-m", "kinfolk.data.preparing.worker", str(folder)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True, encoding="utf-8"
-    )
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+    # the library's own threads would only fight over the cores that the workers use
+    threads = max(1, cores() // workers)
+    return Child(module("kinfolk.data.preparing.worker", folder), threads=threads, environment=environment)
