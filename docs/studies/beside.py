@@ -1,0 +1,138 @@
+"""Speed and memory of this tree beside an earlier one, in one run.
+
+    git worktree add /tmp/before COMMIT
+    python docs/studies/beside.py /tmp/before --rounds 30
+
+One process of each tree prepares the step that `kin bench` measures (training, generation, the attention operator). The
+two then take turns, one short round each, in an order that changes from round to round. Time is processor time of one
+thread, so that other work on the machine matters little; the ratio is taken within a round, and its median and
+quartiles over the rounds are printed. Memory is the growth of the resident peak during a round.
+
+A child reads `subject` and `sizes` as JSON from its arguments, and a line from its input for every round.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+CHILD = """
+import gc, importlib, json, sys, time, types
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+subject, sizes = json.loads(sys.argv[1])
+ours = importlib.import_module("kinfolk.bench.contest").OURS
+work = importlib.import_module(f"kinfolk.bench.{subject}").prepare(types.SimpleNamespace(how=ours, settings={}), sizes)
+repeat = 1
+def rounds(n):
+    begun = time.process_time()
+    for _ in range(n):
+        work.step()
+    return time.process_time() - begun
+rounds(2)
+while rounds(repeat) < 0.15:
+    repeat *= 2
+def number(name):
+    return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name)).split()[1])
+print("ready", repeat, flush=True)
+for line in sys.stdin:
+    repeat = int(line)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    held = number("VmRSS")
+    seconds = rounds(repeat)
+    print(json.dumps([seconds / repeat, number("VmHWM"), number("VmHWM") - held]), flush=True)
+"""
+SMALL = {
+    "d_model": 128,
+    "n_layers": 2,
+    "n_heads": 4,
+    "d_ff": 512,
+    "vocab_size": 1024,
+    "max_len": 256,
+    "length": 256,
+    "batch_size": 4,
+}
+RELATIVES = "gpt2 vanilla bert transformer-xl universal performer reformer bigbird t5 switch".split()
+LARGE = SMALL | {"d_model": 384, "n_layers": 6, "n_heads": 6, "d_ff": 1536, "vocab_size": 4096, "batch_size": 4}
+
+
+def contests() -> dict[str, tuple[str, dict[str, object]]]:
+    """Return what is measured: a name, a subject of `kin bench` and its sizes."""
+    found: dict[str, tuple[str, dict[str, object]]] = {
+        f"train {name}": ("train", SMALL | {"relative": name}) for name in RELATIVES
+    }
+    found["train gpt2, 6 layers of 384"] = ("train", LARGE | {"relative": "gpt2"})
+    for name in ("gpt2", "transformer-xl", "performer", "bigbird"):
+        for rows in (1, 8):
+            sizes = SMALL | {"relative": name, "batch_size": rows, "prompt": 16, "new": 32}
+            found[f"generate {name}, batch {rows}"] = ("generate", sizes)
+    for length in (1024, 4096):
+        for backward in (False, True):
+            sizes = {"length": length, "window": 512, "heads": 4, "width": 64, "backward": backward}
+            found[f"attention {length}, {'backward' if backward else 'forward'}"] = ("attention", sizes)
+    return found
+
+
+def start(tree: Path, subject: str, sizes: dict[str, object]) -> "subprocess.Popen[str]":
+    environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-P", "-c", CHILD, json.dumps([subject, sizes])]
+    return subprocess.Popen(
+        command, env=environment, cwd=tree, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def ask(child: "subprocess.Popen[str]", words: str) -> list[float]:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(words + "\n")
+    child.stdin.flush()
+    sample: list[float] = json.loads(child.stdout.readline())
+    return sample
+
+
+def measure(trees: list[Path], subject: str, sizes: dict[str, object], rounds: int) -> dict[str, float]:
+    """Return the median ratios of new to old, and the quartiles of that of time."""
+    children = [start(tree, subject, sizes) for tree in trees]
+    try:
+        repeats = []
+        for child in children:
+            assert child.stdout is not None
+            repeats.append(child.stdout.readline().split()[1])
+        samples = []
+        for turn in range(rounds):
+            order = (0, 1) if turn % 2 else (1, 0)
+            pair = {i: ask(children[i], repeats[0]) for i in order}
+            samples.append((pair[0], pair[1]))
+    finally:
+        for child in children:
+            child.kill()
+            child.communicate()
+    times = [new[0] / old[0] for old, new in samples]
+    low, middle, high = statistics.quantiles(times, n=4)
+    peak = statistics.median(new[1] / old[1] for old, new in samples)
+    growth = [statistics.median(sample[i][2] for sample in samples) / 1024 for i in (0, 1)]
+    return {"time": middle, "low": low, "high": high, "peak": peak, "growth_old": growth[0], "growth_new": growth[1]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="speed and memory of this tree beside an earlier one")
+    parser.add_argument("before", type=Path, help="a worktree of the earlier commit")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--only", default="", help="contests whose name contains this")
+    args = parser.parse_args()
+    trees = [args.before.resolve(), Path(__file__).resolve().parents[2]]
+    print(f"{'contest':32} {'time':>6} {'quartiles':>13} {'peak':>6} {'growth, MB':>15}")
+    for name, (subject, sizes) in contests().items():
+        if args.only in name:
+            r = measure(trees, subject, sizes, args.rounds)
+            growth = f"{r['growth_old']:7.1f} {r['growth_new']:7.1f}"
+            print(f"{name:32} {r['time']:6.3f} {r['low']:6.3f}-{r['high']:5.3f} {r['peak']:7.3f} {growth}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
