@@ -247,6 +247,13 @@ def test_nothing_is_pickled_and_only_the_command_line_prints(path):
             assert called != "print", f"{where}: only the command line prints"
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_a_private_name_stays_in_its_module(path):
+    imports = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)]
+    private = [alias.name for node in imports for alias in node.names if re.match("_[^_]", alias.name)]
+    assert private == [], f"{name_of(path)}: give it a public name where it is defined"
+
+
 OF_DATA = re.compile(r"\b(datas?|datasets?|splits?|batch|batches|examples?|sentences?|labelling|job)\b")
 """Expressions that name data."""
 

@@ -57,7 +57,7 @@ SMALL = {
     "length": 256,
     "batch_size": 4,
 }
-RELATIVES = "gpt2 vanilla bert transformer-xl universal performer reformer bigbird t5 switch".split()
+RELATIVES = ["gpt2", "vanilla", "bert", "transformer-xl", "universal", "performer", "reformer", "bigbird", "t5"]
 LARGE = SMALL | {"d_model": 384, "n_layers": 6, "n_heads": 6, "d_ff": 1536, "vocab_size": 4096, "batch_size": 4}
 
 
@@ -79,6 +79,7 @@ def contests() -> dict[str, tuple[str, dict[str, object]]]:
 
 
 def start(tree: Path, subject: str, sizes: dict[str, object]) -> "subprocess.Popen[str]":
+    """Start the process of one tree."""
     environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", CHILD, json.dumps([subject, sizes])]
     return subprocess.Popen(
@@ -87,6 +88,7 @@ def start(tree: Path, subject: str, sizes: dict[str, object]) -> "subprocess.Pop
 
 
 def ask(child: "subprocess.Popen[str]", words: str) -> list[float]:
+    """Let it do a round; return seconds, the resident peak and its growth in kB."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(words + "\n")
@@ -120,6 +122,7 @@ def measure(trees: list[Path], subject: str, sizes: dict[str, object], rounds: i
 
 
 def main() -> None:
+    """Measure all contests and print a row for each."""
     parser = argparse.ArgumentParser(description="speed and memory of this tree beside an earlier one")
     parser.add_argument("before", type=Path, help="a worktree of the earlier commit")
     parser.add_argument("--rounds", type=int, default=30)

@@ -13,6 +13,9 @@ from kinfolk.models.depth.depth import Depth
 class Bridge(Spec):
     """Axis: `(encoder, x_BMD, ctx) -> EncoderOutput`. It runs the encoder."""
 
+    def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
+        """Refuse stacks that it cannot be between, when a model's spec is made."""
+
     def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
         """Return the module between two stacks."""
         raise NotImplementedError

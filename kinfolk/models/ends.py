@@ -10,6 +10,7 @@ from kinfolk.core.encoder_output import EncoderOutput, RecurrentOutput
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.rnn import FinalState, Recurrent
 from kinfolk.layers.module import Module
+from kinfolk.models.block import Block
 from kinfolk.models.bridge import Bridge
 from kinfolk.models.depth.depth import Depth
 from kinfolk.models.stack import Stack
@@ -21,11 +22,23 @@ class Ends(Bridge, kind="ends"):
     Layer n of the decoder begins with what layer n of the encoder ended with: output, and cell if it has one.
     """
 
-    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
-        layers = [encoder.blocks[i].parts for i in encoder.order] if isinstance(encoder, Stack) else [()]
-        if decoder is None or not all(parts and isinstance(parts[0], Recurrent) for parts in layers):
+    def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
+        if decoder is None or not isinstance(encoder, Stack) or not all(map(_recurrent, encoder.blocks)):
             raise SpecError("bridge: 'ends' needs an encoder of recurrent layers, and a decoder")
-        return _Ends(len(layers))
+        wrong = [one.kind for one in encoder.wraps if one.reversible or one.skips]
+        if wrong:
+            raise SpecError(
+                f"bridge: 'ends' takes the final state of every layer, which an encoder that is {wrong[0]!r} does not "
+                "keep; use 'last-layer'"
+            )
+
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+        assert encoder is not None
+        return _Ends(encoder.n_layers)
+
+
+def _recurrent(block: Block) -> bool:
+    return bool(block.parts) and isinstance(block.parts[0], Recurrent)
 
 
 class _Ends(Module):

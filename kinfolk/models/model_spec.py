@@ -37,6 +37,7 @@ class Model(Spec):
     def __post_init__(self) -> None:
         if self.encoder is None and self.decoder is None:
             raise SpecError("a model needs an encoder, a decoder, or both")
+        self.bridge.check(self.encoder, self.decoder)
         if self.prompt == "bidirectional":
             refuse_one_way(self.topology, self.decoder)
 

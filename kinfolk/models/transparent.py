@@ -26,9 +26,18 @@ class Transparent(Bridge, kind="transparent"):
 
     dropout: Rate = 0.0
 
-    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+    def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
         if encoder is None or decoder is None:
-            raise SpecError("bridge: 'transparent' stands between an encoder and a decoder; the model has one of them")
+            raise SpecError("bridge: 'transparent' is between an encoder and a decoder; the model has one of them")
+        if not encoder.readable:
+            raise SpecError(
+                f"bridge: 'transparent' mixes all layers, and those of an encoder of kind {encoder.kind!r} have "
+                "sequences of different lengths; use 'narrowest' or 'last-layer'"
+            )
+
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+        assert encoder is not None
+        assert decoder is not None
         return _Transparent(self, encoder.n_layers + 1, decoder.n_layers)
 
     def cost(self, dims: Dims, encoder: Depth, decoder: Depth) -> Cost:

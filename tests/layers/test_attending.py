@@ -239,7 +239,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ShapeError, match="cannot begin"):
         layer(GRU())(x(3), context(1), None)
     with pytest.raises(SpecError, match="recurrent layers"):
-        kf.build(kf.relative("vanilla", size="tiny", **NUMBERS).model.replace(bridge=Ends()))
+        kf.relative("vanilla", size="tiny", **NUMBERS).model.replace(bridge=Ends())
     with pytest.raises(SpecError, match="general"):
         kf.relative("luong", size="base", score="genral")
     with pytest.raises(SpecError, match="lstm"):

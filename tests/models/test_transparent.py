@@ -174,4 +174,4 @@ def test_rows_of_a_beam_take_their_mixtures_along():
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(SpecError, match="between an encoder and a decoder"):
-        kf.build(kf.relative("gpt2", size="tiny", **NUMBERS).model.replace(bridge=Transparent()))
+        kf.relative("gpt2", size="tiny", **NUMBERS).model.replace(bridge=Transparent())

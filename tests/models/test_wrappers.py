@@ -25,7 +25,8 @@ from kinfolk.models.depth.funnel import Funnel
 from kinfolk.models.depth.halting import Halting, Universal
 from kinfolk.models.depth.layer_drop import DropLayers, LayerDrop
 from kinfolk.models.depth.layer_mix import LayerMix
-from kinfolk.models.depth.reversible import Reversible
+from kinfolk.models.depth.reversible import CoupleStreams, Reversible
+from kinfolk.models.ends import Ends
 from kinfolk.models.stack import Stack, StackModule, Wrapped
 from kinfolk.models.transparent import Transparent
 
@@ -167,7 +168,7 @@ def calls(module, taps=None):
     """The blocks that are called in a pass, or whose parts are."""
     seen = []
     for name, m in module.named_modules():
-        if type(m).__name__ == "_SelfAttention":
+        if type(m).__name__ == "SelfAttentionModule":
             m.register_forward_hook(functools.partial(lambda name, *_: seen.append(name), name))
     with torch.no_grad():
         module(inputs(), Context(taps=taps), None)
@@ -291,3 +292,19 @@ def test_a_new_wrapper_needs_no_change_of_the_stack():
     assert [n for n, _ in module.runs()] == [0, 2, 4]
     assert len(calls(module)) == 3
     assert isinstance(module.blocks[0], BlockModule)
+
+
+@pytest.mark.parametrize("wrapper", [CoupleStreams(), DropLayers()], ids=lambda one: one.kind)
+def test_the_final_states_of_an_encoder_that_keeps_none_are_refused_when_the_recipe_is_made(wrapper):
+    """A reversible encoder runs its parts again, and a skipped layer has no final state."""
+    model = kf.relative("seq2seq", size="tiny", n_layers=2).model
+    assert isinstance(model.bridge, Ends)
+    blocks = tuple(block.replace(residual=PreNorm(norm=LayerNorm())) for block in model.encoder.blocks)
+    with pytest.raises(SpecError, match=f"'ends' takes the final state of every layer.*{wrapper.kind}"):
+        model.replace(encoder=model.encoder.replace(blocks=blocks).wrap(wrapper))
+
+
+def test_a_funnel_under_a_transparent_bridge_is_refused_when_the_recipe_is_made():
+    model = kf.relative("vanilla", size="tiny", n_layers=2).model
+    with pytest.raises(SpecError, match="different lengths"):
+        model.replace(encoder=Funnel(levels=(model.encoder,)), bridge=Transparent())

@@ -6,7 +6,7 @@ where things stand is the position's, what is remembered while decoding is the c
 
 import dataclasses
 import functools
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -64,7 +64,7 @@ class Attention(Mixer, kind="attention"):
         return self.kind == Attention.kind and isinstance(self.span, Unlimited) and isinstance(self.talk, Silent)
 
     def build(self, dims: Dims) -> PartModule:
-        return _SelfAttention(self, dims)
+        return SelfAttentionModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         d_head, n_kv = _widths(self, dims)
@@ -104,7 +104,9 @@ class CrossAttention(Mixer, kind="cross-attention"):
         return per_query + per_key + scores + Cost(kept=2 * d_kv * shape.memory / shape.length)
 
 
-class _SelfAttention(PartModule):
+class SelfAttentionModule(PartModule):
+    """Packs the projections of queries, keys and values into one matrix product."""
+
     def __init__(self, spec: Attention, dims: Dims) -> None:
         super().__init__()
         self.spec = spec
@@ -250,8 +252,24 @@ def _view(ctx: Context, pattern: Pattern) -> View:
     )
 
 
-def scoring_of(module: Any, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
-    """Return how a layer with a `spec.dropout` scores pairs, with the listeners of a pass."""
+class HasDropout(Protocol):
+    """A spec whose `dropout` falls on attention weights."""
+
+    @property
+    def dropout(self) -> float: ...
+
+
+class ScoringModule(Protocol):
+    """A module with such a spec."""
+
+    training: bool
+
+    @property
+    def spec(self) -> HasDropout: ...
+
+
+def scoring_of(module: ScoringModule, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
+    """Return how a module scores query-key pairs in this pass: scale, dropout in training, hooks, and who listens."""
     tap = functools.partial(ctx.tap, "weights") if ctx.hears("weights") else None
     tap_scores = functools.partial(ctx.tap, "scores") if ctx.asked("scores") else None
     dropout = module.spec.dropout if module.training else 0.0

@@ -155,7 +155,7 @@ class MemoryCompressed(Mixer, kind="memory-compressed"):
     dropout: Rate = 0.0
 
     def build(self, dims: Dims) -> PartModule:
-        return _MemoryCompressed(self, dims)
+        return MemoryCompressedModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         d, s = dims.d_model, self.stride
@@ -202,7 +202,9 @@ class Windows(StateRows):
         return self.slots_BGMK[:, :, :n_slots]
 
 
-class _MemoryCompressed(PartModule):
+class MemoryCompressedModule(PartModule):
+    """Attends to keys and values that strided convolutions have shortened."""
+
     def __init__(self, spec: MemoryCompressed, dims: Dims) -> None:
         super().__init__()
         _check_heads(spec, dims)

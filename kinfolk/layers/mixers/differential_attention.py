@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from kinfolk.core.bounds import FiniteFloat
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _SelfAttention
+from kinfolk.layers.mixers.attention import Attention, SelfAttentionModule
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.ops.attention.attend import attend
@@ -40,7 +40,7 @@ class DifferentialAttention(Attention, kind="differential-attention"):
         return super().cost(dims, shape) + more
 
 
-class _Differential(_SelfAttention):
+class _Differential(SelfAttentionModule):
     def __init__(self, spec: DifferentialAttention, dims: Dims) -> None:
         super().__init__(spec, dims)
         self.start = spec.start

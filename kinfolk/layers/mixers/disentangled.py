@@ -10,7 +10,7 @@ from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _SelfAttention
+from kinfolk.layers.mixers.attention import Attention, SelfAttentionModule
 from kinfolk.layers.module import Dims, Dropout, Linear, Module, borrow
 from kinfolk.layers.norms.norm import NoNorm, Norm
 from kinfolk.layers.part import PartModule
@@ -194,7 +194,7 @@ class DisentangledAttention(Attention, kind="disentangled-attention"):
         return super().cost(dims, shape) + less
 
 
-class _DisentangledAttention(_SelfAttention):
+class _DisentangledAttention(SelfAttentionModule):
     position: PositionModule
 
     def __init__(self, spec: DisentangledAttention, dims: Dims) -> None:

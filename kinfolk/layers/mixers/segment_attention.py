@@ -14,7 +14,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.device import arange, host, remember, send
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _SelfAttention, scoring_of
+from kinfolk.layers.mixers.attention import Attention, SelfAttentionModule, scoring_of
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import Hooks
@@ -125,7 +125,7 @@ def _joined(old: Tensor | None, new: Tensor | None, size: tuple[int, int], n: in
     return torch.cat([old, new], 1)
 
 
-class _SegmentAttention(_SelfAttention):
+class _SegmentAttention(SelfAttentionModule):
     def forward(self, x_BLD: Tensor, ctx: Context, state: object) -> tuple[Tensor, object]:  # type: ignore[override]
         if isinstance(state, Recollection):
             return self._segment(x_BLD, ctx, state), state

@@ -19,12 +19,12 @@ from kinfolk.core.bounds import NonNegativeInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _SelfAttention, scoring_of
+from kinfolk.layers.mixers.attention import Attention, SelfAttentionModule, scoring_of
 from kinfolk.layers.mixers.segment_attention import Recollection
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import PartModule
 from kinfolk.layers.positions.position import Heads, Hooks, PositionModule
-from kinfolk.layers.positions.relative import _XL, XL
+from kinfolk.layers.positions.relative import XL, XLModule
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.attention.scores import View
 from kinfolk.ops.patterns.leaves import Full
@@ -53,7 +53,7 @@ class TwoStreamAttention(Attention, kind="two-stream-attention"):
         return super().cost(dims, shape) + rows
 
 
-class _TwoStreamAttention(_SelfAttention):
+class _TwoStreamAttention(SelfAttentionModule):
     spec: TwoStreamAttention
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Any]:
@@ -137,7 +137,7 @@ class XLSegments(XL, kind="xl-segments"):
         return super().cost(dims, heads, scored) + Cost(params=3 * width, kept=width)
 
 
-class _XLSegments(_XL):
+class _XLSegments(XLModule):
     def __init__(self, spec: XLSegments, dims: Dims, heads: Heads) -> None:
         super().__init__(spec, dims, heads)
         # row 0 is b, row 1 the same segment, row 2 another; a table, so that it is drawn like the other weights

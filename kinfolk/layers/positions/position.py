@@ -89,7 +89,7 @@ class Sinusoid(Position, kind="sinusoid"):
     layout: Literal["interleaved", "halves"] = "interleaved"
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return _Sinusoid(self, dims)
+        return SinusoidModule(self, dims)
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         return Cost(flops=dims.d_model)
@@ -103,7 +103,9 @@ def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Ten
     return pair.flatten(-2)[..., :width]
 
 
-class _Sinusoid(PositionModule):
+class SinusoidModule(PositionModule):
+    """Adds sines and cosines of the position."""
+
     def __init__(self, spec: "Sinusoid | DepthTime", dims: Dims) -> None:
         super().__init__()
         self.layout, self.width = spec.layout, dims.d_model
@@ -121,7 +123,7 @@ class _Sinusoid(PositionModule):
         return sinusoids(torch.arange(n), self.width, self.layout).to(torch.get_default_dtype())
 
 
-class _DepthTime(_Sinusoid):
+class _DepthTime(SinusoidModule):
     def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         if depth >= len(self.table_LD):
             self.table_LD = self._rows(2 * depth).to(self.table_LD)

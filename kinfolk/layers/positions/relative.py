@@ -50,14 +50,16 @@ class Rotary(Position, kind="rotary"):
         turned = int(self.share * width)
         if turned % 2 or not turned:
             raise SpecError(f"rotary: the part of a head that turns must be even, got {turned} of {width} channels")
-        return _Rotary(self, turned)
+        return RotaryModule(self, turned)
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
         return Cost(flops=6.0 * width, kept=2 * width)
 
 
-class _Rotary(PositionModule):
+class RotaryModule(PositionModule):
+    """Rotates pairs of channels of queries and keys by angles that grow with the position."""
+
     def __init__(self, spec: Rotary, width: int) -> None:
         super().__init__()
         self.spec, self.width = spec, width
@@ -83,13 +85,15 @@ class ALiBi(Position, kind="alibi"):
     explicit: ClassVar[bool] = True
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return _ALiBi(_of(heads, self.kind))
+        return ALiBiModule(_of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         return Cost(flops=2.0 * _of(heads, self.kind).n_heads * scored)
 
 
-class _ALiBi(PositionModule):
+class ALiBiModule(PositionModule):
+    """Adds a bias to scores that falls linearly with distance."""
+
     def __init__(self, heads: Heads) -> None:
         super().__init__()
         self.slopes_H: Tensor
@@ -113,14 +117,16 @@ class T5Buckets(Position, kind="t5-buckets"):
     explicit: ClassVar[bool] = True
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return _T5Buckets(self, dims, _of(heads, self.kind))
+        return T5BucketsModule(self, dims, _of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         n_heads = _of(heads, self.kind).n_heads
         return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * scored)
 
 
-class _T5Buckets(PositionModule):
+class T5BucketsModule(PositionModule):
+    """Adds a learned bias for the bucket of each distance."""
+
     table: nn.Embedding
 
     def __init__(self, spec: T5Buckets, dims: Dims, heads: Heads) -> None:
@@ -208,7 +214,7 @@ class XL(Position, kind="xl"):
             raise SpecError(
                 f"apart: {self.apart} tokens cannot stand for all of a decoder, which has not seen the rest"
             )
-        return _XL(self, dims, _of(heads, self.kind))
+        return XLModule(self, dims, _of(heads, self.kind))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
@@ -217,7 +223,9 @@ class XL(Position, kind="xl"):
         return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
 
 
-class _XL(PositionModule):
+class XLModule(PositionModule):
+    """Scores contents and distances apart, each with a learned bias for queries."""
+
     biases: nn.Embedding
 
     def __init__(self, spec: XL, dims: Dims, heads: Heads) -> None:

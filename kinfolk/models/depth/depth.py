@@ -48,14 +48,20 @@ class Depth(Spec):
         """Whether its blocks find their inputs again from their outputs."""
         return False
 
+    @property
+    def readable(self) -> bool:
+        """Whether the hidden states of all layers have one length, so that a reader can add them up."""
+        return True
+
 
 class DepthWrapper(Spec):
     """Axis: how the blocks of a stack run. Wrappers of one stack combine; the first is the innermost.
 
-    reads: its output is made of all layers. reversible: its stack keeps no activations.
+    reads: its output is made of all layers. skips: some runs are not made. reversible: its stack keeps no activations.
     """
 
     reads: ClassVar[bool] = False
+    skips: ClassVar[bool] = False
     reversible: ClassVar[bool] = False
 
     def check(self, stack: Any) -> None:

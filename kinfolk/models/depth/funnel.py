@@ -59,6 +59,10 @@ class Funnel(Depth, kind="funnel"):
                     "cannot; use 'attention' to all positions, with position 'xl' or positions in the embedding"
                 )
 
+    @property
+    def readable(self) -> bool:
+        return False
+
     def build(self, dims: Dims) -> DepthModule:
         if dims.direction == "past":
             raise SpecError("a funnel pools what comes later, so it cannot be a decoder")
@@ -132,7 +136,7 @@ class _Funnel(DepthModule):
 
     def run(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None, reading: LayerReading | None = None) -> Tensor:
         if reading is not None:
-            raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be mixed")
+            raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be read")
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
         if self.spec.pool > 1 and slots:
             for slot_BL in reversed(slots):
@@ -196,8 +200,10 @@ class _Funnel(DepthModule):
 class Narrowest(Bridge, kind="narrowest"):
     """What a funnel leaves at its last level, so that a decoder looks at fewer states (Narang et al. 2021)."""
 
-    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
+    def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
         _narrow(encoder)
+
+    def build(self, encoder: Depth | None, decoder: Depth | None) -> Module:
         return _Narrowest()
 
     def seen(self, encoder: Depth, n: int) -> int:

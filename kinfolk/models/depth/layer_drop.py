@@ -1,5 +1,7 @@
 """LayerDrop: whole layers are skipped at random in training, so that a model bears to have fewer (Fan et al. 2020)."""
 
+from typing import ClassVar
+
 from kinfolk.core.bounds import NonNegativeInt, Rate
 from kinfolk.core.rng import derive
 from kinfolk.layers.module import Dims, Module
@@ -14,6 +16,7 @@ class DropLayers(DepthWrapper, kind="layer-drop"):
     others than its decoder. Before the first step nothing is skipped. A skipped block is not called.
     """
 
+    skips: ClassVar[bool] = True
     rate: Rate = 0.2
     seed: NonNegativeInt = 0
 

@@ -16,8 +16,8 @@ from kinfolk.decoding.engines.onnx.session import need
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.embeddings.embedding import TokensModule
 from kinfolk.layers.heads.class_head import JudgingHead
-from kinfolk.layers.mixers.compressed_attention import _MemoryCompressed
-from kinfolk.layers.positions.position import _Sinusoid
+from kinfolk.layers.mixers.compressed_attention import MemoryCompressedModule
+from kinfolk.layers.positions.position import SinusoidModule
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
 from kinfolk.runs.onnx_export import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKENIZER, ExportRecord, Kept, is_exported
@@ -246,6 +246,6 @@ def _state(decoder: DecoderGraph, begun: dict[str, Tensor]) -> tuple[tuple[Kept,
 
 def _limit(model: Transformer) -> int | None:
     """Return how many positions the graphs have: tables that torch lengthens when it must are as they are."""
-    tables = any(isinstance(module, _Sinusoid | _MemoryCompressed) for module in model.modules())
+    tables = any(isinstance(module, SinusoidModule | MemoryCompressedModule) for module in model.modules())
     known = [n for n in (model.limit, model.spec.max_len if tables else None) if n is not None]
     return min(known, default=None)

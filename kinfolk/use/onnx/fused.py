@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.adaptive_span import SpanModule
-from kinfolk.layers.mixers.attention import _SelfAttention
+from kinfolk.layers.mixers.attention import SelfAttentionModule
 from kinfolk.layers.mixers.softmax import SoftmaxModule
 from kinfolk.layers.mixers.talking_heads import TalkModule
 from kinfolk.layers.module import Module
 from kinfolk.layers.positions.position import PositionModule
-from kinfolk.layers.positions.relative import _ALiBi, _Rotary, _T5Buckets
+from kinfolk.layers.positions.relative import ALiBiModule, RotaryModule, T5BucketsModule
 from kinfolk.ops.patterns.leaves import Causal
 from kinfolk.use.onnx.states import PAST, Growing, Places, ready, slots_of
 
 DOMAIN = "com.microsoft"
-PLACES = (PositionModule, _Rotary, _ALiBi, _T5Buckets)
+PLACES = (PositionModule, RotaryModule, ALiBiModule, T5BucketsModule)
 """What the operator can be told about positions: nothing, turned queries and keys, or a bias of scores."""
 
 
@@ -51,12 +51,12 @@ class Reach:
 
 def fusible(part: nn.Module) -> bool:
     """Tell whether the operator does what this attention does."""
-    if type(part) is not _SelfAttention:
+    if type(part) is not SelfAttentionModule:
         return False
     plain = type(part.span) is SpanModule and type(part.talk) is TalkModule
     place = part.position
     # the operator rotates whole heads at plain rates, and normalises neither queries nor keys
-    whole = not isinstance(place, _Rotary) or (place.width == part.d_head and place.scale is None)
+    whole = not isinstance(place, RotaryModule) or (place.width == part.d_head and place.scale is None)
     plain = plain and part.norms is None and whole and type(part.softmax) is SoftmaxModule
     return plain and isinstance(part.spec.pattern, Causal) and type(place) in PLACES
 
@@ -76,7 +76,7 @@ class FusedAttention(Module):
         part, reach = self.part, state.places.reach
         packed_BLD = part.qkv(x_BLD)
         inputs: list[Tensor | None] = [packed_BLD, None, None]
-        if isinstance(part.position, _Rotary):
+        if isinstance(part.position, RotaryModule):
             inputs = list(self._turned(packed_BLD, ctx))
         inputs += [state.k_BGMK, state.v_BGMK, reach.last_B, reach.total]
         bias = self._bias(packed_BLD, ctx, reach)
