@@ -21,7 +21,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 900.0
-"""Seconds after which tests count as hanging, which is no answer: a busy machine is slow too."""
+"""Seconds after which tests count as hanging, which is no answer: a busy machine is slow too.
+
+The suite's own limit ends pytest as a failure would, so it is off: on a busy machine tests would fail without a fault
+in the code, and "catch" any that is there.
+"""
 HEAVY = ("schemathesis", "anyio", "xdist", "xdist.looponfail")
 """Plugins that take longer to import than most of the tests here take to run."""
 ENDS = {0: "SURVIVED", 1: "caught"}
@@ -49,6 +53,7 @@ class Fault:
         words = shlex.split(self.tests)
         places = [str(folder / "tests" / word) if ".py" in word else word for word in words]
         settings = ["--rootdir", str(folder), "-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
+        settings += ["-o", "timeout=0", "--basetemp", str(folder.with_suffix(".tmp"))]
         return ["-x", "-q", *settings, *(f"-pno:{name}" for name in HEAVY), *places]
 
 
@@ -77,6 +82,8 @@ def run(arguments: list[str], folder: Path) -> int:
                 os.dup2(nowhere.fileno(), 2)
             os.chdir(folder)
             sys.dont_write_bytecode = True
+            # processes that a test starts have the fault too
+            os.environ["PYTHONPATH"] = str(folder)
             sys.path[:] = [str(folder), *(p for p in sys.path if p and Path(p).resolve() != ROOT)]
             for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
                 del sys.modules[name]
@@ -103,7 +110,7 @@ def plant(chosen: Iterable[Fault]) -> Iterator[tuple[Fault, str]]:
     torch.set_num_threads(1)
     green: set[str] = set()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = Path(name) / "tree"
         copy(folder)
         for fault in chosen:
             arguments = fault.arguments(folder)

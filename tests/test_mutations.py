@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,17 @@ def test_a_fault_that_no_longer_fits_is_an_error() -> None:
         mutation.Fault("ops/attention/attend.py", "no such text", "", "").planted()
     with pytest.raises(ValueError, match="times, expected once"):
         mutation.Fault("ops/attention/attend.py", "return", "yield", "").planted()
+
+
+def test_a_slow_machine_is_no_failure(tmp_path: Path) -> None:
+    """The limit of time for a test ends pytest with the code of a failure: a fault would count as caught."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\ntimeout = 0.1\ntimeout_method = "thread"\n')
+    (tmp_path / "tests" / "test_slow.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(0.5)\n")
+    call = "mutation.run(mutation.Fault('', '', '', 'test_slow.py').arguments(folder), folder)"
+    code = f"import sys, pathlib; from tests import mutation; folder = pathlib.Path(sys.argv[1]); sys.exit({call})"
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=mutation.ROOT, check=False)
+    assert ended.returncode == 0
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 
 from kinfolk.contests.evidence import FULL, HALF
 from kinfolk.contests.outcome import DIVERGED, DONE, Outcome, Point
-from kinfolk.contests.rates import EXTENSIONS, LADDER, SEEDS, Order, Search
+from kinfolk.contests.rates import EXTENSIONS, LADDER, SEEDS, Order, Search, within_noise
 
 Loss = Callable[[Order], float]
 
@@ -76,6 +76,19 @@ def test_the_smaller_rate_wins_ties_within_noise() -> None:
     # of a score that should be high, the other way round
     high = Search(1e-3, "m", higher=True)
     assert high.result(played(high, lambda o: {1e-3: 0.8, 3e-3: 0.9}.get(o.lr, 0.1))[0]).chosen == 3e-3
+
+
+@pytest.mark.parametrize(
+    ("differences", "within"),
+    [((0.1, 0.1), False), ((0.3, 0.08), False), ((0.3, 0.01), False), ((0.3, 0.0), True), ((0.3, -0.01), True)],
+)
+def test_noise_is_one_standard_error_of_two_differences(differences: tuple[float, float], within: bool) -> None:
+    """Of a and b: mean (a + b) / 2, standard deviation |a - b| / sqrt(2), standard error |a - b| / 2."""
+    best = (2.0, 3.0)
+    losses = [loss + difference for loss, difference in zip(best, differences, strict=True)]
+    assert within_noise(losses, best) == within
+    # the mean is above 0 by less than one standard error where exactly one seed is better, and only there
+    assert within == (min(differences) <= 0)
 
 
 def test_rates_that_diverge_are_not_chosen() -> None:

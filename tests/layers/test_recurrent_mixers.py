@@ -1,11 +1,13 @@
 """Recurrent mixers with copied weights against transformers' torch paths, in float64, with gradients."""
 
+import functools
+
 import pytest
 import torch
 
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.decay import StepDecay, TiedDecay
+from kinfolk.layers.mixers.decay import ChannelStepDecay, StepDecay, TiedDecay, draw_steps
 from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
@@ -127,3 +129,18 @@ def test_the_state_does_not_grow(spec):
         with torch.no_grad():
             module(torch.randn(2, length, 24, dtype=torch.float64), Context(start=1), state)
         assert size(state) == wanted
+
+
+@pytest.mark.parametrize("kind", [StepDecay, ChannelStepDecay, Mamba, functools.partial(Mamba2, n_heads=2)])
+def test_steps_are_drawn_from_a_range(kind):
+    """From every range that is one, down to a point; what ends a little below its start is refused, not turned."""
+    for least, most in ((0.05, 0.0499), (0.1, 0.06), (0.1, 1e-9)):
+        with pytest.raises(SpecError, match="least: steps are drawn from"):
+            kind(least=least, most=most)
+    for least, most in ((0.05, 0.05), (0.05, 0.0501)):
+        bias = torch.full((500,), float("nan"))
+        spec = kind(least=least, most=most)
+        draw_steps(bias, spec.least, spec.most)
+        steps = torch.nn.functional.softplus(bias.double())
+        assert steps.min() > least * (1 - 1e-5)
+        assert steps.max() < most * (1 + 1e-5)

@@ -87,9 +87,15 @@ def test_work_is_counted_as_it_is_defined(run, tmp_path):  # noqa: F811 - fixtur
     with measuring._Work() as counting:
         x.view(2, 6).mT.unsqueeze(0)
     assert counting.total == 0
-    with measuring._Work() as counting:
-        F.scaled_dot_product_attention(*(torch.randn(1, 2, 7, 8) for _ in range(3)))
-    assert counting.total >= 4 * 2 * 7 * 7 * 8 + measuring.PER_CALL
+    totals = []
+    for n_k in (7, 12):
+        q, k, v = torch.randn(1, 2, 7, 8), torch.randn(1, 2, n_k, 8), torch.randn(1, 2, n_k, 8)
+        with measuring._Work() as counting:
+            F.scaled_dot_product_attention(q, k, v)
+        totals.append(counting.total)
+    # five keys more: two products with each of seven queries in two heads of eight channels, and keys and values read
+    assert totals[1] - totals[0] == 5 * (2 * 2 * 7 * 2 * 8 + measuring.PER_BYTE * 2 * 2 * 8 * 4)
+    assert totals[0] > 2 * 2 * 7 * 2 * 8 * 7 + measuring.PER_CALL
     mine = shop(run, tmp_path / "work")
     batch = mine.first.prepare(Batches(mine.judge.data.split("valid"), batch_size=2, length=16).at(0), Rng(0))
     model = mine.first.model
