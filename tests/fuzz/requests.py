@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import KinfolkError
+from kinfolk.runs import chat_template, folder
 from kinfolk.use.serve.app import App
 from kinfolk.use.serve.limits import Limits
 from kinfolk.use.serve.server import open_runs
 from tests.fuzz.specs import NUMBERS, OTHERS, WORDS, deep
+from tests.use.predict.made import reviews, train
 from tests.use.serve.conftest import make_run
+from tests.use.serve.test_chat import TEMPLATE
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": "gpt2", "prompt": "def f(", "max_tokens": 3, "temperature": 0, "logprobs": 1, "n": 1},
+    "/v1/chat/completions": {"model": "gpt2", "messages": [{"role": "user", "content": "so?"}], "max_tokens": 3},
     "/v1/embeddings": {"model": "gpt2", "input": ["a", "b"], "encoding_format": "float"},
-    "/v1/classify": {"model": "gpt2", "input": "a"},
+    "/v1/classify": {"model": "judge", "input": "a"},
     "/v1/inspect": {"model": "gpt2", "text": "so it is"},
     "/tokenize": {"prompt": "so it is"},
     "/detokenize": {"tokens": [70, 71]},
 }
+WRITING = ("/v1/completions", "/v1/chat/completions")
 MORE = {"stream": True, "echo": True, "stop": ["x"], "seed": 3, "top_p": 0.5, "stream_options": {"include_usage": True}}
 PATHS = [
     "/",
@@ -32,22 +37,28 @@ PATHS = [
     "/v1/models",
     "/v1/models/gpt2",
     "/v1/models/../x",
+    "/tokenizer_info",
+    "/live.js",
+    "/page.js",
     "/nothing",
     "",
 ]
 
 
 @functools.cache
-def run() -> Path:
-    """Return a run to serve, made once."""
-    return make_run(Path(tempfile.mkdtemp(prefix="fuzz")) / "gpt2", "gpt2", n_layers=1, max_len=64)
+def runs() -> list[Path]:
+    """Return a writer that chats and a classifier to serve, made once."""
+    root = Path(tempfile.mkdtemp(prefix="fuzz"))
+    writer = make_run(root / "gpt2", "gpt2", n_layers=1, max_len=64)
+    folder.add(writer, chat_template.FILE, lambda file: file.write_text(TEMPLATE))
+    return [writer, train(root / "judge", f"labelled:{reviews(root / 'reviews.jsonl')}")]
 
 
 @functools.cache
 def app() -> App:
     """Return an application with a running engine; made in each worker, since threads do not survive a fork."""
     made = App(
-        open_runs([run()], "torch", 1), Limits(rows=4, queue=8, new=16, body=1 << 18, seconds=20, stall_seconds=5)
+        open_runs(runs(), "torch", 1), Limits(rows=4, queue=8, new=16, body=1 << 18, seconds=20, stall_seconds=5)
     )
     made.scheduler.start()
     return made
@@ -56,7 +67,7 @@ def app() -> App:
 def body(rng: random.Random, path: str) -> bytes:
     """Return a request with something wrong, or bytes that are none."""
     value: Any = dict(BODIES[path]) | {key: MORE[key] for key in rng.sample(sorted(MORE), rng.choice([0, 0, 1, 3]))}
-    if path != "/v1/completions":
+    if path not in WRITING:
         value = dict(BODIES[path])
     for _ in range(rng.choice([0, 1, 1, 2])):
         key = rng.choice([*value, *MORE, "bogus", "x" * 5000])
@@ -120,6 +131,9 @@ def request_case(rng: random.Random) -> None:
     assert app().scheduler._thread.is_alive()
     if status >= 400:
         raise KinfolkError(json.loads(found)["error"]["message"])
+    # a stream has its status long before it fails
+    assert b"server_error" not in found, found[-300:]
+    assert not any(word in found for word in (b":NaN", b":Infinity", b":-Infinity")), found[:300]
 
 
-request_case.setup = run  # type: ignore[attr-defined]
+request_case.setup = runs  # type: ignore[attr-defined]

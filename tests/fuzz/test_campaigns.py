@@ -4,11 +4,13 @@ import os
 
 import pytest
 
+from kinfolk.use.serve.app import App
+from kinfolk.use.serve.server import open_runs
 from tests.fuzz import campaign
 from tests.fuzz.command_lines import command_case
 from tests.fuzz.data_files import file_case
 from tests.fuzz.imports import import_case
-from tests.fuzz.requests import request_case
+from tests.fuzz.requests import BODIES, PATHS, request_case, runs
 from tests.fuzz.specs import spec_case
 
 SIZES = {
@@ -28,6 +30,12 @@ def test_a_sample_is_refused_or_works(case):
     assert report.failures == [], str(report)
     assert report.counts["refused"] > n // 5
     assert sum(report.counts.values()) == n
+
+
+def test_every_address_that_takes_a_body_is_asked():
+    app = App(open_runs(runs(), "torch", 1))
+    assert set(BODIES) == {address.path for address, _ in app.addresses if address.form}
+    assert set(PATHS) >= {path for path in app.paths - set(BODIES) if "{" not in path}
 
 
 @pytest.mark.long
