@@ -7,12 +7,12 @@ lanes of a vector unit, so a match is near and not exact; what remains is said.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kinfolk.contests.outcome import read_kept
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 
@@ -34,8 +34,9 @@ def kept_widths(folder: Path) -> dict[str, dict[str, int]] | None:
 
     Seconds are a stopwatch's: measured again they would be others. So they decide once, and the folder remembers.
     """
-    file = folder / WIDTHS
-    known: dict[str, dict[str, int]] | None = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    known: dict[str, dict[str, int]] | None = read_kept(
+        folder / WIDTHS, lambda data: all(type(n) is int and n > 0 for one in data.values() for n in one.values())
+    )
     return known
 
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from kinfolk.core.errors import DataError, brief
 from kinfolk.runs import durable
 
 DONE, DIVERGED, CRASHED, OUT_OF_MEMORY, TIMED_OUT = "done", "diverged", "crashed", "out of memory", "timed out"
@@ -112,3 +114,19 @@ class Outcome:
 def write_json(file: Path, data: Any) -> None:
     """Write JSON atomically."""
     durable.write(file, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_kept(file: Path, valid: Callable[[Any], bool]) -> Any:
+    """Return the JSON by which a folder goes on as it was begun; None where there is none yet."""
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+        if valid(data):
+            return data
+        reason = f"found {brief(data)}"
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, TypeError, AttributeError, LookupError) as error:
+        reason = str(error)
+    raise DataError(
+        f"{file}: is not what this folder's trials were begun with ({reason}); bring it back, or choose another --out"
+    )

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import hashlib
 import importlib.metadata
-import json
 import math
 import re
 import sys
@@ -21,7 +20,7 @@ from kinfolk.contests.comparison import Card
 from kinfolk.contests.contestants import Contestant, gather, gather_rows
 from kinfolk.contests.finetuned import Tuned, gather_tuned
 from kinfolk.contests.layout import Layout
-from kinfolk.contests.outcome import write_json
+from kinfolk.contests.outcome import read_kept, write_json
 from kinfolk.contests.reading import Reading, cost_of, read
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.space import assigned
@@ -335,9 +334,13 @@ def _settled(recipe: Recipe, settings: Settings) -> Recipe:
 
 def _kept(settings: Settings) -> Mapping[str, Any]:
     """Return what this folder's trials were begun with."""
-    file = settings.folder / KEPT
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    kept: Mapping[str, Any] | None = read_kept(settings.folder / KEPT, _is_layout)
+    return kept or {}
+
+
+def _is_layout(data: Any) -> bool:
+    numbers = all(type(data[name]) is int and data[name] > 0 for name in ("jobs", "threads"))
+    return numbers and isinstance(data.get("precision", ""), str)
 
 
 def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -> Layout:

@@ -226,7 +226,10 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
 def _act(trial: Trial, out: Path, known: Outcome) -> Outcome | None:
     """Train in an environment; None when it was interrupted."""
     from kinfolk.contests.acting import open_world, resume, train
+    from kinfolk.contests.acting.environment import require_permitted
     from kinfolk.train import RunOptions
+
+    require_permitted(trial.data["env"], out.parent)
 
     options = RunOptions(threads=trial.threads, quiet=True, tensorboard=False, report=False)
     if (out / "run.toml").exists():

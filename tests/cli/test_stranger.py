@@ -13,6 +13,7 @@ import tomli_w
 
 import kinfolk as kf
 from kinfolk.cli.main import VERBS, main
+from kinfolk.contests import trials
 from kinfolk.core import manifest, plugins
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps
@@ -20,6 +21,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import DataSource, Metadata
 from kinfolk.runs.options import RunOptions
+from tests.contests.test_run import Machine
 
 MARK = "executed"
 EVIL = f"from pathlib import Path\nPath({MARK!r}).touch()\n"
@@ -64,8 +66,9 @@ COMMANDS = {
     "axes": ["norm"],
     "doctor": ["--only", "gelu"],
     "runs": [".."],
-    "compare": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--dry-run"],
-    "scale": ["./spec.toml", "--data", "copy", "--budget", "1-tokens"],
+    # trials are pretended; a contestant is opened as a run
+    "compare": [".", "gpt2", "--data", "copy", "--budget", "1k-tokens", "--tune", "off", "--out", "../compared"],
+    "scale": [".", "--data", "copy", "--rungs", "1x16", "--tokens", "1k", "--out", "../scaled"],
     "prepare": ["spec.toml", "--out", "../prepared"],
     # reads the recipe only; a vocabulary that is too small ends it before it trains
     "train": [".", "--data", "copy", "--set", "model.vocab_size=2", "--out", "../more"],
@@ -81,17 +84,19 @@ COMMANDS = {
     "inspect": [".", "--text", "a", "--out", "../page.html"],
     "serve": [".", "--port", "0"],
     "bench": ["generate", "--run", "."],
-    "gate": ["./spec.toml", "gpt2", "--data", "copy", "--budget", "1-tokens", "--dry-run"],
+    "gate": [".", "gpt2", "--data", "copy", "--budget", "1k-tokens", "--tune", "off", "--out", "../gated"],
     "work": ["."],
     "new": ["relative", "mine", "--out", "../mine.py"],
     "completion": ["bash"],
 }
 OPENING = {"resume", "eval", "predict", "embed", "generate", "finetune", "export", "compress", "inspect", "serve"}
+OPENING |= {"compare", "gate"}
 """Verbs that open the run and so must refuse it by the plugin's name, hash and option."""
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_executes_what_a_run_names(stranger, capsys, verb):
+def test_no_verb_executes_what_a_run_names(stranger, capsys, monkeypatch, verb):
+    monkeypatch.setattr(trials, "run_all", Machine())
     code = main([verb, *COMMANDS[verb]])
     assert not list(stranger.parent.rglob(MARK))
     if verb in OPENING:

@@ -6,7 +6,10 @@ truncated, info)`. Kinfolk's own environments follow it without needing the pack
 
 import contextlib
 import dataclasses
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +22,9 @@ from kinfolk.data.files.names import split_name
 
 OWN: dict[str, Callable[..., Any]] = {"cue-recall": CueRecall}
 """Environments that come with Kinfolk; their numbers are set after the name, `cue-recall:corridor=30`."""
+
+VARIABLE = "KINFOLK_ENVIRONMENT"
+"""Where the processes of a study find the environment that the user named."""
 
 
 class Environment(Protocol):
@@ -81,6 +87,21 @@ def open_world(name: str) -> World:
         _, numbers = split_name(name, CueRecall.NUMBERS)
         return _described(name, lambda: OWN[base](**numbers))
     return _gymnasium(name)
+
+
+def permit(name: str) -> None:
+    """Let the processes that this one starts import the module of an environment: the user has named it."""
+    os.environ[VARIABLE] = name
+
+
+def require_permitted(name: str, where: str | Path) -> None:
+    """Raise where an environment that only a file names is in a module that would be imported for it."""
+    module, named, _ = name.partition(":")
+    if named and module not in OWN and module not in sys.modules and name != os.environ.get(VARIABLE):
+        raise SpecError(
+            f"{where}: its environment is in Python module {module!r}, and nothing that a file names is imported; "
+            f"if you trust the module, import it in a file of your own and name that: --plugin FILE.py"
+        )
 
 
 def _described(name: str, make: Callable[[], Environment]) -> World:

@@ -1,9 +1,8 @@
 """From a recipe and a world to a run of the one loop, and from its folder to its continuation."""
 
-import sys
 from pathlib import Path
 
-from kinfolk.contests.acting.environment import OWN, World, open_world
+from kinfolk.contests.acting.environment import World, open_world, require_permitted
 from kinfolk.contests.acting.learner import PolicyLearner
 from kinfolk.contests.acting.rollouts import Episodes, Rollouts
 from kinfolk.core import plugins
@@ -81,12 +80,7 @@ def _opened(out: Path) -> tuple[Metadata, Recipe]:
     """Return run.toml and the recipe of a run."""
     opened = Run.open(out)
     run = opened.metadata
-    module, named, _ = (run.data.env or "").partition(":")
-    if named and module not in OWN and module not in sys.modules:
-        raise SpecError(
-            f"{out}: its environment is in Python module {module!r}, and opening a run imports nothing that it names; "
-            f"if you trust the module, import it in a file of your own and name that: --plugin FILE.py"
-        )
+    require_permitted(run.data.env or "", out)
     return run, opened.recipe
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.contests import facts, layout
-from kinfolk.contests.acting.environment import World
+from kinfolk.contests.acting.environment import World, permit
 from kinfolk.contests.acting.run import flops_per_step
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol
@@ -110,6 +110,7 @@ def run(study: Study, command: str = "", console: Console | None = None) -> Comp
     """Run the trials that are missing, side by side, seed by seed, and write results and report."""
     settings = study.settings
     first = settings.seed
+    permit(study.world.name)
     orders = [study.trial(name, seed) for seed in range(first, first + settings.seeds) for name in study.recipes]
     console = console or Console(stderr=True)
     with lock(settings.folder) as held, terminable(), Trials(settings, study.layout, console, held) as trials:

@@ -190,6 +190,8 @@ def _without_cache(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+    lexical = not PurePosixPath(name).is_absolute() and ".." not in PurePosixPath(name).parts
+    # a folder on the way may be a link
+    if not lexical or not (folder / name).parent.resolve().is_relative_to(folder.resolve()):
         raise DataError(f"{folder}: a node sent a file named {name!r}, which is outside of its trial")
     return folder / name
