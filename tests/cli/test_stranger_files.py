@@ -83,6 +83,7 @@ def test_the_traps_go_off(tmp_path, monkeypatch):
         lambda: np.load(io.BytesIO(packed("array")), allow_pickle=True),
     ):
         trap()
+        assert (tmp_path / MARK).exists()
         (tmp_path / MARK).unlink()
 
 
