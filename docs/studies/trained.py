@@ -109,7 +109,10 @@ def kept(folder: Path, study: str, n: int, one: Callable[[int], dict[str, Any]])
 def plain(result: Any) -> dict[str, Any]:
     """Return what is kept of a comparison."""
     names = ("name", "rank", "final", "difference", "low", "high", "p", "seeds", "lr", "as_is", "flags", "note")
-    rows = [{name: getattr(row, name) for name in names} for row in result.rows]
+    rows = [
+        {name: getattr(row, name) for name in names} | {"retrials": [dataclasses.asdict(one) for one in row.retrials]}
+        for row in result.rows
+    ]
     shares = {name: cost.flops for name, cost in result.protocol.costs.items()}
     return {"rows": rows, "flops": shares}
 

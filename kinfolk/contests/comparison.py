@@ -11,6 +11,7 @@ from kinfolk.contests.flags import epochs, flags
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
 from kinfolk.contests.results import Row, interval_of, limits, rows
+from kinfolk.contests.retrials import Retried
 from kinfolk.contests.speedup import finished, law_of, speedup
 from kinfolk.family.tables import table
 
@@ -46,7 +47,8 @@ class Comparison:
     """Contestants, their outcomes by name, and the facts of the run (command, budget, data, versions, machine).
 
     outcomes: the trials that the verdict is on; as_is: those at the recipes' own rates, where rates were tuned;
-    searched: those of the search for rates, by contestant. All have their contestant's name.
+    searched: those of the search for rates, by contestant; retried: those at further rates, by contestant and rate. All
+    have their contestant's name.
     protocol: how contestants were matched, tuned, judged. rates, branches, battery: by contestant; sizes: the same
     comparison at several sizes; train_tokens: of the training split. See `kinfolk.contests.evidence`; all may be empty.
     table: the published table whose rows the contestants are; unavailable: rows that could not be run, and why.
@@ -62,6 +64,7 @@ class Comparison:
     protocol: Protocol = dataclasses.field(default_factory=Protocol)
     as_is: Mapping[str, tuple[Outcome, ...]] = dataclasses.field(default_factory=dict)
     searched: Mapping[str, tuple[Outcome, ...]] = dataclasses.field(default_factory=dict)
+    retried: Retried = dataclasses.field(default_factory=dict)
     rates: Mapping[str, RateCurve] = dataclasses.field(default_factory=dict)
     branches: Mapping[str, tuple[Branch, ...]] = dataclasses.field(default_factory=dict)
     battery: Mapping[str, Battery] = dataclasses.field(default_factory=dict)
@@ -73,7 +76,7 @@ class Comparison:
         """The table: one row per contestant, best first within each measure."""
         costs = {card.name: (card.params, card.flops_per_token) for card in self.cards}
         outcomes = {card.name: self.outcomes.get(card.name, ()) for card in self.cards}
-        table = rows(outcomes, costs, self.protocol.against, self.protocol.looks)
+        table = rows(outcomes, costs, self.protocol.against, self.protocol.looks, self.rates, self.retried)
         cards = {card.name: card for card in self.cards}
         return self._with_speedup([self._completed(row, cards[row.name]) for row in table])
 
@@ -106,7 +109,7 @@ class Comparison:
             lr=rates.chosen if rates else None,
             rates=rates,
             epochs=epochs(self.outcomes.get(row.name, ()), self.train_tokens),
-            flags=tuple(flags(row.name, row.measure, self.outcomes, rates)),
+            flags=tuple(flags(row.name, row.measure, self.outcomes, rates, row.retrials)),
             branches=self.branches.get(row.name, ()),
             battery=self.battery.get(row.name),
         )
@@ -136,5 +139,8 @@ class Comparison:
             "trials": [dataclasses.asdict(o) for trials in self.outcomes.values() for o in trials],
             "as_is": [dataclasses.asdict(o) for trials in self.as_is.values() for o in trials],
             "searched": [dataclasses.asdict(o) for trials in self.searched.values() for o in trials],
+            "retried": [
+                dataclasses.asdict(o) | {"lr": at[1][0]} for at, trials in self.retried.items() for o in trials
+            ],
             "sizes": None if self.sizes is None else dataclasses.asdict(self.sizes),
         } | ({"published": dataclasses.asdict(published)} if published else {})

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 HALF, FULL = 0.5, 1.0
 """Shares of the budget at which learning rates are tried."""
 
+RatePoint = tuple[float, tuple[tuple[str, float], ...]]
+"""A learning rate, and further hyperparameters by name, where they were searched."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateTried:
@@ -22,6 +25,11 @@ class RateTried:
     share: float
     losses: Mapping[str, float | None]
     others: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def point(self) -> RatePoint:
+        """The rate with the further hyperparameters."""
+        return self.lr, tuple(sorted(self.others.items()))
 
     @property
     def mean(self) -> float | None:
@@ -50,6 +58,33 @@ class RateCurve:
     tokens: int = 0
     seconds: float = 0.0
     flops: float = 0.0
+
+    @property
+    def point(self) -> RatePoint:
+        """What was chosen."""
+        return self.chosen, tuple(sorted(self.others.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrial:
+    """The worse one of a pair, judged again at another rate: see `kinfolk.contests.retrials`.
+
+    name: of the one that was trained with `lr` and `others`; score: its mean there. difference, low, high: of the pair
+    then, in the sense of the row.
+    """
+
+    name: str
+    lr: float
+    others: Mapping[str, float]
+    score: float
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def open(self) -> bool:
+        """Whether the pair is not told apart at this rate."""
+        return self.low <= 0 <= self.high
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -179,7 +214,7 @@ class Protocol:
     tune: "lr" or "off"; match: "params", "flops" or "none". judged_on, chosen_on: the split of the verdict and
     that of the rates, in words. against: the named baseline, "" for the best. looks: numbers of seeds at which the
     verdict was, or may be, taken. tuning_seeds, seeds: of the search and of the verdict. costs: by part ("tuning",
-    "verdict", "as is", "branches", "battery").
+    "verdict", "as is", "retrials", "branches").
     """
 
     tune: str = "off"

@@ -70,15 +70,20 @@ def _chances(protocol: Protocol) -> dict[str, str]:
         }
     return {
         "learning rates": f"tuned for each contestant: rates a factor of {FACTOR:g} apart around its own at half of "
-        f"the budget, the best two again at all of it with two further seeds; {tuning.trials if tuning else 0} "
-        f"trials, {share}",
+        f"the budget, the best two and its own again at all of it with two further seeds; "
+        f"{tuning.trials if tuning else 0} trials, {share}",
         **_splits(protocol),
     }
 
 
 def _splits(protocol: Protocol) -> dict[str, str]:
     chosen, judged = protocol.chosen_on, protocol.judged_on
-    return {"splits": f"rates were chosen on {chosen}; the verdict is on {judged}, with fresh seeds"}
+    again = protocol.costs.get("retrials")
+    return {
+        "splits": f"rates were chosen on {chosen}; the verdict is on {judged}, with fresh seeds",
+        "retrials": "a contestant is worse only if it is worse at its own rate, at that of the better one and at every "
+        f"finalist that its search could not exclude; {again.trials if again else 0} further trials",
+    }
 
 
 def ended(outcomes: Sequence[Outcome], planned: int) -> str:

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 
-from kinfolk.contests.evidence import RateCurve
+from kinfolk.contests.evidence import RateCurve, Retrial
 from kinfolk.contests.outcome import CRASHED, DIVERGED, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.objectives.measures.measure import measure_of
 
@@ -16,8 +16,17 @@ TURNED = 0.01
 ENDINGS = {DIVERGED: "diverged", CRASHED: "crashed", OUT_OF_MEMORY: "out of memory", TIMED_OUT: "timed out"}
 
 
-def flags(name: str, measure: str, outcomes: Mapping[str, Sequence[Outcome]], rates: RateCurve | None) -> list[str]:
-    """Return what is unusual: failed trials, the clock, an upturned validation, an early lead, a rate at the edge."""
+def flags(
+    name: str,
+    measure: str,
+    outcomes: Mapping[str, Sequence[Outcome]],
+    rates: RateCurve | None,
+    retrials: Sequence[Retrial] = (),
+) -> list[str]:
+    """Return what is unusual: failed trials, the clock, an upturned validation, an early lead, a rate at the edge.
+
+    Or a difference that is the rates' and not the contestants'.
+    """
     trials = outcomes.get(name, ())
     found = []
     for status, word in ENDINGS.items():
@@ -32,6 +41,10 @@ def flags(name: str, measure: str, outcomes: Mapping[str, Sequence[Outcome]], ra
         found.append(f"ahead of {', '.join(passed)} at {EARLY_SHARE:g} of the steps and behind at the end")
     if rates is not None and rates.edge:
         found.append(f"its best rate is the {rates.edge} that was tried")
+    for again in retrials:
+        if again.open:
+            at = " ".join([f"{again.lr:.3g}", *(f"{key} {value:.3g}" for key, value in again.others.items())])
+            found.append(f"told apart by the choice of a rate: at {at} {again.name} has {again.score:.4f}")
     return found
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from kinfolk.contests.evidence import Retrial
 from kinfolk.contests.moderation import Floats, squeeze
 
 LEVEL = 0.05
@@ -160,7 +161,8 @@ class Standing:
     noise: standard deviation of one trial without the part that all contestants share under its seed. difference, low,
     high: to the reference, positive is worse; the interval is simultaneous over all contestants and looks. p: corrected
     likewise. chance: of being the best of all. verdict: "best", "worse", "better" (than a named baseline), "not told
-    apart", or "" without a test (the baseline itself; fewer than two seeds).
+    apart", or "" without a test (the baseline itself; fewer than two seeds). retrials: the same pair at other rates,
+    which the interval, p and verdict include.
     """
 
     name: str
@@ -175,6 +177,7 @@ class Standing:
     p: float | None = None
     chance: float | None = None
     verdict: str = UNTESTED
+    retrials: tuple[Retrial, ...] = ()
 
 
 def judge(
@@ -184,12 +187,14 @@ def judge(
     against: str = "",
     looks: tuple[int, ...] = (),
     level: float = LEVEL,
+    picked: bool = False,
 ) -> list[Standing]:
     """Order contestants, best first, and say who differs from the best, or from the named baseline.
 
     scores: per contestant one score per seed, in the same order of seeds for all; NaN is a trial that failed.
     Contestants with fewer than two scores are ordered by their mean and not tested. looks: the numbers of seeds at
-    which the comparison is judged, this one among them; without them this is the only look.
+    which the comparison is judged, this one among them; without them this is the only look. picked: the named baseline
+    was the best of an earlier comparison, so that all pairs count.
     """
     present = {name: [x for x in row if not math.isnan(x)] for name, row in scores.items()}
     present = {name: row for name, row in present.items() if row}
@@ -199,7 +204,8 @@ def judge(
     tests: dict[str, dict[str, Any]] = {}
     if len(tested) > 1 and (not against or against in tested):
         table = sign * np.array([scores[name] for name in tested], dtype=np.float64)
-        tests = _tests(tested, table, against, looks or (table.shape[1],), level)
+        paired = bool(against) and not picked
+        tests = _tests(tested, table, against, looks or (table.shape[1],), level, paired)
         # missing trials are accounted for by the fit, so the order is the fit's
         worth |= {name: test.pop("fitted") for name, test in tests.items()}
     return [
@@ -216,7 +222,7 @@ def judge(
 
 
 def _tests(
-    names: Sequence[str], table: Floats, against: str, looks: tuple[int, ...], level: float
+    names: Sequence[str], table: Floats, against: str, looks: tuple[int, ...], level: float, paired: bool
 ) -> dict[str, dict[str, Any]]:
     """Return what the test says of each contestant, as fields of `Standing`.
 
@@ -228,7 +234,7 @@ def _tests(
     last = next((at for at, n in enumerate(looks) if n >= seeds), len(looks) - 1)
     fit = estimate(table)
     reference = names.index(against) if against else int(fit.mean.argmin())
-    bounds = critical(k, looks, bool(against), level)
+    bounds = critical(k, looks, paired, level)
     chances = _chances(fit)
     low, high, p = np.full(k, -np.inf), np.full(k, np.inf), np.ones(k)
     for look in range(last + 1):
@@ -237,7 +243,7 @@ def _tests(
         low, high = np.maximum(low, gap - bounds[look] * width), np.minimum(high, gap + bounds[look] * width)
         for i in range(k):
             t = abs(gap[i]) / width[i] if width[i] else math.inf if gap[i] else 0.0
-            p[i] = min(p[i], p_value(t, k, looks, look, bool(against)))
+            p[i] = min(p[i], p_value(t, k, looks, look, paired))
     gap, width = _differences(fit, reference)
     # two looks may exclude each other's interval by chance: then the last one, with all seeds, is shown
     empty = (low > gap) | (high < gap)

@@ -10,9 +10,10 @@ import io
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
+from kinfolk.contests.groups import aligned
 from kinfolk.contests.inference import LEVEL, judge
 from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.results import Row, aligned
+from kinfolk.contests.results import Row
 from kinfolk.family.tables import Published, Table
 
 HOLDS, FAILS, UNCLEAR, EQUAL = "yes", "no", "unclear", "equal"

@@ -1,22 +1,18 @@
-"""From outcomes of trials to rows of a table: one row per contestant, ranked within what can be compared.
-
-A loss is a mean over certain targets, and means over different targets are different questions: a masked token is
-guessed from both sides, a next token from one. So contestants are grouped by a measure they share, the
-measure of the largest group first, and ranks exist only inside a group.
-"""
+"""From outcomes of trials to rows of a table: one row per contestant, ranked within its group."""
 
 import csv
 import dataclasses
 import io
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.evidence import Battery, Branch, Limits, RateCurve, Speedup
-from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, judge, t_quantile
+from kinfolk.contests.evidence import Battery, Branch, Limits, RateCurve, Retrial, Speedup
+from kinfolk.contests.groups import finished, group
+from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, t_quantile
 from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.retrials import Retried, standings
 from kinfolk.objectives.measures.measure import measure_of
 
 EARLY = 0.1
@@ -25,7 +21,7 @@ EARLY = 0.1
 MARKS = {WORSE: "*", OPEN: "≈", BETTER: "+"}
 """Beside a rank: worse than the reference (the first of the group, or a named baseline), not told apart, better."""
 
-NESTED = ("rates", "speedup", "branches", "battery")
+NESTED = ("rates", "retrials", "speedup", "branches", "battery")
 """Fields of a row that a CSV cannot hold; `results.json` has them."""
 
 SEQUENTIAL = ("next-token", "continuation", "target-token")
@@ -43,7 +39,7 @@ class Row:
         interval of its mean over seeds. as_is, …: the same at the recipe's own rate; None where nothing was tuned.
     spread: sample standard deviation of `final` over seeds. mark, p, difference, low, high, chance, noise: beside the
         reference, see `kinfolk.contests.inference.Standing`.
-    lr: the learning rate of `final`; rates: how it was chosen. speedup, branches, battery: see
+    lr: the learning rate of `final`; rates: how it was chosen. retrials, speedup, branches, battery: see
         `kinfolk.contests.evidence`.
     peak_bytes: of the accelerator, where they were trained `on_device`; otherwise of the process.
     growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
@@ -90,38 +86,10 @@ class Row:
     epochs: float | None = None
     flags: tuple[str, ...] = ()
     rates: RateCurve | None = None
+    retrials: tuple[Retrial, ...] = ()
     speedup: Speedup | None = None
     branches: tuple[Branch, ...] = ()
     battery: Battery | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Group:
-    """Contestants that can be ranked with each other, by the measure they share."""
-
-    measure: str
-    names: tuple[str, ...]
-
-
-def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
-    """Put every contestant that has a result into the largest group whose measure it has.
-
-    Among measures that as many share, one that is no loss (accuracy) is what people ask for; of losses, the one that
-    the contestants name first wins: it is their own training loss.
-    """
-    measures = {name: _measures(trials) for name, trials in outcomes.items()}
-    left = [name for name, known in measures.items() if known]
-    groups: list[Group] = []
-    while left:
-        counts = Counter(measure for name in left for measure in measures[name])
-        place = {measure: min(m.index(measure) for m in measures.values() if measure in m) for measure in counts}
-        best = min(
-            counts,
-            key=lambda measure: (-counts[measure], not measure_of(measure).higher, place[measure], measure),
-        )
-        groups.append(Group(best, tuple(name for name in left if best in measures[name])))
-        left = [name for name in left if best not in measures[name]]
-    return groups
 
 
 def rows(
@@ -129,16 +97,19 @@ def rows(
     costs: Mapping[str, tuple[int, float]],
     against: str = "",
     looks: tuple[int, ...] = (),
+    rates: Mapping[str, RateCurve] | None = None,
+    retried: Retried | None = None,
 ) -> list[Row]:
     """Make the table, best first within each group, those without a result last.
 
     costs: parameters and operations per token of each contestant, as known before any trial.
     against, looks: the named baseline and the numbers of seeds at which verdicts are taken, see `judge`.
+    rates, retried: how rates were chosen, and trials at others, see `kinfolk.contests.retrials`.
     """
     groups = group(outcomes)
     made: list[Row] = []
     for found in groups:
-        for place in standings(found, outcomes, against, looks):
+        for place in standings(found, outcomes, against, looks, rates, retried):
             made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
     scored = {row.name for row in made}
     made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
@@ -147,15 +118,6 @@ def rows(
         alone = {found.names[0] for found in groups if len(found.names) == 1}
         made = [_set_apart(row, first, row.name in alone) if row.measure not in ("", first) else row for row in made]
     return made
-
-
-def standings(
-    found: Group, outcomes: Mapping[str, Sequence[Outcome]], against: str = "", looks: tuple[int, ...] = ()
-) -> list[Standing]:
-    """Judge a group of contestants by the measure they share, against a baseline if that is one of them."""
-    scores = aligned(found.measure, {name: outcomes[name] for name in found.names})
-    named = against if against in found.names else ""
-    return judge(scores, higher=measure_of(found.measure).higher, against=named, looks=looks)
 
 
 def limits(table: Sequence[Row]) -> list[Limits]:
@@ -198,16 +160,6 @@ def interval_of(scores: Sequence[float]) -> tuple[float, float] | None:
     return statistics.fmean(scores) - reach, statistics.fmean(scores) + reach
 
 
-def aligned(measure: str, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[float]]:
-    """Return the last score of every contestant by seed, in one order of seeds; NaN where a trial has none."""
-    ends = {
-        name: {o.seed: o.scores[measure] for o in _done(trials) if measure in o.scores}
-        for name, trials in outcomes.items()
-    }
-    seeds = sorted({seed for row in ends.values() for seed in row})
-    return {name: [row.get(seed, math.nan) for seed in seeds] for name, row in ends.items()}
-
-
 def early(outcome: Outcome, measure: str) -> float | None:
     """Return the loss at the first validation after a tenth of the steps."""
     after = (p for p in outcome.curve if p.step >= EARLY * outcome.steps and measure in p.valid)
@@ -228,18 +180,8 @@ def _cell(value: Any) -> Any:
     return "" if value is None else "; ".join(value) if isinstance(value, tuple) else value
 
 
-def _done(trials: Sequence[Outcome]) -> list[Outcome]:
-    return [trial for trial in trials if trial.done]
-
-
-def _measures(trials: Sequence[Outcome]) -> tuple[str, ...]:
-    """Return the measures that every finished trial of a contestant ends with, in its own order."""
-    ends = [trial.scores for trial in _done(trials)]
-    return tuple(measure for measure in ends[0] if all(measure in end for end in ends)) if ends else ()
-
-
 def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str) -> Row:
-    done = _done(trials)
+    done = finished(trials)
     failed = [trial for trial in trials if not trial.done]
     row = Row(
         name=name,
@@ -267,7 +209,7 @@ def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: S
         bits_per_byte=_bits_per_byte(place.mean, done, measure),
         rank=place.rank,
         mark=MARKS.get(place.verdict, ""),
-        **{name: getattr(place, name) for name in ("p", "noise", "difference", "low", "high", "chance")},
+        **{name: getattr(place, name) for name in ("p", "noise", "difference", "low", "high", "chance", "retrials")},
         growth_bytes=max(trial.growth_bytes for trial in done),
         **_used(done),
     )

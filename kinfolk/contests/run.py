@@ -8,16 +8,16 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests import facts, match, plan, rates, sizes
+from kinfolk.contests import facts, match, plan, rates, retrials, sizes
 from kinfolk.contests.branches import SHARES, UNIT, Tree, gathered
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.evidence import Battery, Cost, Protocol, RateCurve
-from kinfolk.contests.inference import OPEN
+from kinfolk.contests.evidence import Battery, Cost, Protocol, RateCurve, RatePoint
+from kinfolk.contests.groups import Group, group
+from kinfolk.contests.inference import OPEN, Standing
 from kinfolk.contests.outcome import DONE, Outcome, write_json
 from kinfolk.contests.plan import Entrant, Plan
 from kinfolk.contests.rates import Order, Search
 from kinfolk.contests.report.files import write
-from kinfolk.contests.results import group, standings
 from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import ROUND, Settings
 from kinfolk.contests.space import SpaceSearch, available
@@ -110,6 +110,7 @@ class _Contest:
         self.rates: dict[str, RateCurve] = {}
         self.branched: dict[str, dict[float, list[Outcome]]] = {}
         self.batteries: dict[str, Battery] = {}
+        self.retried: dict[tuple[str, RatePoint], list[Trial]] = {}
         self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
 
     @property
@@ -170,6 +171,7 @@ class _Contest:
         Seed 0 of everybody comes first, so that breaking off leaves a balance.
         """
         self.trials.run(self._ordered(self._judged, self._own))
+        self.retry()
         for _ in self.settings.looks[1:]:
             undecided = self._undecided()
             if not undecided:
@@ -177,6 +179,20 @@ class _Contest:
             for name in undecided:
                 self.n_seeds[name] += ROUND
             self.trials.run(self._ordered(self._judged), f"{ROUND} more seeds for {', '.join(undecided)}")
+            self.retry()
+
+    def retry(self) -> None:
+        """Train the worse one of every pair that is told apart at the further rates that may be its best."""
+        orders = {
+            (pair.worse, point): self._at(pair.worse, point)
+            for each, outcomes in self._groups()
+            for pair in retrials.pairs(self._standings(each, outcomes, again=False), self.rates)
+            for point in pair.points
+        }
+        every = sorted((trial for trials in orders.values() for trial in trials), key=lambda trial: trial.seed)
+        if every:
+            self.trials.run(every, f"retrials: {', '.join(f'{name} at {point[0]:.3g}' for name, point in orders)}")
+        self.retried |= orders
 
     def branch(self) -> None:
         """Find finished losses at shares of the budget: all trunks first, then all branches."""
@@ -253,6 +269,7 @@ class _Contest:
             protocol=protocol,
             as_is=as_is,
             searched=searched,
+            retried=self._retried(),
             rates=self.rates,
             branches={name: gathered(self._measure(name, outcomes), found) for name, found in self.branched.items()},
             battery=self.batteries,
@@ -317,14 +334,31 @@ class _Contest:
 
     def _undecided(self) -> list[str]:
         """Return the contestants of open pairs: those not told apart from their reference, and the reference."""
-        outcomes = {entrant.name: self._ended(self._judged(entrant)) for entrant in self.plan.entrants}
         found: list[str] = []
-        for each in group(outcomes):
-            places = standings(each, outcomes, self.settings.against, self.settings.looks)
+        for each, outcomes in self._groups():
+            places = self._standings(each, outcomes)
             waiting = [place.name for place in places if place.verdict == OPEN and place.difference]
             references = [place.name for place in places if place.p is None and place.n > 1]
             found += [*references, *waiting] if waiting else []
         return [name for name in self.n_seeds if name in found and self.n_seeds[name] < self.settings.looks[-1]]
+
+    def _groups(self) -> list[tuple[Group, dict[str, tuple[Outcome, ...]]]]:
+        """Return groups of contestants by what they are judged by, with the trials of the verdict."""
+        outcomes = {entrant.name: self._ended(self._judged(entrant)) for entrant in self.plan.entrants}
+        return [(each, outcomes) for each in group(outcomes)]
+
+    def _standings(self, each: Group, outcomes: Mapping[str, Sequence[Outcome]], again: bool = True) -> list[Standing]:
+        retried = self._retried() if again else {}
+        settings = self.settings
+        return retrials.standings(each, outcomes, settings.against, settings.looks, self.rates, retried)
+
+    def _at(self, name: str, point: RatePoint) -> list[Trial]:
+        """Return the trials of a contestant at a rate that it was not judged with."""
+        entrant = next(entrant for entrant in self.plan.entrants if entrant.name == name)
+        return self._seeds(entrant, self.n_seeds[name], lr=point[0], others=dict(point[1]), held_out="judged")
+
+    def _retried(self) -> dict[tuple[str, RatePoint], tuple[Outcome, ...]]:
+        return {at: self._ended(trials) for at, trials in self.retried.items()}
 
     def _protocol(
         self,
@@ -336,6 +370,9 @@ class _Contest:
         own = [o for name, found in as_is.items() for o in found if o.key not in {j.key for j in judged}]
         parts = {"tuning": [o for found in searched.values() for o in found], "verdict": judged, "as is": own}
         parts["branches"] = [o for found in self.branched.values() for trials in found.values() for o in trials]
+        # a retrial may be at the recipe's own rate
+        known = {o.key for part in parts.values() for o in part}
+        parts["retrials"] = [o for trials in self._retried().values() for o in trials if o.key not in known]
         chosen, on = plan.held_out(self.plan.data) if self.tuned else ("", "valid")
         return Protocol(
             tune=settings.tune,

@@ -10,9 +10,10 @@ import pytest
 from rich.console import Console
 
 from kinfolk.contests.facts import ended
+from kinfolk.contests.groups import Group, group
 from kinfolk.contests.outcome import CRASHED, Outcome
 from kinfolk.contests.report.files import write
-from kinfolk.contests.results import Group, early, group, rows, to_csv
+from kinfolk.contests.results import early, rows, to_csv
 from kinfolk.contests.screen import summary
 from kinfolk.contests.table import CUT, cells, memory, notes, show
 from tests.contests.made_up import NASTY, comparison, outcome

@@ -119,7 +119,10 @@ def _tuning(comparison: Comparison) -> str:
         return "each recipe's own learning rate"
     trials = sum(curve.trials for curve in comparison.rates.values())
     where = f" on {made.chosen_on}" if made.chosen_on else ""
-    return f"a learning rate for each contestant, searched{where} in {trials} trials with seeds of their own"
+    return (
+        f"a learning rate for each contestant, searched{where} in {trials} trials with seeds of their own, and judged "
+        "again at every other rate that may be its best where it is worse"
+    )
 
 
 def _seeds(comparison: Comparison) -> str:

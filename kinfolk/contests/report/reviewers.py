@@ -32,6 +32,7 @@ def card(comparison: Comparison) -> Html:
     parts = {
         "Trials of the verdict": _flat(comparison.outcomes),
         "Trials at the recipes' own rates": _flat(comparison.as_is),
+        "Trials at further rates": [trial for found in comparison.retried.values() for trial in found],
         "Trials of the search for rates": _flat(comparison.searched),
     }
     known = {
