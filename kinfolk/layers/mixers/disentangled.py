@@ -49,14 +49,13 @@ class Disentangled(Position, kind="disentangled"):
         return self.buckets or self.farthest or dims.max_len
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        if heads is None:
-            raise SpecError(f"position {self.kind!r} belongs to attention, not to an embedding")
+        heads = self.inside(heads)
         if self.buckets and (self.farthest or dims.max_len) - 1 <= self.buckets // 2:
             raise SpecError(f"farthest: {self.farthest or dims.max_len} leaves nothing to {self.buckets} buckets")
         return _Disentangled(self, dims, heads)
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        assert heads is not None
+        heads = self.inside(heads)
         if not self.terms:
             return Cost()
         width, seen = heads.n_heads * heads.d_head, max(1.0, scored)

@@ -128,12 +128,11 @@ class XLSegments(XL, kind="xl-segments"):
     """
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        if heads is None:
-            raise SpecError("position 'xl-segments' belongs to attention, not to an embedding")
-        return _XLSegments(self, dims, heads)
+        return _XLSegments(self, dims, self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        width = 0 if heads is None else heads.n_heads * heads.d_head
+        heads = self.inside(heads)
+        width = heads.n_heads * heads.d_head
         return super().cost(dims, heads, scored) + Cost(params=3 * width, kept=width)
 
 

@@ -14,7 +14,7 @@ from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.core.device import wide
-from kinfolk.core.errors import ShapeError
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Module
 from kinfolk.ops.attention.scores import Hook
@@ -71,6 +71,12 @@ class Position(Spec):
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
         """Return its cost per token that scores so many keys."""
         return Cost()
+
+    def inside(self, heads: Heads | None) -> Heads:
+        """Return the heads that attention gives; of a position that is added to states there are none."""
+        if heads is None:
+            raise SpecError(f"position {self.kind!r} belongs to attention, not to an embedding")
+        return heads
 
 
 class NoPosition(Position, kind="none"):

@@ -28,12 +28,6 @@ from kinfolk.ops.relative_position import (
 )
 
 
-def _of(heads: Heads | None, kind: str) -> Heads:
-    if heads is None:
-        raise SpecError(f"position {kind!r} belongs to attention, not to an embedding")
-    return heads
-
-
 class Rotary(Position, kind="rotary"):
     """Rotary position embedding, RoPE: queries and keys turned by their positions (Su et al. 2021, section 3.2.2).
 
@@ -46,14 +40,14 @@ class Rotary(Position, kind="rotary"):
     scaling: RopeScaling = NoScaling()
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        width = _of(heads, self.kind).d_head
+        width = self.inside(heads).d_head
         turned = int(self.share * width)
         if turned % 2 or not turned:
             raise SpecError(f"rotary: the part of a head that turns must be even, got {turned} of {width} channels")
         return RotaryModule(self, turned)
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        width = self.inside(heads).n_heads * self.inside(heads).d_head
         return Cost(flops=6.0 * width, kept=2 * width)
 
 
@@ -85,10 +79,10 @@ class ALiBi(Position, kind="alibi"):
     explicit: ClassVar[bool] = True
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return ALiBiModule(_of(heads, self.kind))
+        return ALiBiModule(self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        return Cost(flops=2.0 * _of(heads, self.kind).n_heads * scored)
+        return Cost(flops=2.0 * self.inside(heads).n_heads * scored)
 
 
 class ALiBiModule(PositionModule):
@@ -117,10 +111,10 @@ class T5Buckets(Position, kind="t5-buckets"):
     explicit: ClassVar[bool] = True
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return T5BucketsModule(self, dims, _of(heads, self.kind))
+        return T5BucketsModule(self, dims, self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        n_heads = _of(heads, self.kind).n_heads
+        n_heads = self.inside(heads).n_heads
         return Cost(params=self.n_buckets * n_heads if dims.shared.first(self) else 0, flops=n_heads * scored)
 
 
@@ -158,10 +152,10 @@ class Shaw(Position, kind="shaw"):
     explicit: ClassVar[bool] = True
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
-        return _Shaw(self, _of(heads, self.kind))
+        return _Shaw(self, self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        n_heads, d_head = _of(heads, self.kind)
+        n_heads, d_head = self.inside(heads)
         tables, rows = 1 if self.values == "none" else 2, 2 * self.clip + 1
         flops = 2.0 * n_heads * d_head * rows * tables
         return Cost(params=tables * rows * d_head, flops=flops, kept=n_heads * (d_head + rows))
@@ -214,10 +208,10 @@ class XL(Position, kind="xl"):
             raise SpecError(
                 f"apart: {self.apart} tokens cannot stand for all of a decoder, which has not seen the rest"
             )
-        return XLModule(self, dims, _of(heads, self.kind))
+        return XLModule(self, dims, self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        width = _of(heads, self.kind).n_heads * _of(heads, self.kind).d_head
+        width = self.inside(heads).n_heads * self.inside(heads).d_head
         own = 2 * width if self.biases == "per-layer" or dims.shared.first(self) else 0
         flops = 2.0 * dims.d_model * width + 2.0 * width * scored
         return Cost(params=dims.d_model * width + own, flops=flops, kept=2 * width + dims.d_model)
