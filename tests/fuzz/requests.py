@@ -11,7 +11,7 @@ from typing import Any
 from kinfolk.core.errors import KinfolkError
 from kinfolk.runs import chat_template, folder
 from kinfolk.use.serve.app import App
-from kinfolk.use.serve.limits import Limits
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.server import open_runs
 from tests.fuzz.specs import NUMBERS, OTHERS, WORDS, deep
 from tests.use.predict.made import reviews, train
@@ -58,7 +58,7 @@ def runs() -> list[Path]:
 def app() -> App:
     """Return an application with a running engine; made in each worker, since threads do not survive a fork."""
     made = App(
-        open_runs(runs(), "torch", 1), Limits(rows=4, queue=8, new=16, body=1 << 18, seconds=20, stall_seconds=5)
+        open_runs(runs(), "torch", 1), ServerLimits(rows=4, queue=8, new=16, body=1 << 18, seconds=20, stall_seconds=5)
     )
     made.scheduler.start()
     return made
