@@ -5,7 +5,9 @@ Knows nothing of Transformers: a job is a folder and a command that leaves `resu
 
 import contextlib
 import dataclasses
+import functools
 import os
+import pkgutil
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+import kinfolk
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.contests.screen import Screen
@@ -22,6 +25,9 @@ from kinfolk.core.lock import locked
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at the children."""
+
+TRAINING = ("kinfolk.train.run", "kinfolk.train.testing", "kinfolk.data", "kinfolk.contests.devices")
+"""What every trial runs."""
 
 SAVING = 30.0
 """Seconds a child may take to save when it is asked to stop."""
@@ -72,7 +78,10 @@ class Running:
         job.folder.mkdir(parents=True, exist_ok=True)
         # an account of an earlier attempt must not be taken for that of this one
         (job.folder / FILE).unlink(missing_ok=True)
-        return cls(job, Child(job.command, job.folder, threads=job.threads, held=held, environment=environment))
+        child = Child(
+            job.command, job.folder, threads=job.threads, held=held, environment=environment, preloaded=preloaded()
+        )
+        return cls(job, child)
 
     def look(self, neighbours: int) -> Outcome | None:
         """Return how the job ended, or None while it runs; stop it when its time is over."""
@@ -107,6 +116,13 @@ class Running:
         )
         outcome.write(job.folder)
         return outcome
+
+
+@functools.cache
+def preloaded() -> tuple[str, ...]:
+    """Return what a trial imports whatever it trains: the loop, and the family."""
+    relatives = pkgutil.iter_modules([str(Path(kinfolk.__file__).with_name("family"))])
+    return (*TRAINING, *(f"kinfolk.family.{module.name}" for module in relatives))
 
 
 @contextlib.contextmanager

@@ -16,11 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from kinfolk.core.fork_server import Forked, UnavailableError
 from kinfolk.core.machine import sleep_at_barriers
 
 PARENT = "KINFOLK_PARENT"
 """Where the process id of a launcher is left for its workers."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+ALWAYS = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+"""NumPy's products are small here, and the threads that it starts when it is imported would forbid forks."""
 OUTPUT, ERRORS = "stdout.txt", "stderr.txt"
 
 
@@ -50,12 +53,14 @@ class Child:
         threads: int = 1,
         held: Sequence[int] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
+        preloaded: Sequence[str] = (),
     ) -> None:
         """Start it.
 
         folder: where its output and errors are written; without one, its output is read by `lines`.
         held: file descriptors that stay open for as long as any child lives: locks.
         environment: variables besides those of this process.
+        preloaded: modules that a fork server imports once for all such children, where forks are safe.
         """
         self.folder, self.environment = folder, environment
         self.started = time.monotonic()
@@ -63,9 +68,16 @@ class Child:
         self._company = 0
         self._samples = 0
         sleep_at_barriers()
-        every = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | {"PYTHONUNBUFFERED": "1"}
+        variables = os.environ | dict.fromkeys(THREAD_VARIABLES, str(threads)) | ALWAYS
         with contextlib.ExitStack() as files:
             logs = [files.enter_context((folder / name).open("wb")) for name in (OUTPUT, ERRORS)] if folder else []
+            if preloaded and logs:
+                with contextlib.suppress(UnavailableError):
+                    streams = [*(log.fileno() for log in logs), *held]
+                    self.process: subprocess.Popen[str] | Forked = Forked.start(
+                        command, preloaded, variables, streams, environment
+                    )
+                    return
             out, errors = logs or (subprocess.PIPE, None)
             # a session of its own: Ctrl-C reaches the parent only, which then asks each child once
             self.process = subprocess.Popen(
@@ -73,7 +85,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=errors,
-                env=every | dict(environment),
+                env=variables | dict(environment),
                 start_new_session=True,
                 pass_fds=tuple(held),
                 text=True,
