@@ -25,7 +25,7 @@ from kinfolk.contests.evidence import FULL, RateCurve, RatePoint
 from kinfolk.contests.groups import Group
 from kinfolk.contests.inference import OPEN, critical, estimate
 from kinfolk.contests.outcome import DONE, Outcome, Point
-from kinfolk.contests.rates import FACTOR, Order, Search
+from kinfolk.contests.rates import FACTOR, Search, SearchOrder
 from kinfolk.contests.settings import ROUND
 
 RHO, SCATTER = 0.8, 0.6
@@ -129,7 +129,7 @@ def contest(
 
     rates: dict[str, RateCurve] = {}
     for name, bowl in bowls.items():
-        search, known = Search(OWN, MEASURE), dict[Order, Outcome]()
+        search, known = Search(OWN, MEASURE), dict[SearchOrder, Outcome]()
         while orders := [order for order in search.orders(known) if order not in known]:
             known |= {order: bowl.trial(rng, block, order.lr, order.seed, order.share) for order in orders}
         rates[name] = search.result(known)

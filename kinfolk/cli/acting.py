@@ -116,7 +116,7 @@ def compare(args: argparse.Namespace) -> int:
     import shlex
 
     from kinfolk.contests.acting import open_world
-    from kinfolk.contests.acting.study import CURVES, DMLAB, Study, fitted, summary, table
+    from kinfolk.contests.acting.study import CURVES, DMLAB, ActingStudy, fitted, summary, table
     from kinfolk.contests.acting.study import run as carry_out
     from kinfolk.contests.settings import Settings
     from kinfolk.contests.table import show
@@ -146,7 +146,7 @@ def compare(args: argparse.Namespace) -> int:
     if threshold is None:
         raise SpecError(f"{world.name}: does not say from which return on it is solved; give --solved")
     recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), budget) for name in names}
-    study = Study(world=world, recipes=recipes, settings=settings, threshold=threshold)
+    study = ActingStudy(world=world, recipes=recipes, settings=settings, threshold=threshold)
     result = carry_out(study, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
     if args.json:
         trials = [dataclasses.asdict(trial) for found in result.outcomes.values() for trial in found]

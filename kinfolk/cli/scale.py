@@ -13,7 +13,7 @@ from kinfolk.cli.training import precision_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.scaling.law import Range
-    from kinfolk.contests.scaling.study import Study
+    from kinfolk.contests.scaling.study import ScalingStudy
     from kinfolk.core.console import Console
 
 EPILOG = """\
@@ -94,7 +94,7 @@ def _folder(named: Path) -> Path:
     return named.with_name(named.name.replace("compare", "scale"))
 
 
-def _show(found: "Study", console: "Console") -> None:
+def _show(found: "ScalingStudy", console: "Console") -> None:
     from rich.table import Table
 
     from kinfolk.contests.budget import amount
@@ -128,7 +128,7 @@ def _show(found: "Study", console: "Console") -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_wished(found: "Study", beyond: list[float], flops: float | None, console: "Console") -> None:
+def _show_wished(found: "ScalingStudy", beyond: list[float], flops: float | None, console: "Console") -> None:
     from kinfolk.contests.budget import amount
 
     largest = max(trial.tokens for trial in found.trials)
@@ -143,7 +143,7 @@ def _show_wished(found: "Study", beyond: list[float], flops: float | None, conso
         )
 
 
-def _wished(found: "Study", beyond: list[float], flops: float | None) -> dict[str, object]:
+def _wished(found: "ScalingStudy", beyond: list[float], flops: float | None) -> dict[str, object]:
     largest = max(trial.tokens for trial in found.trials)
     told = [
         {"params": p, "tokens": largest, **dataclasses.asdict(found.law.at(params=p, tokens=largest))} for p in beyond

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.contests.evidence import Battery, Branch, Limits, Protocol, RateCurve, Sizes
+from kinfolk.contests.evidence import Battery, Branch, Protocol, RateCurve, SeedLimits, Sizes
 from kinfolk.contests.flags import epochs, flags
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
-from kinfolk.contests.results import Row, interval_of, limits, rows
+from kinfolk.contests.results import ResultRow, interval_of, limits, rows
 from kinfolk.contests.retrials import Retried
 from kinfolk.contests.speedup import finished, law_of, speedup
 from kinfolk.family.tables import table
@@ -72,7 +72,7 @@ class Comparison:
     train_tokens: int = 0
 
     @functools.cached_property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         """The table: one row per contestant, best first within each measure."""
         costs = {card.name: (card.params, card.flops_per_token) for card in self.cards}
         outcomes = {card.name: self.outcomes.get(card.name, ()) for card in self.cards}
@@ -80,7 +80,7 @@ class Comparison:
         cards = {card.name: card for card in self.cards}
         return self._with_speedup([self._completed(row, cards[row.name]) for row in table])
 
-    def _with_speedup(self, table: list[Row]) -> list[Row]:
+    def _with_speedup(self, table: list[ResultRow]) -> list[ResultRow]:
         """Add effective speed-ups against the named baseline, or else the first contestant, by its own law."""
         name = self.protocol.against or (self.cards[0].name if self.cards else "")
         baseline = next((row for row in table if row.name == name), None)
@@ -90,11 +90,11 @@ class Comparison:
         return [dataclasses.replace(row, speedup=speedup(row, baseline, law)) for row in table]
 
     @property
-    def limits(self) -> list[Limits]:
+    def limits(self) -> list[SeedLimits]:
         """What the seeds can and cannot show, for each measure."""
         return limits(self.rows)
 
-    def _completed(self, row: Row, card: Card) -> Row:
+    def _completed(self, row: ResultRow, card: Card) -> ResultRow:
         """Add what is known besides the trials that are ranked."""
         own = [o.scores[row.measure] for o in self.as_is.get(row.name, ()) if o.done and row.measure in o.scores]
         around = interval_of(own) or (None, None)

@@ -141,7 +141,7 @@ class Battery:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Limits:
+class SeedLimits:
     """What the seeds of one measure can and cannot show.
 
     noise: standard deviation between trials of one contestant, without what all share under a seed (the noise floor).
@@ -189,7 +189,7 @@ class Sizes:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cost:
+class Spent:
     """What a part of a comparison used, all of its trials together, failed ones included."""
 
     trials: int
@@ -197,9 +197,9 @@ class Cost:
     seconds: float
     flops: float
 
-    def __add__(self, other: "Cost") -> "Cost":
+    def __add__(self, other: "Spent") -> "Spent":
         """Return what both used."""
-        return Cost(
+        return Spent(
             trials=self.trials + other.trials,
             tokens=self.tokens + other.tokens,
             seconds=self.seconds + other.seconds,
@@ -226,4 +226,4 @@ class Protocol:
     level: float = 0.05
     tuning_seeds: tuple[int, ...] = ()
     seeds: tuple[int, ...] = ()
-    costs: Mapping[str, Cost] = dataclasses.field(default_factory=dict)
+    costs: Mapping[str, Spent] = dataclasses.field(default_factory=dict)

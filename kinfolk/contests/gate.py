@@ -11,7 +11,7 @@ from typing import Any
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.inference import LEVEL
 from kinfolk.contests.outcome import DIVERGED
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.contests.run import run
 from kinfolk.contests.settings import Settings
 from kinfolk.core.console import Console
@@ -25,7 +25,7 @@ CODES = {BETTER: 0, WORSE: 1, OPEN: 3}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
+class GateAnswer:
     """What a gate says.
 
     difference, low, high: the candidate's score minus the baseline's, in the measure's own unit, with the simultaneous
@@ -52,7 +52,7 @@ class Answer:
         return CODES[self.answer]
 
 
-def gate(settings: Settings, command: str = "", console: Console | None = None) -> Answer:
+def gate(settings: Settings, command: str = "", console: Console | None = None) -> GateAnswer:
     """Compare two contestants, the baseline first, and say which of three answers the evidence allows."""
     if len(settings.contestants) != 2:
         raise SpecError(f"a gate has a baseline and a candidate, found {len(settings.contestants)} contestants")
@@ -61,7 +61,7 @@ def gate(settings: Settings, command: str = "", console: Console | None = None) 
     return answer(result, settings.contestants)
 
 
-def answer(result: Comparison, names: tuple[str, ...]) -> Answer:
+def answer(result: Comparison, names: tuple[str, ...]) -> GateAnswer:
     """Read the answer from a comparison with the baseline."""
     rows = {row.name: row for row in result.rows}
     baseline, candidate = rows[BASELINE], rows[CANDIDATE]
@@ -72,7 +72,7 @@ def answer(result: Comparison, names: tuple[str, ...]) -> Answer:
     gap = [None if x is None else -x if higher else x for x in (candidate.difference, candidate.low, candidate.high)]
     low, high = sorted(gap[1:], key=lambda x: (x is None, x))
     found, reason = _read(result, baseline, candidate)
-    return Answer(
+    return GateAnswer(
         answer=found,
         reason=reason,
         measure=baseline.measure,
@@ -89,7 +89,7 @@ def answer(result: Comparison, names: tuple[str, ...]) -> Answer:
     )
 
 
-def _read(result: Comparison, baseline: Row, candidate: Row) -> tuple[str, str]:
+def _read(result: Comparison, baseline: ResultRow, candidate: ResultRow) -> tuple[str, str]:
     if candidate.final is None:
         trials = result.outcomes[CANDIDATE]
         if trials and all(trial.status == DIVERGED for trial in trials):
@@ -107,6 +107,6 @@ def _read(result: Comparison, baseline: Row, candidate: Row) -> tuple[str, str]:
     return OPEN, f"the interval of the difference contains 0: {interval}"
 
 
-def _plain(name: str, row: Row) -> dict[str, Any]:
+def _plain(name: str, row: ResultRow) -> dict[str, Any]:
     fields = ("final", "final_low", "final_high", "as_is", "lr", "params", "core_params", "tokens_per_second", "seeds")
     return {"name": name} | {field: getattr(row, field) for field in fields} | {"note": row.note}

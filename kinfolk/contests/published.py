@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kinfolk.contests.groups import aligned
 from kinfolk.contests.inference import LEVEL, judge
 from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.family.tables import Published, Table
 
 HOLDS, FAILS, UNCLEAR, EQUAL = "yes", "no", "unclear", "equal"
@@ -99,7 +99,7 @@ class Beside:
 
 def beside(
     table: Table,
-    rows: Sequence[Row],
+    rows: Sequence[ResultRow],
     outcomes: Mapping[str, Sequence[Outcome]],
     unavailable: tuple[tuple[str, str], ...] = (),
 ) -> Beside:
@@ -135,7 +135,7 @@ def _mean_ranks(values: Sequence[float]) -> list[float]:
     return [sum(v < x for v in values) + (sum(v == x for v in values) + 1) / 2 for x in values]
 
 
-def _line(row: Row, base: Row | None, printed: Published, base_printed: Published) -> Line:
+def _line(row: ResultRow, base: ResultRow | None, printed: Published, base_printed: Published) -> Line:
     def ours(of: Callable[[float, float], float], name: str) -> float | None:
         return _against(of, getattr(row, name), None if base is None else getattr(base, name))
 
@@ -172,7 +172,7 @@ def _over(a: float, b: float) -> float:
 
 
 def _tested(
-    lines: Sequence[Line], base: str, ours: Mapping[str, Row], outcomes: Mapping[str, Sequence[Outcome]]
+    lines: Sequence[Line], base: str, ours: Mapping[str, ResultRow], outcomes: Mapping[str, Sequence[Outcome]]
 ) -> list[Line]:
     """Judge every row but the baseline: by its sign, and with several seeds by a test of it."""
 

@@ -29,7 +29,7 @@ SEEDS = (1_000_000, 1_000_001, 1_000_002)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Order:
+class SearchOrder:
     """One trial of a search: a rate, a share of the budget, a seed, and other hyperparameters, where searched."""
 
     lr: float
@@ -50,7 +50,7 @@ class Search:
         """Return a rate of the ladder; the recipe's own is exact, the others have six digits."""
         return self.own if exponent == 0 else float(f"{self.own * FACTOR**exponent:.6g}")
 
-    def orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+    def orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return the trials that are needed next, some of which may have ended; none when the search is over.
 
         All orders of a stage are returned until every one of them has an outcome.
@@ -61,7 +61,7 @@ class Search:
         final = self._final_orders(outcomes)
         return final if any(order not in outcomes for order in final) else []
 
-    def result(self, outcomes: Mapping[Order, Outcome]) -> RateCurve:
+    def result(self, outcomes: Mapping[SearchOrder, Outcome]) -> RateCurve:
         """Return the choice, and everything that was tried."""
         exponents = self._exponents(outcomes)
         chosen = self._choice(outcomes)
@@ -83,7 +83,7 @@ class Search:
             flops=sum(o.flops for o in outcomes.values()),
         )
 
-    def _exponents(self, outcomes: Mapping[Order, Outcome]) -> list[int]:
+    def _exponents(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[int]:
         """Return the ladder, extended for as long as its best rate is at an edge and there is an outcome to tell."""
         exponents = list(LADDER)
         while len(exponents) < len(LADDER) + EXTENSIONS:
@@ -100,16 +100,16 @@ class Search:
                 break
         return exponents
 
-    def _ladder_orders(self, exponents: Sequence[int]) -> list[Order]:
-        return [Order(self.rate(e), HALF, SEEDS[0]) for e in exponents]
+    def _ladder_orders(self, exponents: Sequence[int]) -> list[SearchOrder]:
+        return [SearchOrder(self.rate(e), HALF, SEEDS[0]) for e in exponents]
 
-    def _worth(self, exponents: Sequence[int], outcomes: Mapping[Order, Outcome]) -> dict[int, float]:
+    def _worth(self, exponents: Sequence[int], outcomes: Mapping[SearchOrder, Outcome]) -> dict[int, float]:
         """Return what each rate of the ladder is worth, less is better; a trial that failed is worth nothing."""
-        scores = {e: score_of(outcomes.get(Order(self.rate(e), HALF, SEEDS[0])), self.measure) for e in exponents}
+        scores = {e: score_of(outcomes.get(SearchOrder(self.rate(e), HALF, SEEDS[0])), self.measure) for e in exponents}
         sign = -1 if self.higher else 1
         return {e: math.inf if score is None else sign * score for e, score in scores.items()}
 
-    def _finalists(self, outcomes: Mapping[Order, Outcome]) -> list[float]:
+    def _finalists(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[float]:
         """Return the best two rates of the ladder and the recipe's own, the smallest first; fewer where none scored."""
         exponents = self._exponents(outcomes)
         worth = self._worth(exponents, outcomes)
@@ -117,12 +117,12 @@ class Search:
         own = {0} if worth[0] < math.inf else set()
         return [self.rate(e) for e in sorted({*best, *own})]
 
-    def _final_orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+    def _final_orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         finalists = self._finalists(outcomes)
         # one alone needs no final
-        return [Order(lr, FULL, seed) for seed in SEEDS[1:] for lr in finalists] if len(finalists) > 1 else []
+        return [SearchOrder(lr, FULL, seed) for seed in SEEDS[1:] for lr in finalists] if len(finalists) > 1 else []
 
-    def _choice(self, outcomes: Mapping[Order, Outcome]) -> float:
+    def _choice(self, outcomes: Mapping[SearchOrder, Outcome]) -> float:
         """Return the rate the verdict is on; the recipe's own where none has a score."""
         finalists = self._finalists(outcomes)
         if len(finalists) < 2:
@@ -130,7 +130,7 @@ class Search:
         sign = -1 if self.higher else 1
         losses: dict[float, list[float]] = {}
         for lr in finalists:
-            scores = [score_of(outcomes.get(Order(lr, FULL, seed)), self.measure) for seed in SEEDS[1:]]
+            scores = [score_of(outcomes.get(SearchOrder(lr, FULL, seed)), self.measure) for seed in SEEDS[1:]]
             if None not in scores:
                 losses[lr] = [sign * score for score in scores if score is not None]
         if not losses:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.evidence import Battery, Branch, Limits, RateCurve, Retrial, Speedup
+from kinfolk.contests.evidence import Battery, Branch, RateCurve, Retrial, SeedLimits, Speedup
 from kinfolk.contests.groups import finished, group
 from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, t_quantile
 from kinfolk.contests.outcome import Outcome
@@ -29,7 +29,7 @@ SEQUENTIAL = ("next-token", "continuation", "target-token")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
+class ResultRow:
     """One contestant in the table. Numbers are means over the seeds that finished, memory is the largest.
 
     core_params: parameters without embedding and output layer, which `--match params` makes equal.
@@ -99,7 +99,7 @@ def rows(
     looks: tuple[int, ...] = (),
     rates: Mapping[str, RateCurve] | None = None,
     retried: Retried | None = None,
-) -> list[Row]:
+) -> list[ResultRow]:
     """Make the table, best first within each group, those without a result last.
 
     costs: parameters and operations per token of each contestant, as known before any trial.
@@ -107,7 +107,7 @@ def rows(
     rates, retried: how rates were chosen, and trials at others, see `kinfolk.contests.retrials`.
     """
     groups = group(outcomes)
-    made: list[Row] = []
+    made: list[ResultRow] = []
     for found in groups:
         for place in standings(found, outcomes, against, looks, rates, retried):
             made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
@@ -120,7 +120,7 @@ def rows(
     return made
 
 
-def limits(table: Sequence[Row]) -> list[Limits]:
+def limits(table: Sequence[ResultRow]) -> list[SeedLimits]:
     """Say what the seeds of each group can and cannot show."""
     found = []
     for measure in dict.fromkeys(row.measure for row in table if row.p is not None):
@@ -129,7 +129,7 @@ def limits(table: Sequence[Row]) -> list[Limits]:
         reference = next((row.name for row in group if row.p is None), "")
         reach = [(row.high - row.low) / 2 for row in tested if row.high is not None and row.low is not None]
         found.append(
-            Limits(
+            SeedLimits(
                 measure=measure,
                 reference=reference,
                 seeds=max(row.seeds for row in group),
@@ -142,7 +142,7 @@ def limits(table: Sequence[Row]) -> list[Limits]:
     return found
 
 
-def _needed(tested: Sequence[Row]) -> int | None:
+def _needed(tested: Sequence[ResultRow]) -> int | None:
     """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
     waiting = (
         math.ceil(row.seeds * ((row.high - row.low) / 2 / row.difference) ** 2)
@@ -166,10 +166,10 @@ def early(outcome: Outcome, measure: str) -> float | None:
     return next((p.valid[measure] for p in after), None)
 
 
-def to_csv(table: Sequence[Row]) -> str:
+def to_csv(table: Sequence[ResultRow]) -> str:
     """Write rows as CSV, unknown numbers as empty cells."""
     text = io.StringIO()
-    columns = [f.name for f in dataclasses.fields(Row) if f.name not in NESTED]
+    columns = [f.name for f in dataclasses.fields(ResultRow) if f.name not in NESTED]
     out = csv.DictWriter(text, columns, lineterminator="\n")
     out.writeheader()
     out.writerows({k: _cell(getattr(row, k)) for k in columns} for row in table)
@@ -180,10 +180,12 @@ def _cell(value: Any) -> Any:
     return "" if value is None else "; ".join(value) if isinstance(value, tuple) else value
 
 
-def _row(name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str) -> Row:
+def _row(
+    name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str
+) -> ResultRow:
     done = finished(trials)
     failed = [trial for trial in trials if not trial.done]
-    row = Row(
+    row = ResultRow(
         name=name,
         params=cost[0] or next((trial.params for trial in trials if trial.params), 0),
         flops_per_token=cost[1],
@@ -242,7 +244,7 @@ def _cut_short(done: Sequence[Outcome]) -> str:
     return f"cut short by the clock: {', '.join(cut)}" if cut else ""
 
 
-def _set_apart(row: Row, first: str, alone: bool) -> Row:
+def _set_apart(row: ResultRow, first: str, alone: bool) -> ResultRow:
     """Say that a row is not to be read against those above; one that is alone in its group has no rank at all."""
     note = f"{measure_of(row.measure).title} is not a {measure_of(first).title}: not ranked with the others"
     return dataclasses.replace(row, note="; ".join(filter(None, (row.note, note))), rank=None if alone else row.rank)

@@ -11,12 +11,12 @@ from typing import Any
 from kinfolk.contests import facts, match, plan, rates, retrials, sizes
 from kinfolk.contests.branches import SHARES, UNIT, Tree, gathered
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.evidence import Battery, Cost, Protocol, RateCurve, RatePoint
+from kinfolk.contests.evidence import Battery, Protocol, RateCurve, RatePoint, Spent
 from kinfolk.contests.groups import Group, group
 from kinfolk.contests.inference import OPEN, Standing
 from kinfolk.contests.outcome import DONE, Outcome, write_json
 from kinfolk.contests.plan import Entrant, Plan
-from kinfolk.contests.rates import Order, Search
+from kinfolk.contests.rates import Search, SearchOrder
 from kinfolk.contests.report.files import write
 from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import ROUND, Settings
@@ -106,7 +106,7 @@ class _Contest:
         self.folder = made.settings.folder
         self.paces: dict[str, float] = {}
         self.problems: dict[str, str] = {}
-        self.searched: dict[str, dict[Order, Outcome]] = {entrant.name: {} for entrant in made.entrants}
+        self.searched: dict[str, dict[SearchOrder, Outcome]] = {entrant.name: {} for entrant in made.entrants}
         self.rates: dict[str, RateCurve] = {}
         self.branched: dict[str, dict[float, list[Outcome]]] = {}
         self.batteries: dict[str, Battery] = {}
@@ -296,7 +296,7 @@ class _Contest:
             return Search(own, measure, higher)
         return SpaceSearch(own, available(names, entrant.recipe), measure, higher)
 
-    def _search_trial(self, entrant: Entrant, order: Order) -> Trial | None:
+    def _search_trial(self, entrant: Entrant, order: SearchOrder) -> Trial | None:
         seed = order.seed + self.settings.seed
         return self._trial(entrant, seed, lr=order.lr, others=dict(order.others), share=order.share, held_out="apart")
 
@@ -399,9 +399,9 @@ class _Contest:
             return None
 
 
-def cost_of(outcomes: Sequence[Outcome]) -> Cost:
+def cost_of(outcomes: Sequence[Outcome]) -> Spent:
     """Add up what trials used."""
-    return Cost(
+    return Spent(
         trials=len(outcomes),
         tokens=sum(o.tokens for o in outcomes),
         seconds=sum(o.seconds for o in outcomes),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kinfolk.contests.comparison import Comparison
-from kinfolk.contests.evidence import Cost, Crossing, Sizes
+from kinfolk.contests.evidence import Crossing, Sizes, Spent
 from kinfolk.contests.scaling.law import LEVEL, Law, Measured, fit
 from kinfolk.core.errors import DataError
 from kinfolk.objectives.measures.measure import measure_of
@@ -119,7 +119,7 @@ def joined(found: Mapping[str, Comparison], title: str, command: str) -> Compari
         "command": command,
         "sizes": f"{', '.join(found)}; tables and curves are those of {size}, each size has a report of its own",
     }
-    costs: dict[str, Cost] = {}
+    costs: dict[str, Spent] = {}
     for result in found.values():
         for part, cost in result.protocol.costs.items():
             costs[part] = costs[part] + cost if part in costs else cost

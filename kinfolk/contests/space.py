@@ -16,7 +16,7 @@ from typing import Any
 
 from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried
 from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.rates import SEEDS, Order, score_of, within_noise
+from kinfolk.contests.rates import SEEDS, SearchOrder, score_of, within_noise
 from kinfolk.core import paths
 from kinfolk.core.errors import MissingExtraError, SpecError
 from kinfolk.family.recipe import Recipe
@@ -47,7 +47,7 @@ class SpaceSearch:
     measure: str
     higher: bool = False
 
-    def orders(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+    def orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return the trials that are needed next, some of which may have ended; none when the search is over."""
         first = self._drawn(outcomes)
         if any(order not in outcomes for order in first):
@@ -55,7 +55,7 @@ class SpaceSearch:
         final = self._final(first, outcomes)
         return final if any(order not in outcomes for order in final) else []
 
-    def result(self, outcomes: Mapping[Order, Outcome]) -> RateCurve:
+    def result(self, outcomes: Mapping[SearchOrder, Outcome]) -> RateCurve:
         """Return the choice, and everything that was tried."""
         lr, others = self._choice(outcomes)
         tried: dict[tuple[float, tuple[tuple[str, float], ...], float], dict[str, float | None]] = {}
@@ -77,9 +77,9 @@ class SpaceSearch:
             flops=sum(o.flops for o in outcomes.values()),
         )
 
-    def _drawn(self, outcomes: Mapping[Order, Outcome]) -> list[Order]:
+    def _drawn(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return all rounds up to the first that has not ended; the recipe's own point comes first."""
-        study, drawn = _study(self.higher), [Order(self.own, HALF, SEEDS[0])]
+        study, drawn = _study(self.higher), [SearchOrder(self.own, HALF, SEEDS[0])]
         for _ in range(1 + ROUNDS_EACH * len(self.names)):
             asked = [study.ask(_distributions(self.names, self.own)) for _ in range(ROUND)]
             orders = [self._order(trial.params) for trial in asked]
@@ -91,12 +91,12 @@ class SpaceSearch:
                 _tell(study, trial, score)
         return drawn
 
-    def _order(self, point: Mapping[str, float]) -> Order:
+    def _order(self, point: Mapping[str, float]) -> SearchOrder:
         """Return a point as an order, with six digits, so that a name is a number."""
         short = {name: float(f"{value:.6g}") for name, value in point.items()}
-        return Order(short.pop("lr", self.own), HALF, SEEDS[0], tuple(sorted(short.items())))
+        return SearchOrder(short.pop("lr", self.own), HALF, SEEDS[0], tuple(sorted(short.items())))
 
-    def _final(self, first: list[Order], outcomes: Mapping[Order, Outcome]) -> list[Order]:
+    def _final(self, first: list[SearchOrder], outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return the final: the recipe's own and the best two at all of the budget."""
         sign = -1 if self.higher else 1
         scores = {order: score_of(outcomes[order], self.measure) for order in first}
@@ -106,7 +106,7 @@ class SpaceSearch:
             return []
         return [dataclasses.replace(o, share=FULL, seed=seed) for seed in SEEDS[1:] for o in finalists]
 
-    def _choice(self, outcomes: Mapping[Order, Outcome]) -> tuple[float, tuple[tuple[str, float], ...]]:
+    def _choice(self, outcomes: Mapping[SearchOrder, Outcome]) -> tuple[float, tuple[tuple[str, float], ...]]:
         first = self._drawn(outcomes)
         own: tuple[float, tuple[tuple[str, float], ...]] = (self.own, ())
         if any(order not in outcomes for order in first):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 
 from kinfolk.contests.evidence import Speedup
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.contests.scaling.law import Measured, fit
 from kinfolk.objectives.measures.measure import measure_of
 
@@ -63,7 +63,7 @@ def law_of(losses: Mapping[float, float]) -> BaselineLaw | None:
     return BaselineLaw(floor, end - floor, exponent, len(losses), min(losses))
 
 
-def speedup(row: Row, baseline: Row, law: BaselineLaw) -> Speedup | None:
+def speedup(row: ResultRow, baseline: ResultRow, law: BaselineLaw) -> Speedup | None:
     """Return the effective speed-up of a contestant; None where its measure is no loss, or speeds are not known."""
     if row.final is None or baseline.final is None or row.measure != baseline.measure or measure_of(row.measure).higher:
         return None
@@ -86,7 +86,7 @@ def speedup(row: Row, baseline: Row, law: BaselineLaw) -> Speedup | None:
     )
 
 
-def _reach(row: Row, baseline: Row) -> float:
+def _reach(row: ResultRow, baseline: ResultRow) -> float:
     """Return how far the difference of the two may be off: half of its simultaneous interval."""
     if row.name == baseline.name:
         return 0.0
@@ -96,7 +96,7 @@ def _reach(row: Row, baseline: Row) -> float:
     return 0.0
 
 
-def finished(baseline: Row) -> dict[float, float]:
+def finished(baseline: ResultRow) -> dict[float, float]:
     """Return the baseline's finished losses by share of the budget: branches, or what the search left at a half."""
     if baseline.branches:
         return {branch.share: branch.mean for branch in baseline.branches if branch.mean is not None}

@@ -17,7 +17,7 @@ MEASURE = "accuracy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Standing:
+class SuiteStanding:
     """One contestant: accuracies by task in per cent with their spreads over seeds; steps a second and bytes by length.
 
     memory: what came on top after the program had started, at its most. `average` only where every task has a score.
@@ -47,7 +47,7 @@ class SuiteResult:
     guesses: Mapping[str, float]
 
     @property
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[SuiteStanding]:
         """One of each contestant, the highest average first."""
         names = list(dict.fromkeys(card.name for found in self.comparisons.values() for card in found.cards))
         speeds = {name: self._speed(name) for name in names}
@@ -92,7 +92,7 @@ class SuiteResult:
             )
         return text.getvalue()
 
-    def _standing(self, name: str, speed: dict[int, float], first: dict[int, float]) -> Standing:
+    def _standing(self, name: str, speed: dict[int, float], first: dict[int, float]) -> SuiteStanding:
         scores, spreads, notes = {}, {}, []
         for task, found in self.comparisons.items():
             done = [100 * o.curve[-1].valid[MEASURE] for o in found.outcomes.get(name, ()) if _scored(o)]
@@ -103,7 +103,7 @@ class SuiteResult:
         used = {n: self.paces[n][name] for n in self.paces if name in self.paces[n]}
         common = [n for n in speed if n in first]
         ratios = [math.log(speed[n] / first[n]) for n in common]
-        return Standing(
+        return SuiteStanding(
             name=name,
             scores=scores,
             spreads=spreads,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kinfolk.contests.budget import amount
 from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE
-from kinfolk.contests.results import MARKS, Row, limits
+from kinfolk.contests.results import MARKS, ResultRow, limits
 from kinfolk.core.console import Console
 from kinfolk.report.numbers import memory as memory
 
@@ -25,7 +25,7 @@ WORDS = ("contestant", "of")
 """Columns that are words and so stand on the left."""
 
 
-def show(rows: Sequence[Row], console: Console, title: str = "") -> None:
+def show(rows: Sequence[ResultRow], console: Console, title: str = "") -> None:
     """Print the table and what its marks and numbers mean."""
     if not console.is_terminal:
         # a file or a pipe has no edge to wrap at
@@ -33,7 +33,7 @@ def show(rows: Sequence[Row], console: Console, title: str = "") -> None:
     console.print(Group(_table(rows, title), *(Text(line, style="dim") for line in notes(rows))))
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[ResultRow]) -> list[str]:
     """Say what a reader of these rows must know."""
     lines = [f"{row.name}: {text}" for row in rows if (text := "; ".join(filter(None, (row.note, *_unsaid(row)))))]
     marks = {row.mark for row in rows}
@@ -56,7 +56,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return lines + _limits(rows)
 
 
-def _limits(rows: Sequence[Row]) -> list[str]:
+def _limits(rows: Sequence[ResultRow]) -> list[str]:
     """Say what these seeds can and cannot show, for each group."""
     lines = []
     for found in limits(rows):
@@ -68,7 +68,7 @@ def _limits(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def cells(row: Row) -> dict[str, str]:
+def cells(row: ResultRow) -> dict[str, str]:
     """Return what the table says of a contestant, column by column."""
     return {
         "rank": f"{row.rank} {row.mark}".rstrip() if row.rank else NONE,
@@ -86,25 +86,25 @@ def cells(row: Row) -> dict[str, str]:
     }
 
 
-def _tuned(row: Row) -> dict[str, str]:
+def _tuned(row: ResultRow) -> dict[str, str]:
     """Return the columns of a comparison whose rates were tuned."""
     if row.rates is None:
         return {}
     return {"as is": number(row.as_is), "rate": f"{row.rates.chosen:.3g}", "speed-up": gain_of(row)}
 
 
-def gain_of(row: Row) -> str:
+def gain_of(row: ResultRow) -> str:
     """Return the effective speed-up, marked where it is an extrapolation."""
     found = row.speedup
     return NONE if found is None or not found.value else f"{FAR * found.extrapolated}{found.value:.2f}"
 
 
-def _unsaid(row: Row) -> list[str]:
+def _unsaid(row: ResultRow) -> list[str]:
     """Return flags that the note does not say yet."""
     return [flag for flag in row.flags if flag.split(" (")[0] not in row.note]
 
 
-def _final(row: Row) -> str:
+def _final(row: ResultRow) -> str:
     spread = "" if row.spread is None else f" ± {row.spread:.4f}"
     return f"{number(row.final)}{spread}{f' {CUT}' if row.cut_short else ''}"
 
@@ -114,14 +114,14 @@ def number(value: float | None) -> str:
     return NONE if value is None else f"{value:.4f}"
 
 
-def interval(row: Row) -> str:
+def interval(row: ResultRow) -> str:
     """Write the difference to the first of the group, with its simultaneous interval."""
     if row.p is None or row.difference is None or row.low is None or row.high is None:
         return NONE
     return f"{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]"
 
 
-def _table(rows: Sequence[Row], title: str) -> Table:
+def _table(rows: Sequence[ResultRow], title: str) -> Table:
     """Lay the rows out, each group under the name of its measure."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     widest = max((cells(row) for row in rows), key=len)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kinfolk.contests.comparison import Card, Comparison
-from kinfolk.contests.evidence import Battery, Branch, Cost, Crossing, Protocol, RateCurve, RateTried, Sizes
+from kinfolk.contests.evidence import Battery, Branch, Crossing, Protocol, RateCurve, RateTried, Sizes, Spent
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, Outcome, Point
 
 NASTY = "</script><b>&\"'"
@@ -109,7 +109,7 @@ def everything(folder: Path) -> Comparison:
         looks=(2, 4),
         tuning_seeds=(100, 101),
         seeds=(0, 1),
-        costs={"tuning": Cost(trials=8, tokens=900, seconds=3.0, flops=3e6)},
+        costs={"tuning": Spent(trials=8, tokens=900, seconds=3.0, flops=3e6)},
     )
     names = ("gpt", "vanilla")
     return dataclasses.replace(

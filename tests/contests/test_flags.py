@@ -8,7 +8,7 @@ import pytest
 from kinfolk.contests.evidence import Branch, RateCurve
 from kinfolk.contests.flags import epochs, flags
 from kinfolk.contests.outcome import CRASHED, DIVERGED, Outcome
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.contests.speedup import BaselineLaw, finished, law_of, speedup
 from tests.contests.made_up import outcome
 
@@ -56,8 +56,8 @@ def test_epochs() -> None:
     assert epochs([], 50) is None
 
 
-def row(name: str, final: float, speed: float, **more: object) -> Row:
-    known = Row(name=name, params=1, flops_per_token=1.0, measure=M, final=final, tokens_per_second=speed)
+def row(name: str, final: float, speed: float, **more: object) -> ResultRow:
+    known = ResultRow(name=name, params=1, flops_per_token=1.0, measure=M, final=final, tokens_per_second=speed)
     return dataclasses.replace(known, **more)  # type: ignore[arg-type]
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from kinfolk.contests.evidence import FULL, HALF
 from kinfolk.contests.outcome import DIVERGED, DONE, Outcome, Point
-from kinfolk.contests.rates import EXTENSIONS, LADDER, SEEDS, Order, Search, within_noise
+from kinfolk.contests.rates import EXTENSIONS, LADDER, SEEDS, Search, SearchOrder, within_noise
 
-Loss = Callable[[Order], float]
+Loss = Callable[[SearchOrder], float]
 
 
-def outcome(order: Order, loss: float) -> Outcome:
+def outcome(order: SearchOrder, loss: float) -> Outcome:
     point = Point(step=1, tokens=10, seconds=1.0, flops=2.0, valid={"m": loss})
     good = math.isfinite(loss)
     return Outcome(
@@ -26,9 +26,9 @@ def outcome(order: Order, loss: float) -> Outcome:
     )
 
 
-def played(search: Search, loss: Loss) -> tuple[dict[Order, Outcome], list[list[Order]]]:
+def played(search: Search, loss: Loss) -> tuple[dict[SearchOrder, Outcome], list[list[SearchOrder]]]:
     """Run a search to its end: what was tried, and round by round what was asked for anew."""
-    outcomes: dict[Order, Outcome] = {}
+    outcomes: dict[SearchOrder, Outcome] = {}
     rounds = []
     while missing := [order for order in search.orders(outcomes) if order not in outcomes]:
         rounds.append(missing)
@@ -43,8 +43,8 @@ def bowl(best: float, noise: float = 0.0) -> Loss:
 def test_five_rates_at_half_of_the_budget_then_two_at_all_of_it() -> None:
     search = Search(1e-3, "m")
     outcomes, rounds = played(search, bowl(2e-3))
-    assert rounds[0] == [Order(lr, HALF, SEEDS[0]) for lr in (1.11111e-4, 3.33333e-4, 1e-3, 3e-3, 9e-3)]
-    assert rounds[1] == [Order(lr, FULL, seed) for seed in SEEDS[1:] for lr in (1e-3, 3e-3)]
+    assert rounds[0] == [SearchOrder(lr, HALF, SEEDS[0]) for lr in (1.11111e-4, 3.33333e-4, 1e-3, 3e-3, 9e-3)]
+    assert rounds[1] == [SearchOrder(lr, FULL, seed) for seed in SEEDS[1:] for lr in (1e-3, 3e-3)]
     curve = search.result(outcomes)
     assert (curve.chosen, curve.own, curve.edge, curve.trials) == (3e-3, 1e-3, "", 9)
     assert (curve.tokens, curve.flops) == (90, 18.0)
@@ -66,7 +66,7 @@ def test_a_best_rate_at_the_edge_extends_the_ladder(best: float, chosen: float, 
 def test_the_smaller_rate_wins_ties_within_noise() -> None:
     search = Search(1e-3, "m")
 
-    def loss(order: Order) -> float:
+    def loss(order: SearchOrder) -> float:
         flat = {1e-3: 2.0, 3e-3: 1.99}.get(order.lr, 3.0)
         # the larger is a little better on average and worse with one of two seeds
         return flat + (0.1 if (order.lr, order.seed) == (3e-3, SEEDS[1]) else -0.1 if order.lr == 3e-3 else 0.0)
@@ -123,7 +123,7 @@ def test_the_recipes_own_rate_is_always_in_the_final() -> None:
     """Half of a short schedule may prefer rates that the whole one does not: tuning never ends worse than untuned."""
     search = Search(1e-3, "m")
 
-    def loss(order: Order) -> float:
+    def loss(order: SearchOrder) -> float:
         return bowl(9e-3 if order.share == HALF else 1e-3)(order)
 
     outcomes, rounds = played(search, loss)

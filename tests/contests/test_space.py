@@ -7,7 +7,7 @@ import pytest
 
 from kinfolk.contests.evidence import FULL, HALF
 from kinfolk.contests.outcome import DIVERGED, Outcome
-from kinfolk.contests.rates import SEEDS, Order
+from kinfolk.contests.rates import SEEDS, SearchOrder
 from kinfolk.contests.space import SpaceSearch, assigned, available
 from kinfolk.family.making import make
 from tests.contests.made_up import outcome
@@ -16,14 +16,16 @@ pytest.importorskip("optuna")
 SEARCH = SpaceSearch(1e-3, ("lr", "weight_decay"), "next-token")
 
 
-def bowl(order: Order) -> Outcome:
+def bowl(order: SearchOrder) -> Outcome:
     decay = dict(order.others).get("weight_decay", 0.01)
     loss = 2 + math.log(order.lr / 4e-3) ** 2 / 10 + math.log(decay / 0.05) ** 2 / 50 + 0.1 / order.share
     return outcome("gpt", order.seed, {"next-token": [9.0, loss]})
 
 
-def run(search: SpaceSearch, how: Callable[[Order], Outcome], backwards: bool = False) -> dict[Order, Outcome]:
-    known: dict[Order, Outcome] = {}
+def run(
+    search: SpaceSearch, how: Callable[[SearchOrder], Outcome], backwards: bool = False
+) -> dict[SearchOrder, Outcome]:
+    known: dict[SearchOrder, Outcome] = {}
     while orders := search.orders(known):
         missing = [order for order in orders if order not in known]
         for order in reversed(missing) if backwards else missing:
@@ -44,7 +46,7 @@ def test_a_search_finds_the_bowl_and_is_the_same_in_any_order_of_ending() -> Non
 
 @pytest.mark.parametrize("stop", [1, 4, 6, 11, 17, 21])
 def test_stopped_at_any_trial_it_orders_the_same(stop: int) -> None:
-    whole, known = run(SEARCH, bowl), dict[Order, Outcome]()
+    whole, known = run(SEARCH, bowl), dict[SearchOrder, Outcome]()
     for _ in range(stop):
         order = next(order for order in SEARCH.orders(known) if order not in known)
         known[order] = bowl(order)

@@ -20,7 +20,7 @@ class Played(Batch):
     lengths: Tensor  # [B] steps
 
 
-class Standing:
+class ActorMemory:
     """The memory that a rollout began with. Every update on the rollout reads it; after the last one it moves on."""
 
     def __init__(self, state: State, learner: "PolicyLearner") -> None:
@@ -55,11 +55,11 @@ class PolicyLearner(Learner):
         """Know whether a step is the last on its rollout; the first step is 1."""
         self.last_reading = step % self.epochs == 0
 
-    def new_memory(self) -> Standing | None:  # type: ignore[override]
+    def new_memory(self) -> ActorMemory | None:  # type: ignore[override]
         state = super().new_memory()
-        return None if state is None else Standing(state, self)
+        return None if state is None else ActorMemory(state, self)
 
-    def forward(self, batch: Batch, memory: Standing | None = None) -> Loss:  # type: ignore[override]
+    def forward(self, batch: Batch, memory: ActorMemory | None = None) -> Loss:  # type: ignore[override]
         loss: Loss = super().forward(batch, None if memory is None else memory.state)
         return loss
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kinfolk.contests.acting.actor import Actor, segment
 from kinfolk.contests.acting.environment import World
-from kinfolk.contests.acting.learner import Played, PolicyLearner, Standing
+from kinfolk.contests.acting.learner import ActorMemory, Played, PolicyLearner
 from kinfolk.contests.acting.players import Players
 from kinfolk.core.annotations import Continuation
 from kinfolk.core.batch import Batch
@@ -39,7 +39,7 @@ class Rollouts:
         assert isinstance(learner.objective, Policy)
         self.learner, self.training, self.objective, self.seed = learner, training, learner.objective, seed
         self.players = Players(world, training.batch_size, seed)
-        self.memory: Standing | None = None
+        self.memory: ActorMemory | None = None
         self.number = -1
         self.rollout: Batch | None = None
 

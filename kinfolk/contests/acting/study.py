@@ -41,7 +41,7 @@ TABLE, CURVES = "table.md", "curves.svg"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Study:
+class ActingStudy:
     """What is compared where. threshold: the mean return that counts as solved."""
 
     world: World
@@ -106,7 +106,7 @@ def fitted(recipe: Recipe, budget: int) -> Recipe:
     return recipe.replace(training=training.replace(steps=rollouts * recipe.objective.epochs))
 
 
-def run(study: Study, command: str = "", console: Console | None = None) -> Comparison:
+def run(study: ActingStudy, command: str = "", console: Console | None = None) -> Comparison:
     """Run the trials that are missing, side by side, seed by seed, and write results and report."""
     settings = study.settings
     first = settings.seed
@@ -124,7 +124,7 @@ def run(study: Study, command: str = "", console: Console | None = None) -> Comp
     return result
 
 
-def _gathered(study: Study, command: str, known: Sequence[Outcome | None]) -> Comparison:
+def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None]) -> Comparison:
     outcomes = {
         name: tuple(outcome for outcome in known if outcome is not None and outcome.name == name)
         for name in study.recipes
@@ -158,7 +158,7 @@ def _gathered(study: Study, command: str, known: Sequence[Outcome | None]) -> Co
     )
 
 
-def _write(study: Study, result: Comparison) -> None:
+def _write(study: ActingStudy, result: Comparison) -> None:
     write(result)
     durable.write(result.folder / TABLE, table(result.outcomes, study.threshold) + "\n")
     charts = learning_charts(result).get(RETURN, {})

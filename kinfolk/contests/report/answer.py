@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.inference import BETTER, OPEN, WORSE
-from kinfolk.contests.results import MARKS, Row
+from kinfolk.contests.results import MARKS, ResultRow
 from kinfolk.contests.table import interval
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.numbers import memory
@@ -15,7 +15,7 @@ FASTER = 1.1
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class Recommendation:
     """A recommendation: the contestant (or none), one sentence, and its reasons."""
 
     name: str
@@ -23,14 +23,14 @@ class Answer:
     reasons: tuple[str, ...]
 
 
-def answer(rows: Sequence[Row], against: str = "") -> Answer:
+def answer(rows: Sequence[ResultRow], against: str = "") -> Recommendation:
     """Recommend one contestant: the best, or of those that cannot be told from it the cheapest to train.
 
     against: the baseline that all others were tested against; without one it is the best.
     """
     first = next((row for row in rows if row.rank == 1), None)
     if first is None or first.final is None:
-        return Answer("", "No trial finished; see below why.", ())
+        return Recommendation("", "No trial finished; see below why.", ())
     baseline = next((row for row in rows if row.name == against and row.measure == first.measure), None)
     if baseline is not None and first.spread is not None:
         return _beside(baseline, [row for row in rows if row.measure == first.measure and row is not baseline])
@@ -38,15 +38,15 @@ def answer(rows: Sequence[Row], against: str = "") -> Answer:
     alike, title = [row for row in rivals if row.mark == MARKS[OPEN]], measure_of(first.measure).title
     if not rivals:
         said = f"{first.name} has {_score(first)}; no other contestant shares its metric."
-        return Answer(first.name, said, tuple(_costs(first, [])))
+        return Recommendation(first.name, said, tuple(_costs(first, [])))
     if first.spread is None:
         said = f"{first.name} has the {_extreme(first)} {title} ({_score(first)}), but with one seed "
         said += "that may be chance: run more seeds before you choose."
-        return Answer(first.name, said, tuple(_costs(first, rivals)))
+        return Recommendation(first.name, said, tuple(_costs(first, rivals)))
     if not alike:
         said = f"Use {first.name}: it has the {_extreme(first)} {title} ({_score(first)}), and every "
         said += "other contestant is worse by more than chance."
-        return Answer(first.name, said, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
+        return Recommendation(first.name, said, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
     chosen = _cheapest([first, *alike])
     tied = listed([row.name for row in (first, *alike)], "and")
     said = f"These seeds cannot tell {tied} apart."
@@ -54,10 +54,10 @@ def answer(rows: Sequence[Row], against: str = "") -> Answer:
         said += f" Take {first.name}: it has the {_extreme(first)} mean ({_score(first)}) and none of them is cheaper."
     else:
         said += f" Take {chosen.name}, which is cheaper to train; {first.name} has the {_extreme(first)} mean."
-    return Answer(chosen.name, said, (*_gaps(rivals), *_costs(chosen, [first, *rivals]), *_cautions(chosen)))
+    return Recommendation(chosen.name, said, (*_gaps(rivals), *_costs(chosen, [first, *rivals]), *_cautions(chosen)))
 
 
-def _beside(baseline: Row, others: Sequence[Row]) -> Answer:
+def _beside(baseline: ResultRow, others: Sequence[ResultRow]) -> Recommendation:
     """Recommend the best contestant that is better than a named baseline by more than chance, or the baseline."""
     better = [row for row in others if row.mark == MARKS[BETTER]]
     reasons = [
@@ -65,17 +65,17 @@ def _beside(baseline: Row, others: Sequence[Row]) -> Answer:
     ]
     if not better:
         said = f"Keep {baseline.name} ({_score(baseline)}): no contestant is better than it by more than chance."
-        return Answer(baseline.name, said, (*reasons, *_cautions(baseline)))
+        return Recommendation(baseline.name, said, (*reasons, *_cautions(baseline)))
     chosen = better[0]
     said = f"Use {chosen.name} ({_score(chosen)}): it is better than the baseline {baseline.name} "
     said += f"({_score(baseline)}) by more than chance."
-    return Answer(chosen.name, said, (*reasons, *_costs(chosen, [baseline]), *_cautions(chosen)))
+    return Recommendation(chosen.name, said, (*reasons, *_costs(chosen, [baseline]), *_cautions(chosen)))
 
 
 _MARKED = {MARKS[BETTER]: "better", MARKS[WORSE]: "worse", MARKS[OPEN]: "not told apart"}
 
 
-def _cautions(row: Row) -> list[str]:
+def _cautions(row: ResultRow) -> list[str]:
     """Say what may speak against the recommended contestant."""
     lines = [f"Its learning rate, {row.lr:.3g}, was found by a search on other seeds."] if row.rates and row.lr else []
     if row.rates is not None and row.rates.edge:
@@ -139,23 +139,23 @@ def listed(names: Sequence[str], last: str) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
 
 
-def _extreme(row: Row) -> str:
+def _extreme(row: ResultRow) -> str:
     return "highest" if measure_of(row.measure).higher else "lowest"
 
 
-def _score(row: Row) -> str:
+def _score(row: ResultRow) -> str:
     spread = f" ± {row.spread:.4f}" if row.spread is not None else ""
     return f"{row.final:.4f}{spread}" if row.final is not None else "no result"
 
 
-def _cheapest(rows: Sequence[Row]) -> Row:
+def _cheapest(rows: Sequence[ResultRow]) -> ResultRow:
     """Return the fastest of rows where it is faster than the first by more than noise, otherwise the first."""
     fastest = max(rows, key=lambda row: row.tokens_per_second or 0.0)
     base = rows[0].tokens_per_second or 0.0
     return fastest if base and (fastest.tokens_per_second or 0.0) > FASTER * base else rows[0]
 
 
-def _gaps(rivals: Sequence[Row]) -> list[str]:
+def _gaps(rivals: Sequence[ResultRow]) -> list[str]:
     """Say how far the nearest contestant that is worse is behind, and who cannot be told apart."""
     lines = []
     worse = [row for row in rivals if row.mark == MARKS[WORSE] and row.difference is not None]
@@ -171,7 +171,7 @@ def _gaps(rivals: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _costs(chosen: Row, rivals: Sequence[Row]) -> list[str]:
+def _costs(chosen: ResultRow, rivals: Sequence[ResultRow]) -> list[str]:
     """Say how the recommended contestant compares in speed and memory with the others."""
     lines = []
     speeds = {row.name: row.tokens_per_second for row in rivals if row.tokens_per_second and row.name != chosen.name}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from kinfolk.contests.evidence import Battery
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartLine
 from kinfolk.report.figures import bullets, figure, section
@@ -12,7 +12,7 @@ from kinfolk.report.numbers import amount, memory
 from kinfolk.report.tables import table
 
 
-def battery(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def battery(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the section, or nothing where no battery was run."""
     found = {row.name: row.battery for row in rows if row.battery is not None}
     names = {name: colour.get(name, 7) for name in found}

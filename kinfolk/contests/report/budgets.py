@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.evidence import Sizes
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
@@ -22,7 +22,7 @@ BRANCHES = (
 )
 
 
-def branches(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def branches(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the finished loss at several budgets, or nothing where none was measured."""
     chart = branch_chart(rows, colour)
     names = {row.name: colour.get(row.name, 7) for row in rows if row.branches}
@@ -30,7 +30,7 @@ def branches(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
     return section("Finished loss at smaller budgets", drawn, key="branches")
 
 
-def branch_chart(rows: Sequence[Row], colour: Mapping[str, int]) -> Chart | None:
+def branch_chart(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Chart | None:
     """Return losses against tokens of finished trainings."""
     marks = []
     for row in rows:
@@ -49,7 +49,7 @@ def branch_chart(rows: Sequence[Row], colour: Mapping[str, int]) -> Chart | None
     return Chart(title=title, x=x, y=Axis(label="loss"), marks=marks) if marks else None
 
 
-def speedups(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def speedups(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the effective speed-up against the baseline, or nothing where there is none."""
     chart = speedup_chart(rows, colour)
     laws = dict.fromkeys(f"Law of {row.speedup.baseline}: {row.speedup.law}" for row in rows if row.speedup)
@@ -57,7 +57,7 @@ def speedups(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
     return section("Effective speed-up", drawn, bullets(list(laws)) if drawn else None, key="speedup")
 
 
-def speedup_chart(rows: Sequence[Row], colour: Mapping[str, int]) -> Chart | None:
+def speedup_chart(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Chart | None:
     """Return the speed-ups with their intervals, one line each."""
     known = [(row.name, row.speedup) for row in rows if row.speedup is not None and row.speedup.value is not None]
     if not known:

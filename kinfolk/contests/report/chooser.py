@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.html import Html, embed, join, tag
 from kinfolk.report.numbers import amount, memory
@@ -19,7 +19,7 @@ class Criterion:
     words: Mapping[str, str]
 
 
-def criteria(rows: Sequence[Row]) -> list[Criterion]:
+def criteria(rows: Sequence[ResultRow]) -> list[Criterion]:
     """Return the figures of these rows in which contestants differ."""
     first = next((row.measure for row in rows if row.rank == 1), "")
     ranked = [row for row in rows if row.measure == first and row.final is not None]
@@ -34,7 +34,7 @@ def criteria(rows: Sequence[Row]) -> list[Criterion]:
     return [one for one in (*shown, *_decoding(ranked)) if len(set(one.values.values())) > 1]
 
 
-def _decoding(rows: Sequence[Row]) -> list[Criterion]:
+def _decoding(rows: Sequence[ResultRow]) -> list[Criterion]:
     """Return latency, and speed and state of decoding at the shortest and the longest context that was measured."""
     found = {row.name: row.battery for row in rows if row.battery is not None}
     contexts = sorted({int(at) for one in found.values() for at in one.decoding})
@@ -61,7 +61,7 @@ def _count(value: float) -> str:
     return amount(value, 3)
 
 
-def chooser(rows: Sequence[Row]) -> Html:
+def chooser(rows: Sequence[ResultRow]) -> Html:
     """Return the chooser, hidden until its script runs; nothing where there is nothing to choose between."""
     found = criteria(rows)
     ranked = [row.name for row in rows if row.rank is not None and row.measure == rows[0].measure]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import Outcome, Point
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.contests.table import WORDS, cells, gain_of, notes, number
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
@@ -44,7 +44,7 @@ USED: dict[str, tuple[str, Callable[[Point], float]]] = {
 }
 """What a learning curve is drawn against."""
 
-COSTS: dict[str, tuple[str, Callable[[Row], float | None]]] = {
+COSTS: dict[str, tuple[str, Callable[[ResultRow], float | None]]] = {
     "speed": ("tokens per second in training", lambda row: row.tokens_per_second),
     "memory": ("peak memory, bytes", lambda row: row.peak_bytes),
     "FLOPs/token": ("operations per token, forward", lambda row: row.flops_per_token),
@@ -58,7 +58,7 @@ def colours(comparison: Comparison) -> dict[str, int]:
     return {card.name: i for i, card in enumerate(comparison.cards)}
 
 
-def result(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def result(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the table of results: one row per contestant, best first within each metric."""
     if not rows:
         return Html("")
@@ -76,7 +76,7 @@ def result(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
     return section("Result", table(columns, lines), bullets(notes(rows)), key="result")
 
 
-def columns_of(row: Row) -> dict[str, str]:
+def columns_of(row: ResultRow) -> dict[str, str]:
     """Return what the page shows of a contestant: what is on screen, and what has no room there."""
     more = {
         "as is": number(row.as_is),
@@ -89,7 +89,7 @@ def columns_of(row: Row) -> dict[str, str]:
     return cells(row) | {name: value for name, value in more.items() if name not in cells(row)}
 
 
-def _cell(row: Row, name: str, value: str, colour: Mapping[str, int]) -> Cell:
+def _cell(row: ResultRow, name: str, value: str, colour: Mapping[str, int]) -> Cell:
     if name == "contestant":
         return Cell(value, before=swatch(colour.get(row.name, 7)))
     if name == "rank" and row.p is not None:
@@ -162,7 +162,7 @@ def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
     return Chart(title=title, x=Axis(label=label), y=Axis(label=measure_of(measure).title), marks=marks)
 
 
-def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
+def trade(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
     """Return quality against cost, one tab per cost."""
     panels = {}
     for i, measure in enumerate(_measures(rows)):
@@ -173,13 +173,13 @@ def trade(comparison: Comparison, rows: Sequence[Row]) -> Html:
     return section("Quality against cost", tabs("trade", "metric", panels) or None, key="trade")
 
 
-def cost_charts(rows: Sequence[Row], colour: Mapping[str, int], measure: str) -> dict[str, Chart]:
+def cost_charts(rows: Sequence[ResultRow], colour: Mapping[str, int], measure: str) -> dict[str, Chart]:
     """Return the charts of one metric by what it costs."""
     charts = {key: _trade(rows, colour, measure, key) for key in COSTS}
     return {key: chart for key, chart in charts.items() if chart is not None}
 
 
-def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: str) -> Chart | None:
+def _trade(rows: Sequence[ResultRow], colour: Mapping[str, int], measure: str, key: str) -> Chart | None:
     label, of = COSTS[key]
     shown = [(row, of(row)) for row in rows if row.measure == measure and row.final is not None and of(row)]
     marks = [
@@ -201,7 +201,7 @@ def _trade(rows: Sequence[Row], colour: Mapping[str, int], measure: str, key: st
     )
 
 
-def intervals(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def intervals(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the differences to the best with their simultaneous intervals, as a chart per metric."""
     charts = [
         chart for chart in (interval_chart(rows, colour, measure) for measure in _measures(rows)) if chart is not None
@@ -211,11 +211,11 @@ def intervals(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
     return section("Differences to the best", drawn or None, key="intervals")
 
 
-def _measures(rows: Sequence[Row]) -> list[str]:
+def _measures(rows: Sequence[ResultRow]) -> list[str]:
     return list(dict.fromkeys(row.measure for row in rows if row.measure))
 
 
-def interval_chart(rows: Sequence[Row], colour: Mapping[str, int], measure: str) -> Chart | None:
+def interval_chart(rows: Sequence[ResultRow], colour: Mapping[str, int], measure: str) -> Chart | None:
     """Return a forest plot of one metric, or None where nothing was tested."""
     tested = [row for row in rows if row.measure == measure and row.p is not None and row.difference is not None]
     if not tested:

@@ -14,7 +14,7 @@ from kinfolk.contests.report.budgets import branch_chart, size_chart, speedup_ch
 from kinfolk.contests.report.evidence import colours, columns_of, cost_charts, interval_chart, learning_charts
 from kinfolk.contests.report.page import render
 from kinfolk.contests.report.rates import rate_charts
-from kinfolk.contests.results import Row, to_csv
+from kinfolk.contests.results import ResultRow, to_csv
 from kinfolk.decoding.samples import samples
 from kinfolk.report.charts import Chart, file
 from kinfolk.report.latex import tabular
@@ -89,7 +89,7 @@ def figures(comparison: Comparison) -> dict[str, Chart]:
     return {_file_name(name): chart for name, chart in drawn.items() if chart is not None}
 
 
-def latex(rows: Sequence[Row]) -> str:
+def latex(rows: Sequence[ResultRow]) -> str:
     """Return the result as a LaTeX table (booktabs), the best row in bold."""
     shown = {row.name: columns_of(row) for row in rows}
     used = [name for name in PRINTED if any(found.get(name, "-") != "-" for found in shown.values())]

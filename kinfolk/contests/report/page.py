@@ -15,7 +15,7 @@ from kinfolk.contests.report.evidence import colours, curves, intervals, result,
 from kinfolk.contests.report.published import published
 from kinfolk.contests.report.rates import rates
 from kinfolk.contests.report.reviewers import card
-from kinfolk.contests.results import MARKS, Row
+from kinfolk.contests.results import MARKS, ResultRow
 from kinfolk.objectives.measures.measure import measures
 from kinfolk.report.figures import facts, scripts, section, swatch
 from kinfolk.report.html import Html, asset, join, page, tag
@@ -71,11 +71,11 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
     return page(comparison.title, asset("page.css"), body, scripts(_chooser_script(rows)))
 
 
-def _chooser_script(rows: Sequence[Row]) -> Html:
+def _chooser_script(rows: Sequence[ResultRow]) -> Html:
     return tag("script", asset("chooser.js", __package__)) if chooser(rows) else Html("")
 
 
-def _head(comparison: Comparison, rows: Sequence[Row]) -> Html:
+def _head(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
     known, found = comparison.facts, answer(rows, comparison.protocol.against)
     line = [known.get(name, "") for name in ("budget", "match", "seeds", "made")]
     said = tag("strong", found.name) if found.name else None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.evidence import FULL, RateCurve
-from kinfolk.contests.results import Row
+from kinfolk.contests.results import ResultRow
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartLine, Mark
@@ -29,7 +29,7 @@ COLUMNS = (
 NEAR = 0.05
 
 
-def rates(rows: Sequence[Row], colour: Mapping[str, int]) -> Html:
+def rates(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the section, or nothing where no rate was searched for."""
     found = {row.name: row.rates for row in rows if row.rates is not None and row.rates.tried}
     charts = rate_charts(found, colour)

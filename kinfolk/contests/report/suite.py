@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
 from kinfolk.contests.outcome import write_json
-from kinfolk.contests.suite_result import Standing, SuiteResult
+from kinfolk.contests.suite_result import SuiteResult, SuiteStanding
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot
 from kinfolk.report.figures import bullets, facts, figure, scripts, section
@@ -80,7 +80,7 @@ def published(result: SuiteResult) -> list[list[str]]:
     return lines
 
 
-def _score(standing: Standing, task: str) -> str:
+def _score(standing: SuiteStanding, task: str) -> str:
     if task not in standing.scores:
         return "-"
     spread = f" ± {standing.spreads[task]:.1f}" if standing.spreads[task] else ""

@@ -54,7 +54,7 @@ class Trained:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Study:
+class ScalingStudy:
     """The trials and the law through them. notes: what a reader must know besides."""
 
     relative: str
@@ -82,7 +82,7 @@ class Study:
         return self.folder / PICTURE
 
 
-def study(asked: Asked, command: str = "", console: Console | None = None) -> Study:
+def study(asked: Asked, command: str = "", console: Console | None = None) -> ScalingStudy:
     """Train what is missing of the ladder and fit the law; interrupted, the same command goes on."""
     console = console or Console(stderr=True)
     asked.folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,9 @@ def study(asked: Asked, command: str = "", console: Console | None = None) -> St
     if not trials:
         raise TrainingError(f"no trial of the ladder finished; see {asked.folder}")
     notes += _repetition(asked)
-    made = Study(asked.relative, asked.settings.data, tuple(trials), fit(_points(trials)), tuple(notes), asked.folder)
+    made = ScalingStudy(
+        asked.relative, asked.settings.data, tuple(trials), fit(_points(trials)), tuple(notes), asked.folder
+    )
     made.write()
     return made
 

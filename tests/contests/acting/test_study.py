@@ -8,7 +8,7 @@ import pytest
 
 from kinfolk.cli.main import main
 from kinfolk.contests import trials
-from kinfolk.contests.acting.study import Study, fitted, run, solved_at, summary, table
+from kinfolk.contests.acting.study import ActingStudy, fitted, run, solved_at, summary, table
 from kinfolk.contests.outcome import DONE, Outcome, Point
 from kinfolk.contests.settings import Settings
 from kinfolk.core.errors import SpecError
@@ -77,7 +77,7 @@ def test_a_study_has_the_statistics_and_the_report_of_every_comparison(tmp_path,
         settings = Settings(
             contestants=("bad", "good"), budget="90-tokens", seeds=seeds, tune="off", match="none", out=tmp_path
         )
-        return run(Study(world=world, recipes=recipes, settings=settings, threshold=0.95))
+        return run(ActingStudy(world=world, recipes=recipes, settings=settings, threshold=0.95))
 
     result = study(2)
     assert seen == [("bad", 0), ("good", 0), ("bad", 1), ("good", 1)]
