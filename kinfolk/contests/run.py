@@ -39,7 +39,7 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     with (
         lock(settings.folder) as held,
         terminable(),
-        Trials(settings, made.layout, console, held) as trials,
+        Trials(settings, made.layout, console, held, made.data.kind == "text") as trials,
     ):
         if settings.matching == "time" and match.kept_widths(settings.folder) is None:
             made = _match_by_time(made, trials)

@@ -82,6 +82,12 @@ class Trial:
         text = json.dumps(what, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
+    def completed(self) -> Self:
+        """Return it with its recipe in full: fields that came after the version that wrote it have their defaults."""
+        from kinfolk.core.plain import to_plain
+
+        return dataclasses.replace(self, recipe=to_plain(_recipe(self)))
+
     def write(self, folder: Path) -> None:
         """Leave the order in the folder where the trial will find it."""
         folder.mkdir(parents=True, exist_ok=True)

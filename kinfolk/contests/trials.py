@@ -1,7 +1,8 @@
 """The trials of a folder: those that have ended are kept, the others run side by side as jobs of the one runner.
 
-A trial's folder is named after a hash of everything that decides its result, so the same trial is found again, whoever
-asks for it.
+A trial's folder is named after a hash of everything that decides its result, so the same trial is found again, by
+every command that asks for it. A version whose recipes had fewer fields wrote another hash: its trials are read,
+completed and compared.
 """
 
 import sys
@@ -34,9 +35,14 @@ TRIALS, CALIBRATIONS = "trials", "calibrations"
 class Trials:
     """What runs trials, and knows how they ended."""
 
-    def __init__(self, settings: Settings, layout: Layout, console: Console, held: Sequence[int]) -> None:
+    def __init__(
+        self, settings: Settings, layout: Layout, console: Console, held: Sequence[int], ungrouped: bool = False
+    ) -> None:
+        """ungrouped: batches are not grouped by length, so that their order is what it was in every version."""
         self.settings, self.layout, self.console, self.held = settings, layout, console, held
+        self.ungrouped = ungrouped
         self._engine: FleetEngine | None = None
+        self._earlier: dict[Path, Path | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +67,23 @@ class Trials:
     def place(self, order: Trial) -> Path:
         """Return the folder of a trial."""
         kind = CALIBRATIONS if order.calibrate else TRIALS
-        return self.settings.folder / kind / f"{slug(order.name)}-seed{order.seed}-{order.key}"
+        home = self.settings.folder / kind
+        folder = home / f"{slug(order.name)}-seed{order.seed}-{order.key}"
+        if not folder.exists() and folder not in self._earlier:
+            self._earlier[folder] = self._of_earlier_version(order, home)
+        return folder if folder.exists() else self._earlier[folder] or folder
+
+    def _of_earlier_version(self, order: Trial, home: Path) -> Path | None:
+        """Return the folder of the same trial under the hash of a version whose recipes had fewer fields."""
+        for folder in sorted(home.glob(f"{slug(order.name)}-seed{order.seed}-*")):
+            try:
+                other = Trial.read(folder)
+                if ("grouping" in other.recipe["training"] or self.ungrouped) and other.completed().key == order.key:
+                    return folder
+            except (OSError, ValueError, TypeError, KeyError, KinfolkError):
+                # not a trial, or one that this version cannot read: it is left alone
+                continue
+        return None
 
     def job(self, order: Trial, folder: Path) -> Job:
         """Return a trial as a job: its order is written into its folder, where the command finds it."""

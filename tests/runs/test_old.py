@@ -1,7 +1,9 @@
 """Runs, saved models, prepared data and comparisons of an earlier version open, resume and give equal results."""
 
+import io
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,12 @@ from safetensors.torch import load_file
 
 import kinfolk as kf
 from kinfolk.cli.main import main
+from kinfolk.contests import trials
+from kinfolk.contests.job import Job
+from kinfolk.contests.layout import Layout
+from kinfolk.contests.settings import Settings
+from kinfolk.contests.trial import Trial
+from kinfolk.core.console import Console
 from kinfolk.core.manifest import NoManifest
 from kinfolk.data import open_data
 from kinfolk.runs.run import Run
@@ -88,9 +96,42 @@ def test_a_saved_model_and_prepared_data_open(old: Path) -> None:
 def test_trials_of_a_comparison_open(old: Path) -> None:
     results = json.loads((old / "comparison/results.json").read_text())
     assert {row["name"] for row in results["rows"]} == {"gpt", "gpt2"}
-    trials = sorted((old / "comparison/trials").iterdir())
-    assert len(trials) == 4
-    for trial in trials:
+    folders = sorted((old / "comparison/trials").iterdir())
+    assert len(folders) == 4
+    for trial in folders:
         run, before = Run.open(trial / "run"), json.loads((trial / "run/result.json").read_text())
         assert run.metadata.data.name == "prepared"
         assert sum(p.numel() for p in run.model().parameters()) == before["parameters"]
+
+
+def test_a_comparison_goes_on_with_the_trials_that_it_has(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of then, with what is the default now switched off: no trial runs, and the losses are the same."""
+    before = json.loads((OLD / "comparison/results.json").read_text())
+
+    def no_trial(jobs: Sequence[Job], *_: object) -> None:
+        raise AssertionError(f"{len(jobs)} trials were run again")
+
+    monkeypatch.setattr(trials, "run_all", no_trial)
+    command = before["facts"]["command"].split()[1:]
+    assert main([*command, "--tune", "off", "--match", "none"]) == 0
+    after = json.loads((old / "comparison/results.json").read_text())
+    assert len(after["rows"]) == 2
+    for row, was in zip(after["rows"], before["rows"], strict=True):
+        same = ("name", "measure", "early", "final", "rank", "seeds", "failed", "steps", "tokens")
+        assert {name: row[name] for name in same} == {name: was[name] for name in same}
+        # added up in another order since
+        assert row["spread"] == pytest.approx(was["spread"], rel=1e-12)
+    # a third seed is all that is missing of three
+    missing: list[Job] = []
+    monkeypatch.setattr(trials, "run_all", lambda jobs, *_: missing.extend(jobs))
+    main([*command, "--tune", "off", "--match", "none", "--seeds", "3"])
+    assert [(job.name, job.seed) for job in missing] == [("gpt2", 2), ("gpt", 2)]
+
+
+def test_trials_of_grouped_batches_are_not_taken_for_those_of_now(old: Path) -> None:
+    """The order of grouped batches changed since, which the recipe of then does not say."""
+    order = Trial.read(next((old / "comparison/trials").iterdir())).completed()
+    settings = Settings(contestants=("gpt",), out=old / "comparison")
+    now, layout = Console(file=io.StringIO()), Layout(jobs=1, threads=1)
+    assert trials.Trials(settings, layout, now, (), ungrouped=True).known(order) is not None
+    assert trials.Trials(settings, layout, now, (), ungrouped=False).known(order) is None
