@@ -1,6 +1,7 @@
 """The protocol on real training: rates against a fine grid, equals told apart, handicaps found.
 
-    python docs/studies/trained.py grid|tuned|equals|gate|handicaps|improvement FOLDER [comparisons]
+    python docs/studies/trained.py grid|tuned|equals|gate|gate_tuned|handicaps|improvement FOLDER [comparisons]
+    python docs/studies/trained.py reports FOLDER DATA
 
 Every trial runs in this process (imports are paid once) through the runner, the statistics and the trials of
 `kin compare`; nothing is written but trials and one line of JSON for each comparison, in FOLDER/STUDY.jsonl.
@@ -11,6 +12,7 @@ apart; so here each name draws its first weights from a seed of its own, while b
 "only another seed" makes.
 """
 
+import csv
 import dataclasses
 import io
 import json
@@ -28,6 +30,7 @@ import kinfolk.train.run as engine
 from kinfolk.contests import plan, trial
 from kinfolk.contests.gate import BASELINE, CANDIDATE, answer
 from kinfolk.contests.outcome import DONE
+from kinfolk.contests.report.files import write
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import RUN, Trial
 from kinfolk.core.console import Console
@@ -53,7 +56,8 @@ def here(jobs: Sequence[Any], slots: int, screen: Any, held: Any = (), environme
         outcome = trial.run(Trial.read(job.folder), job.folder)
         if outcome is None:
             raise KeyboardInterrupt
-        outcome.write(job.folder)
+        # memory is that of this one process, which says nothing of a trial
+        outcome.replace(start_bytes=0, peak_bytes=0).write(job.folder)
         if outcome.status == DONE:
             trial._tidy(job.folder / RUN)
         outcomes.append(outcome)
@@ -255,6 +259,49 @@ def handicaps(folder: Path, n: int) -> None:
         print(study, sum(found["found"] for found in every), "of", len(every), "found", flush=True)
 
 
+def reports(folder: Path, data: str) -> None:
+    """Compare six relatives on characters, on words and on labelled questions, tuned and matched, with full reports."""
+    runner.write = write
+    rows = [line.split(" ", 1) for line in (Path(data) / "cls/trec/TREC.train").read_text("latin-1").splitlines()]
+    with (folder / "trec.csv").open("w", newline="") as out:
+        table = csv.writer(out)
+        table.writerow(("text", "label"))
+        table.writerows((text, label.partition(":")[0]) for label, text in rows)
+    for name, (source, tokenizer, relatives) in REPORTS.items():
+        settings = Settings(
+            contestants=relatives,
+            data=source.format(data=data, folder=folder),
+            tokenizer=tokenizer,
+            vocab=4000 if tokenizer == "word" else None,
+            budget="16k-tokens",
+            assignments=("training.batch_size=4", "training.length=64", "training.eval_batches=8"),
+            threads=1,
+            jobs=1,
+            out=folder / name,
+            cache=folder / "cache",
+        )
+        start = time.process_time()
+        result = runner.run(settings, f"docs/studies/trained.py reports, {name}", Console(file=io.StringIO()))
+        print(name, round(time.process_time() - start), "s of processor time", flush=True)
+        for row in plain(result)["rows"]:
+            print("  ", json.dumps(row), flush=True)
+
+
+REPORTS = {
+    "characters": (
+        "{data}/lm/tinyshakespeare/input.txt",
+        "char",
+        ("gpt2", "alibi", "transformer-xl", "rezero", "llama", "lstm"),
+    ),
+    "words": ("{data}/lm/wikitext-2/valid.txt", "word", ("gpt2", "gpt", "alibi", "llama", "adaptive-input", "lstm")),
+    "labelled": (
+        "labelled:{folder}/trec.csv",
+        "word",
+        ("bert", "albert", "distilbert", "roberta", "roformer", "deberta"),
+    ),
+}
+"""Data, tokenizer and relatives of each report."""
+
 HANDICAPPED: dict[str, Any] = {
     "budget": "64k-tokens",
     "assignments": ("training.batch_size=8", "training.length=128", "training.eval_batches=4"),
@@ -266,7 +313,8 @@ def main() -> None:
     prepare()
     study, place = sys.argv[1], Path(sys.argv[2])
     place.mkdir(parents=True, exist_ok=True)
-    globals()[study](place, int(sys.argv[3]) if len(sys.argv) > 3 else 10)
+    argument = sys.argv[3] if len(sys.argv) > 3 else "10"
+    globals()[study](place, int(argument) if argument.isdigit() else argument)
 
 
 if __name__ == "__main__":

@@ -382,3 +382,43 @@ def test_widths_matched_by_time_are_measured_once_and_kept(machine: Machine, tmp
     again = compare(tmp_path, **asked)
     assert json.loads((tmp_path / "widths.json").read_text()) == kept
     assert again.cards == result.cards
+
+
+def test_what_goes_wrong_is_said_in_the_row_the_report_and_the_files(machine: Machine, tmp_path: Path) -> None:
+    """One that diverges, one that crashes, one ahead at an eighth of the steps and behind at the end."""
+
+    def outcome(job: Job) -> Outcome:
+        if job.name == "gpt2":
+            return ended(job, DIVERGED).replace(reason="loss is nan at step 3")
+        if job.name == "rezero":
+            return ended(job, CRASHED).replace(reason="exit code 1\nRuntimeError: it fell off the table")
+        early, late = {"gpt": (3.0, 2.0), "alibi": (2.5, 2.2)}[job.name]
+        noise = random.Random(f"{job.name} {job.seed}").gauss(0, 0.01)
+        losses = {1: 5.0, 2: early + noise, 16: late + noise}
+        curve = tuple(
+            Point(step=step, tokens=step, seconds=1.0, flops=1.0, valid={"next-token": loss})
+            for step, loss in losses.items()
+        )
+        return ended(job).replace(curve=curve, steps=16, planned_steps=16)
+
+    machine.how = outcome
+    result = compare(tmp_path, contestants=("gpt", "gpt2", "rezero", "alibi"), data="stdlib:megabytes=1", seeds=4)
+    rows = {row.name: row for row in result.rows}
+    assert {name: (row.rank, row.mark) for name, row in rows.items()} == {
+        "gpt": (1, ""),
+        "alibi": (2, "*"),
+        "gpt2": (None, ""),
+        "rezero": (None, ""),
+    }
+    said = {
+        "alibi": "ahead of gpt at 0.125 of the steps and behind at the end",
+        "gpt2": "diverged (4 of 4 trials)",
+        "rezero": "crashed (4 of 4 trials)",
+    }
+    page, table = (tmp_path / "report.html").read_text(), (tmp_path / "results.csv").read_text()
+    for name, flag in said.items():
+        assert rows[name].flags == (flag,)
+        assert flag in page
+        assert flag in table
+    assert "loss is nan at step 3" in rows["gpt2"].note
+    assert "it fell off the table" in rows["rezero"].note
