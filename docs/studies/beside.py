@@ -34,7 +34,7 @@ def rounds(n):
         work.step()
     return time.process_time() - begun
 rounds(2)
-while rounds(repeat) < 0.15:
+while rounds(repeat) < 0.05:
     repeat *= 2
 def number(name):
     return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name)).split()[1])
@@ -55,9 +55,9 @@ SMALL = {
     "vocab_size": 1024,
     "max_len": 256,
     "length": 256,
-    "batch_size": 4,
+    "batch_size": 2,
 }
-RELATIVES = ["gpt2", "vanilla", "bert", "transformer-xl", "universal", "performer", "reformer", "bigbird", "t5"]
+RELATIVES = ["gpt2", "vanilla", "transformer-xl", "universal", "performer", "reformer", "bigbird"]
 LARGE = SMALL | {"d_model": 384, "n_layers": 6, "n_heads": 6, "d_ff": 1536, "vocab_size": 4096, "batch_size": 4}
 
 
@@ -67,11 +67,11 @@ def contests() -> dict[str, tuple[str, dict[str, object]]]:
         f"train {name}": ("train", SMALL | {"relative": name}) for name in RELATIVES
     }
     found["train gpt2, 6 layers of 384"] = ("train", LARGE | {"relative": "gpt2"})
-    for name in ("gpt2", "transformer-xl", "performer", "bigbird"):
+    for name in ("gpt2", "transformer-xl", "performer"):
         for rows in (1, 8):
-            sizes = SMALL | {"relative": name, "batch_size": rows, "prompt": 16, "new": 32}
+            sizes = SMALL | {"relative": name, "batch_size": rows, "prompt": 16, "new": 8}
             found[f"generate {name}, batch {rows}"] = ("generate", sizes)
-    for length in (1024, 4096):
+    for length in (512, 2048):
         for backward in (False, True):
             sizes = {"length": length, "window": 512, "heads": 4, "width": 64, "backward": backward}
             found[f"attention {length}, {'backward' if backward else 'forward'}"] = ("attention", sizes)

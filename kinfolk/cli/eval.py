@@ -1,23 +1,18 @@
 """`kin eval`: score a trained model on data."""
 
 import argparse
-import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import acting, harness
 from kinfolk.cli.training import data_arguments
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.errors import SpecError
 
 if TYPE_CHECKING:
     from kinfolk.data import Data
     from kinfolk.models.model import Transformer
-    from kinfolk.runs.run import Run
     from kinfolk.train.sliding import Timing
-
-REPORTS = (".html", ".txt")
-SPLITS = ("valid", "train", "all", "test", "longer")
 
 EPILOG = """\
 examples:
@@ -82,36 +77,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print nats per target of every measure, and bits per byte of a text."""
+    from kinfolk.decoding.written import MEASURES
     from kinfolk.runs.run import Run
-    from kinfolk.train.evaluate import require_finite
-    from kinfolk.use.evaluation import score
+    from kinfolk.use.evaluation import ReportFile, TargetWriting, data_of, evaluate, scorer_of
 
-    args.data = _named(args)
-    if args.split is None:
-        args.split = "all" if _raw(args) else "valid"
-    if args.split not in SPLITS:
-        raise SpecError(f"--split: unknown part {args.split!r}{suggest(args.split, SPLITS)}")
     if args.tasks:
         return harness.evaluate(args)
     if acting.acts(args.what):
         return acting.evaluate(args)
-    opened = Run.open(args.what)
-    recipe, learner = opened.recipe, opened.scorer(args.average)
-    _remember(args, learner)
-    data = _open(args, opened)
+    names = ("cache", "valid", "tokenizer", "vocab")
+    source = None if args.data is None else {"name": args.data} | {name: getattr(args, name) for name in names}
     if args.sliding is not None:
-        return _slide(args, learner.model, data)
-    keep = None if args.report is None else functools.partial(_keeping, args, recipe)
-    result = score(opened, learner, data, args.split, args.batches, keep)
-    if result.keeping is not None:
-        _report(args, data, dict(result.scores), result.keeping, result.lost)
-    found = result.plain() | _written(args, recipe, learner, data)
-    require_finite({name: one["mean"] for name, one in found["measures"].items()}, str(args.what))
-    said = ([] if result.tally is None else result.tally.sentences()) + result.lost
+        opened = Run.open(args.what)
+        return _slide(args, scorer_of(opened, args.average, args.memory).model, *data_of(opened, source, args.split))
+    measures = tuple(name for name in MEASURES if getattr(args, name))
+    result = evaluate(
+        args.what,
+        source,
+        split=args.split,
+        batches=args.batches,
+        average=args.average,
+        memory=args.memory,
+        report=None if args.report is None else ReportFile(args.report, args.worst),
+        writing=TargetWriting(measures, args.written, args.rows, args.beams, args.length_penalty),
+    )
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result.plain(), indent=1))
     else:
-        _print(args, found, said)
+        _print(args, result.plain(), ([] if result.tally is None else result.tally.sentences()) + result.lost)
     return 0
 
 
@@ -132,34 +125,7 @@ def _print(args: argparse.Namespace, found: dict[str, Any], said: list[str]) -> 
         print(f"{name:14} {value:.4f}" if isinstance(value, float) else f"{name:14} {value}")
 
 
-def _remember(args: argparse.Namespace, learner: Any) -> None:
-    """Give the model as long a memory as was asked for."""
-    from kinfolk.train.longer import with_memory
-
-    if args.memory is not None:
-        learner.model = with_memory(learner.model, args.memory)
-
-
-def _written(args: argparse.Namespace, recipe: Any, learner: Any, data: "Data") -> dict[str, Any]:
-    """Let the model write the targets of pairs and score them, if that was asked for."""
-    from kinfolk.data import Batches
-    from kinfolk.decoding.written import MEASURES, write
-    from kinfolk.runs import folder
-
-    asked = tuple(name for name in MEASURES if getattr(args, name))
-    if not asked:
-        return {}
-    split = data.split("valid" if args.split == "all" else args.split)
-    batches = Batches(split=split, shuffle=False, batch_size=args.rows, length=recipe.training.length)
-    how = {"beams": args.beams, "length_penalty": args.length_penalty}
-    made = write(learner.model, batches, args.written, **how)
-    scores = {key: value for found in made.scores(asked).values() for key, value in found.items()}
-    done = folder.result(args.what)
-    flops = {} if done is None else {"training FLOPs": f"{done['flops']:.2e}"}
-    return {"written": {"pairs": len(made.texts), **scores, **flops}}
-
-
-def _slide(args: argparse.Namespace, model: "Transformer", data: "Data") -> int:
+def _slide(args: argparse.Namespace, model: "Transformer", data: "Data", split: str) -> int:
     """Print seconds per token of cached evaluation and of sliding windows, and their ratios."""
     import dataclasses
 
@@ -170,15 +136,13 @@ def _slide(args: argparse.Namespace, model: "Transformer", data: "Data") -> int:
 
     lengths = [word.strip() for word in args.sliding.split(",")]
     if not all(word.isdigit() for word in lengths):
-        raise SpecError(
-            f"--sliding: attention lengths are whole numbers with commas between them, not {args.sliding!r}"
-        )
+        raise SpecError(f"--sliding: attention lengths are integers with commas between them, not {args.sliding!r}")
     # both ways make and drop large tensors, and neither is to be timed by how the system hands out pages
     favour_speed()
-    split = data.split("valid" if args.split == "all" else args.split)
+    part = data.split("valid" if split == "all" else split)
     threads, rows = torch.get_num_threads(), []
     for length in map(int, lengths):
-        row = compare(model, split, length, args.samples)
+        row = compare(model, part, length, args.samples)
         rows.append(dataclasses.asdict(row) | {"ratio": row.ratio, "fused_ratio": row.fused_ratio, "threads": threads})
         if not args.json:
             print(_sentence(row, threads), flush=True)
@@ -196,75 +160,3 @@ def _sentence(row: "Timing", threads: int) -> str:
         f" differs by {row.difference:.1e} where both see the same\n"
         f"  sliding, SDPA  {row.fused:12.6f} {row.fused_ratio:8,.0f} x without distances, on the fused kernel alone"
     )
-
-
-def _open(args: argparse.Namespace, run: "Run") -> "Data":
-    """Open the run's data, or other data under the run's tokenizer: other ids would mean other tokens."""
-    from kinfolk.data import Preparation
-    from kinfolk.data.splits.asking import inherited
-    from kinfolk.runs.metadata import ReadingNotes
-
-    if args.data is None:
-        return run.data()
-    notes = run.metadata.reading or ReadingNotes()
-    shape = {key: value for key, value in {"window": notes.window, "stride": notes.stride}.items() if value}
-    source = {"name": inherited(args.data, run.metadata.data.name, **shape), "cache": args.cache, "valid": args.valid}
-    words = {"tokenizer": args.tokenizer or run.tokenizer_file, "vocab": args.vocab}
-    words = {key: value for key, value in words.items() if value is not None}
-    if args.split == "all" and _raw(args):
-        return run.data(source | {"choices": Preparation(**words, valid=0.0)})
-    return run.data(source | words)
-
-
-def _raw(args: argparse.Namespace) -> bool:
-    """Tell whether --data names a file that nothing was held out of, so that all of it can be scored."""
-    from kinfolk.data.files.treebank import is_treebank
-    from kinfolk.data.splits.asking import has_labels
-    from kinfolk.data.splits.images import is_images
-
-    if args.data is None or args.valid is not None or acting.acts(args.what):
-        return False
-    path = Path(args.data)
-    file = path.is_file() and not is_images(path) and not is_treebank(path)
-    return file or has_labels(args.data)
-
-
-def _named(args: argparse.Namespace) -> str | None:
-    """Return the name of the data; a file that is given to a run that judges is one with labels."""
-    from kinfolk.data.splits.images import is_images
-    from kinfolk.runs.run import Run
-
-    if args.data is None or not Path(args.data).is_file() or is_images(Path(args.data)) or acting.acts(args.what):
-        return str(args.data) if args.data is not None else None
-    task = Run.open(args.what).task
-    return f"labelled:{args.data}" if task is not None and task.labels else args.data
-
-
-def _keeping(args: argparse.Namespace, recipe: Any, tally: Any) -> Any:
-    """Return what keeps the worst examples beside a tally."""
-    from kinfolk.use.predict.worst import Keeping
-
-    if tally is None:
-        raise SpecError(
-            f"--report: objective {recipe.objective.kind!r} judges no labels, so there is nothing to report"
-        )
-    if args.report.suffix not in REPORTS:
-        raise SpecError(f"--report: {args.report} should end with {' or '.join(REPORTS)}")
-    return Keeping(tally, recipe.objective, args.worst)
-
-
-def _report(args: argparse.Namespace, data: "Data", totals: dict[str, Any], keeping: Any, remarks: list[str]) -> None:
-    """Write the report."""
-    from kinfolk.core import durable
-    from kinfolk.use.predict.page import as_page
-    from kinfolk.use.predict.report import as_text, make_report
-
-    count = max(int(score.count) for score in totals.values())
-    facts = {"run": str(args.what), "data": data.name, "part": args.split, "targets": f"{count:,}"}
-    figures = {name: score.mean for name, score in totals.items()}
-    # names say how a file is read before they say which
-    title = f"{args.what.resolve().name} on {Path(data.name.rpartition(':')[2]).name}"
-    report = make_report(title, facts, figures, keeping.inner, keeping.worst(), remarks)
-    text = as_page(report) if args.report.suffix == ".html" else as_text(report)
-    args.report.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(args.report, text)
