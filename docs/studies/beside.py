@@ -5,8 +5,9 @@
 
 One process of each tree prepares the step that `kin bench` measures (training, generation, the attention operator). The
 two then take turns, one short round each, in an order that changes from round to round. Time is processor time of one
-thread, so that other work on the machine matters little; the ratio is taken within a round, and its median and
-quartiles over the rounds are printed. Memory is the growth of the resident peak during a round.
+thread; the ratio is taken within a round, and its median and quartiles over the rounds are printed. Other work on the
+machine still shows in it (caches), so operators that PyTorch dispatches and calls of Python functions in one step are
+counted too, which are the same on every machine. Memory is the growth of the resident peak during a round.
 
 A child reads `subject` and `sizes` as JSON from its arguments, and a line from its input for every round.
 """
@@ -23,6 +24,7 @@ CHILD = """
 import gc, importlib, json, sys, time, types
 from pathlib import Path
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 torch.set_num_threads(1)
 subject, sizes = json.loads(sys.argv[1])
 ours = importlib.import_module("kinfolk.bench.contest").OURS
@@ -38,7 +40,21 @@ while rounds(repeat) < 0.05:
     repeat *= 2
 def number(name):
     return int(next(l for l in Path("/proc/self/status").read_text().splitlines() if l.startswith(name)).split()[1])
-print("ready", repeat, flush=True)
+calls, operators = 0, 0
+def profile(frame, event, argument):
+    global calls
+    calls += event == "call"
+class Count(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        global operators
+        operators += 1
+        return function(*args, **(kwargs or {}))
+sys.setprofile(profile)
+work.step()
+sys.setprofile(None)
+with Count():
+    work.step()
+print(json.dumps([repeat, operators, calls]), flush=True)
 for line in sys.stdin:
     repeat = int(line)
     gc.collect()
@@ -101,14 +117,14 @@ def measure(trees: list[Path], subject: str, sizes: dict[str, object], rounds: i
     """Return the median ratios of new to old, and the quartiles of that of time."""
     children = [start(tree, subject, sizes) for tree in trees]
     try:
-        repeats = []
+        facts: list[list[int]] = []
         for child in children:
             assert child.stdout is not None
-            repeats.append(child.stdout.readline().split()[1])
+            facts.append(json.loads(child.stdout.readline()))
         samples = []
         for turn in range(rounds):
             order = (0, 1) if turn % 2 else (1, 0)
-            pair = {i: ask(children[i], repeats[0]) for i in order}
+            pair = {i: ask(children[i], str(facts[0][0])) for i in order}
             samples.append((pair[0], pair[1]))
     finally:
         for child in children:
@@ -118,7 +134,9 @@ def measure(trees: list[Path], subject: str, sizes: dict[str, object], rounds: i
     low, middle, high = statistics.quantiles(times, n=4)
     peak = statistics.median(new[1] / old[1] for old, new in samples)
     growth = [statistics.median(sample[i][2] for sample in samples) / 1024 for i in (0, 1)]
-    return {"time": middle, "low": low, "high": high, "peak": peak, "growth_old": growth[0], "growth_new": growth[1]}
+    operators, calls = (facts[1][i] / facts[0][i] for i in (1, 2))
+    work = {"operators": operators, "calls": calls}
+    return work | {"time": middle, "low": low, "high": high, "peak": peak, "old": growth[0], "new": growth[1]}
 
 
 def main() -> None:
@@ -129,12 +147,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="contests whose name contains this")
     args = parser.parse_args()
     trees = [args.before.resolve(), Path(__file__).resolve().parents[2]]
-    print(f"{'contest':32} {'time':>6} {'quartiles':>13} {'peak':>6} {'growth, MB':>15}")
+    head = f"{'contest':32} {'operators':>9} {'calls':>6} {'time':>6} {'quartiles':>12} {'peak':>7} {'growth, MB':>15}"
+    print(head, flush=True)
     for name, (subject, sizes) in contests().items():
         if args.only in name:
             r = measure(trees, subject, sizes, args.rounds)
-            growth = f"{r['growth_old']:7.1f} {r['growth_new']:7.1f}"
-            print(f"{name:32} {r['time']:6.3f} {r['low']:6.3f}-{r['high']:5.3f} {r['peak']:7.3f} {growth}", flush=True)
+            work = f"{r['operators']:9.3f} {r['calls']:6.3f}"
+            growth = f"{r['old']:7.1f} {r['new']:7.1f}"
+            times = f"{r['time']:6.3f} {r['low']:6.3f}-{r['high']:5.3f}"
+            print(f"{name:32} {work} {times} {r['peak']:7.3f} {growth}", flush=True)
 
 
 if __name__ == "__main__":

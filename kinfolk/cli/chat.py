@@ -13,37 +13,16 @@ if TYPE_CHECKING:
 
 
 def talk(args: argparse.Namespace, run: "Run", model: Any, options: Mapping[str, Any]) -> int:
-    """Answer each message in turn; what was said before is part of the prompt."""
-    from kinfolk.decoding import generate
-    from kinfolk.decoding.detokenize import Text
+    """Answer each message in turn; the earlier ones are part of the prompt."""
+    from kinfolk.use.chatting import Conversation
 
-    template = run.chat_template
-    if template is None:
-        raise SpecError(f"--chat: {run.path} has no chat template; leave --chat out to continue plain text")
     if args.prompts is not None or args.beams != 1:
         raise SpecError("--chat: takes --prompt or lines of standard input, and neither --prompts nor --beams")
-    turns = [{"role": "system", "content": args.system}] if args.system else []
+    conversation = Conversation(run, model, args.system)
     for message in _messages(args):
-        turns.append({"role": "user", "content": message})
-        ids, limit = template.ids(turns), model.limit
-        if limit and len(ids) + args.max_new - 1 > limit:
-            raise SpecError(
-                f"--chat: {len(ids):,} tokens of conversation and {args.max_new:,} new ones (--max-new) are more than "
-                f"the {limit:,} positions of the model"
-            )
-        text = Text(run.tokenizer.decode, before=ids)
-        pieces: list[str] = []
-
-        def show(newest: list[int], text: Text = text, pieces: list[str] = pieces) -> None:
-            if newest[0] >= 0 and newest[0] not in model.generation.stop_ids:
-                pieces.append(text.add(newest[0]))
-                if not args.json:
-                    print(pieces[-1], end="", flush=True)
-
-        generate(model, [ids], args.max_new, stream=show, **options)
-        pieces.append(text.close())
-        turns.append({"role": "assistant", "content": "".join(pieces)})
-        print(json.dumps(turns[-1], ensure_ascii=False) if args.json else pieces[-1], flush=True)
+        show = None if args.json else lambda piece: print(piece, end="", flush=True)
+        conversation.say(message, args.max_new, show, **options)
+        print(json.dumps(conversation.messages[-1], ensure_ascii=False) if args.json else "", flush=True)
     return 0
 
 

@@ -4,14 +4,10 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kinfolk.cli import drawing
 from kinfolk.cli.chat import talk
-from kinfolk.core.errors import SpecError
-
-if TYPE_CHECKING:
-    from kinfolk.runs.run import Run
 
 EPILOG = """\
 examples:
@@ -84,22 +80,20 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.decoding import generate
     from kinfolk.objectives.image import Pictures
     from kinfolk.runs.run import Run
-    from kinfolk.use.generating import encoded
+    from kinfolk.use.generating import encoded, refuse_long, runner
 
     opened = Run.open(args.what)
-    recipe, model = _opened(opened, args)
-    topology, names = recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
-    if isinstance(recipe.objective, Pictures):
-        if args.engine not in (None, "torch"):
-            raise SpecError("--engine: pictures are drawn by torch only")
-        return drawing.draw(args, model, recipe.objective, {name: getattr(args, name) for name in names})
+    model = runner(opened, args.engine, args.draft, args.ahead, args.average)
+    topology, names = opened.recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
+    if isinstance(opened.recipe.objective, Pictures):
+        return drawing.draw(args, opened, model, {name: getattr(args, name) for name in names})
     if args.chat:
         return talk(args, opened, model, {name: getattr(args, name) for name in [*names, "repetition_penalty"]})
     prompts = _prompts(args)
     rows, spelling = encoded(opened, prompts, model.generation.start_id)
     names += ["repetition_penalty", "no_repeat_ngram", "beams", "length_penalty", "length_norm", "early_stopping"]
     options: dict[str, Any] = {name: getattr(args, name) for name in names}
-    _refuse_long(rows, model, args.max_new if topology == "decoder" else 0)
+    refuse_long(rows, model, args.max_new if topology == "decoder" else 0)
     live = len(rows) == 1 and args.beams == 1 and not args.json
     writer = StreamWriter(spelling, rows[0] if topology == "decoder" else []) if live else None
     out = generate(model, rows, args.max_new, stream=writer, **options)
@@ -110,33 +104,6 @@ def run(args: argparse.Namespace) -> int:
         text = spelling.decode(ids)
         print(json.dumps({"prompt": prompt, "text": text, "ids": ids}, ensure_ascii=False) if args.json else text)
     return 0
-
-
-def _refuse_long(rows: list[list[int]], model: Any, max_new: int) -> None:
-    """Refuse prompts that do not fit, before anything is printed."""
-    n, limit = max(map(len, rows)), model.limit
-    # the last of the new tokens is not read again
-    if limit and n + max(0, max_new - 1) > limit:
-        raise SpecError(
-            f"--prompt: {n:,} tokens and {max_new:,} new ones (--max-new) are more than the "
-            f"{limit:,} positions of the model"
-        )
-
-
-def _opened(run: "Run", args: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the recipe, and what runs the model."""
-    from kinfolk.decoding.engines.speculative import speculative
-    from kinfolk.decoding.engines.weight_layout import column_major
-
-    name = args.engine or run.own_engine
-    if name == "torch":
-        model = column_major(run.model(args.average))
-        return run.recipe, model if args.draft is None else speculative(model, args.draft, args.ahead)
-    if args.draft is not None:
-        raise SpecError(f"--draft: speculative decoding runs by torch, not by {name}")
-    if args.average:
-        raise SpecError("--average: graphs have the weights they were made of; average, then export")
-    return run.recipe, run.engine(name)
 
 
 class StreamWriter:

@@ -88,6 +88,6 @@ def test_from_a_folder_of_pictures_to_pictures(tmp_path, capsys):
     assert main(["generate", str(tmp_path / "image-transformer-2d"), "--samples", "2"]) == 0
     assert len(list((tmp_path / "image-transformer-2d" / "pictures").glob("sample-*.png"))) == 2
     assert main(["generate", str(tmp_path / "image-completion"), "--prompt", "a cat"]) == 2
-    assert "makes pictures" in capsys.readouterr().err
+    assert "generates images" in capsys.readouterr().err
     assert main(["generate", str(tmp_path / "image-completion"), "--images", "nowhere.png"]) == 2
     assert "nowhere.png: no such file" in capsys.readouterr().err
