@@ -57,7 +57,7 @@ class Grid(Spec):
         row = self.width * max(1, self.block_height)
         if self.block_width and n % row:
             raise DataError(
-                f"{n} values are no whole rows of blocks: a picture {self.columns} columns wide of {self.channels} "
+                f"{n} values are no whole rows of blocks: an image {self.columns} columns wide of {self.channels} "
                 f"channels has a multiple of {row} if blocks are {self.block_height} high"
             )
         return _order(self, n)

@@ -31,7 +31,7 @@ def make_pictures(
     size, grid, start = n_values(model, objective), objective.grid, model.generation.start_id
     if given is None:
         if model.spec.topology == "encoder-decoder":
-            raise SpecError(f"objective: {objective.kind!r} makes pictures from pictures, and none are given")
+            raise SpecError(f"objective: {objective.kind!r} makes images from images, and none are given")
         prompts, target, whole = [[start]] * n, size, torch.zeros(n, size, dtype=torch.long)
     else:
         whole = _ids(given, size, objective)
@@ -54,5 +54,5 @@ def _ids(given: Tensor, size: int, objective: Pictures) -> Tensor:
     grid = objective.grid
     wanted = (size // grid.width, grid.columns, grid.channels)
     if tuple(given.shape[1:]) != wanted:
-        raise ShapeError(f"pictures should have rows, columns and channels {wanted}, got {tuple(given.shape[1:])}")
+        raise ShapeError(f"images should have rows, columns and channels {wanted}, got {tuple(given.shape[1:])}")
     return given.flatten(1).long() + FIRST

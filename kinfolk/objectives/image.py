@@ -87,7 +87,7 @@ class SuperResolution(Pictures, kind="super-resolution"):
 
     def __post_init__(self) -> None:
         if self.grid.columns % self.factor:
-            raise SpecError(f"factor: {self.factor} does not divide the {self.grid.columns} columns of the picture")
+            raise SpecError(f"factor: {self.factor} does not divide the {self.grid.columns} columns of the image")
 
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
         return shrunk(values_BL, self.grid, self.factor), values_BL
@@ -116,7 +116,7 @@ class Completion(Pictures, kind="completion"):
 def values_of(batch: Batch, vocabulary: Vocabulary) -> Tensor:
     """Return the values of pictures in raster order, without the token that may open them."""
     if batch.keep is not None and not bool(batch.keep.all()):
-        raise DataError("pictures of one batch are of one size, and these are not")
+        raise DataError("images of one batch are of one size, and these are not")
     opened = bool((batch.tokens[:, 0] == vocabulary.bos).all())
     return batch.tokens[:, 1:] if opened else batch.tokens
 
@@ -125,7 +125,7 @@ def shrunk(values_BL: Tensor, grid: Grid, factor: int) -> Tensor:
     """Make pictures smaller: the mean of every square of `factor` pixels a side, rounded, channel by channel."""
     if values_BL.shape[1] % (grid.width * factor):
         raise DataError(
-            f"{values_BL.shape[1]} values are no whole squares of {factor} x {factor} pixels: a picture "
+            f"{values_BL.shape[1]} values are no whole squares of {factor} x {factor} pixels: an image "
             f"{grid.columns} columns wide has a multiple of {grid.width * factor}"
         )
     tiles = values_BL.unflatten(1, (-1, factor, grid.columns // factor, factor, grid.channels))

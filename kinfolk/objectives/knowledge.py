@@ -55,7 +55,7 @@ class Triples(Knowledge, kind="triples"):
                 if not (plain or isinstance(part, FeedForward)):
                     where = f"model.encoder.blocks[{i}].parts[{j}]"
                     raise SpecError(
-                        f"knowledge: {where} is {part.kind!r}, which cannot be told that a branch stands beside the "
+                        f"knowledge: {where} is {part.kind!r}, which cannot know that a branch is beside the "
                         "sentence (it takes attention to everything, without distances)"
                     )
 
@@ -76,7 +76,7 @@ class Facts:
     def inform(self, batch: Batch, vocabulary: Vocabulary, limit: int | None) -> Batch:
         """Read facts beside the rows: the sentence first, so that targets and spans stay where they are."""
         if batch.document is not None or batch.annotation(Visible) is not None or batch.positions is not None:
-            raise ShapeError("knowledge: rows of packed documents, or with their own rule of who sees whom, take none")
+            raise ShapeError("knowledge: rows of packed documents, or with an attention mask of their own, take none")
         trees = [self.tree(row, vocabulary, limit) for row in _rows(batch)]
         if all(tree.trunk.all() for tree in trees):
             return batch

@@ -183,7 +183,7 @@ class SpanAnswer(Labels, kind="span-answer"):
 
     def __post_init__(self) -> None:
         if self.opening != "cls" or self.reads == "source":
-            raise SpecError("span-answer: position 0 of what is read stands for no answer; use opening = 'cls'")
+            raise SpecError("span-answer: position 0 of the input means no answer; use opening = 'cls'")
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         if batch.labels is None:

@@ -29,7 +29,7 @@ def known_by(recipe: Recipe, tokenizer: Tokenizer) -> Known | None:
                 where = f"model.encoder.blocks[{at}].parts[0].n_entities"
                 raise SpecError(f"{where}: {part.n_entities} is less than the {len(entities)} of {knowledge.file}")
         return Lexicon(names, tuple(entities), knowledge.most)
-    raise SpecError(f"knowledge: nobody here reads {knowledge.kind!r}")
+    raise SpecError(f"knowledge: kind {knowledge.kind!r} cannot be read")
 
 
 def fitted(recipe: Recipe) -> Recipe:

@@ -115,7 +115,7 @@ def test_idx_without_labels_is_a_set_to_be_modelled(tmp_path):
         (lambda raw: b"\1" + raw[1:], "not an IDX file: it begins with 01 00 08 03"),
         (lambda raw: raw[:2] + b"\x0d" + raw[3:], "IDX type 13 with 3 axes"),
         (lambda raw: raw[:9], "not an IDX file"),
-        (lambda raw: raw[:-1], r"is cut short: 40 pictures take 1,416 bytes, it has 1,415"),
+        (lambda raw: raw[:-1], r"is cut short: 40 images take 1,416 bytes, it has 1,415"),
     ],
 )
 def test_damaged_idx_files_are_refused(tmp_path, change, said):
@@ -131,7 +131,7 @@ def test_labels_that_do_not_fit_and_broken_gzip_are_refused(tmp_path):
     labels = tmp_path / "train-labels-idx1-ubyte"
     raw = labels.read_bytes()
     labels.write_bytes(struct.pack(">HBBI", 0, 8, 1, 39) + raw[8:-1])
-    with pytest.raises(DataError, match="39 labels for the 40 pictures of train-images-idx3-ubyte"):
+    with pytest.raises(DataError, match="39 labels for the 40 images of train-images-idx3-ubyte"):
         open_data(tmp_path, cache=tmp_path / "c")
     labels.write_bytes(raw[:-3])
     with pytest.raises(DataError, match="40 labels are promised, 37 are there"):
@@ -193,7 +193,7 @@ def test_what_is_no_cifar_is_refused(tmp_path):
     ):
         open_data(tmp_path, cache=tmp_path / "c")
     path.write_bytes(bytes([77]) + raw[1:])
-    with pytest.raises(DataError, match="picture 0 has label 77, but there are 10 classes"):
+    with pytest.raises(DataError, match="image 0 has label 77, but there are 10 classes"):
         open_data(tmp_path, cache=tmp_path / "c")
 
 
@@ -258,13 +258,13 @@ def test_what_is_no_picture_is_named_or_skipped(tmp_path):
     folder_of(tmp_path / "in")
     (tmp_path / "in" / "dog" / "bad.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     (tmp_path / "in" / "dog" / "notes.txt").write_text("a dog")
-    with pytest.raises(DataError, match=r"bad.png: cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"bad.png: cannot be read as an image"):
         open_data(tmp_path / "in", cache=tmp_path / "c")
     with pytest.warns(UserWarning, match="2 pictures were skipped, the first: .*bad.png"):
         data = open_data(tmp_path / "in", cache=tmp_path / "c", choices=Preparation(on_bad="skip"))
     assert len(data.split("train")) + len(data.split("valid")) == 9
     write_png(tmp_path / "in" / "beside.png", pictures(1, 4, 6, 3)[0])
-    with pytest.raises(DataError, match=r"beside.png: stands beside folders of classes"):
+    with pytest.raises(DataError, match=r"beside.png: is beside folders of classes"):
         open_data(tmp_path / "in", cache=tmp_path / "c")
 
 
@@ -280,10 +280,10 @@ def test_names_are_checked(tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("no picture " * 50)
     assert open_data(tmp_path / "text", cache=tmp_path / "c", choices=Preparation(valid=0.0)).kind == "text"
-    with pytest.raises(DataError, match="holds no pictures"):
+    with pytest.raises(DataError, match="has no images"):
         open_data(f"images:{tmp_path / 'text'}", cache=tmp_path / "c")
     write_idx(tmp_path)
-    with pytest.raises(DataError, match="side is for folders of picture files"):
+    with pytest.raises(DataError, match="side is for folders of image files"):
         open_data(f"images:side=8:{tmp_path}", cache=tmp_path / "c")
 
 

@@ -58,7 +58,7 @@ def test_what_is_given_stays_and_decides(name):
 
 def test_what_does_not_fit_is_refused():
     r = recipe("image-completion")
-    with pytest.raises(SpecError, match="'completion' makes pictures from pictures, and none are given"):
+    with pytest.raises(SpecError, match="'completion' makes images from images, and none are given"):
         make_pictures(kf.build(r), r.objective)
     with pytest.raises(ShapeError, match=r"\(8, 4, 3\), got \(4, 4, 3\)"):
         make_pictures(kf.build(r), r.objective, given=given()[:, :4])

@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused():
         layer(0)
     with pytest.raises(SpecError, match="d_model 12 is not a multiple of n_heads 5"):
         MemoryCompressed(n_heads=5).build(DIMS)
-    with pytest.raises(ShapeError, match=r"memory-compressed: .* cannot follow who may see whom"):
+    with pytest.raises(ShapeError, match=r"memory-compressed: .* cannot follow an attention mask"):
         layer()(x(3), Context(annotations=(Visible(torch.ones(2, 3, 3, dtype=torch.bool)),)), None)
     state = layer().new_state(2, 4)
     with pytest.raises(ShapeError, match="position 5 does not fit"):

@@ -78,7 +78,7 @@ def touches(patch_number, n, patch):
 
 def test_patches_refuse_what_they_cannot_read():
     module = built(Patches(columns=4, channels=3, patch=2))
-    with pytest.raises(ShapeError, match="pictures are not packed"):
+    with pytest.raises(ShapeError, match="images are not packed"):
         module.inside(values(48), Context(group_BL=torch.zeros(2, 48)))
     with pytest.raises(ShapeError, match=r"\[batch, values\]"):
         module(values(48)[0], Context())
@@ -148,7 +148,7 @@ def test_positions_are_those_of_the_picture_in_any_order(table, blocks):
     assert torch.equal(ours.add(nothing, Context()), plain.add(nothing, Context())[:, grid.order(48)])
     pos = torch.tensor([[7, 40]])
     assert torch.equal(ours.add(nothing[:, :2], Context(pos_BL=pos)), ours.add(nothing, Context())[:, pos[0]])
-    with pytest.raises(ShapeError, match="value 48 is beyond the 48 of the picture"):
+    with pytest.raises(ShapeError, match="value 48 is beyond the 48 of the image"):
         ours.add(nothing, Context(start=1))
 
 

@@ -221,7 +221,7 @@ def test_what_cannot_be_is_refused():
         funnel.replace(keys="poled")
     block = gpt.decoder.blocks[0]
     look = block.parts[0].replace(position=XL(apart=1))
-    with pytest.raises(SpecError, match="cannot stand for all"):
+    with pytest.raises(SpecError, match="cannot summarise a decoder"):
         kf.build(gpt.replace(decoder=stack(block.replace(parts=(look, block.parts[1])), 2)))
     with pytest.raises(SpecError, match="cannot be a decoder"):
         kf.build(gpt.replace(decoder=funnel))

@@ -80,10 +80,10 @@ def _find(path: Path) -> tuple[list[File], tuple[str, ...]]:
         for file in files_below(root):
             inside = file.relative_to(root).parts
             if classes and len(inside) == 1:
-                raise DataError(f"{file}: stands beside folders of classes and belongs to none of them")
+                raise DataError(f"{file}: is beside folders of classes and belongs to none of them")
             found.append((file, part, classes.index(inside[0]) if classes else -1))
     if not found:
-        raise DataError(f"{path}: holds no picture")
+        raise DataError(f"{path}: has no image")
     return found, classes
 
 
@@ -115,7 +115,7 @@ def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict
                     values = decode(file, square, numbers.get("channels", shape[2] if shape else None))
                     if shape is not None and values.shape != shape:
                         raise DataError(
-                            f"{file}: is {_size(values.shape)}, but {first} is {_size(shape)}; pictures of several "
+                            f"{file}: is {_size(values.shape)}, but {first} is {_size(shape)}; images of several "
                             "sizes need one to be scaled to: images:side=32:PATH"
                         )
                 except DataError as error:
@@ -131,7 +131,7 @@ def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict
         np.array(labels, "<i8").tofile(folder / f"{part}.labels")
         counts[part] = len(labels)
     if shape is None:
-        raise DataError(f"{files[0][0].parent}: no picture can be read; the first: {bad[0]}")
+        raise DataError(f"{files[0][0].parent}: no image can be read; the first: {bad[0]}")
     if bad:
         warnings.warn(f"{len(bad):,} pictures were skipped, the first: {bad[0]}", stacklevel=4)
     write_json(folder / MANIFEST, {"n": counts, "shape": shape, "skipped": len(bad)})
@@ -152,7 +152,7 @@ def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None
     """
     image_module = _pillow(f"{file}: reading it")
     if file.suffix.lower() not in SUFFIXES:
-        raise DataError(f"{file}: not a picture; read here are {', '.join(SUFFIXES)}")
+        raise DataError(f"{file}: not an image; supported are {', '.join(SUFFIXES)}")
     try:
         with image_module.open(file) as image:
             if image.width * image.height > _MOST_PIXELS:
@@ -161,7 +161,7 @@ def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None
             plain = image.convert(_MODES[wanted])
     # Pillow raises many kinds of error on damaged files
     except (OSError, ValueError, SyntaxError, EOFError) as error:
-        raise DataError(f"{file}: cannot be read as a picture: {error}") from None
+        raise DataError(f"{file}: cannot be read as an image: {error}") from None
     if size is not None and size != (plain.height, plain.width):
         height, width = size
         # the largest part in the middle with the proportions asked for; cut first, as a filter looks beyond its box

@@ -37,7 +37,7 @@ class Records:
         size = Path(self.path).stat().st_size
         expected = self.offset + self.n * self.record
         if size < expected:
-            raise DataError(f"{self.path}: is cut short: {self.n:,} pictures take {expected:,} bytes, it has {size:,}")
+            raise DataError(f"{self.path}: is cut short: {self.n:,} images take {expected:,} bytes, it has {size:,}")
 
     @property
     def n_values(self) -> int:
@@ -82,7 +82,7 @@ class RecordFile:
     def __post_init__(self) -> None:
         shapes = {(r.height, r.width, 1 if r.grey else r.channels) for r in self.records}
         if len(shapes) > 1:
-            raise DataError(f"{self.records[0].path}: pictures of several sizes in one set: {sorted(shapes)}")
+            raise DataError(f"{self.records[0].path}: images of several sizes in one set: {sorted(shapes)}")
 
     def __len__(self) -> int:
         return sum(r.n for r in self.records)

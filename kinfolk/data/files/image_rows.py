@@ -25,7 +25,7 @@ def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[Fil
         for n, file in enumerate(files_below(place), 1):
             yield FileRow(path, n, {FILE: str(file)})
         if not n:
-            raise DataError(f"{path}: holds no picture")
+            raise DataError(f"{path}: has no image")
     elif place.suffix.lower() in SUFFIXES:
         yield FileRow(path, 1, {FILE: path})
     else:

@@ -70,7 +70,7 @@ def _idx_labels(file: Path, cache: Path, images: Path, n: int) -> NDArray[np.int
     plain = _unpacked(file, cache)
     (count,) = _idx_sizes(plain, file, 1)
     if count != n:
-        raise DataError(f"{file}: {count:,} labels for the {n:,} pictures of {images.name}")
+        raise DataError(f"{file}: {count:,} labels for the {n:,} images of {images.name}")
     labels = np.fromfile(plain, np.uint8, offset=8)[:n]
     if len(labels) < n:
         raise DataError(f"{file}: is cut short: {n:,} labels are promised, {len(labels):,} are there")
@@ -145,7 +145,7 @@ def _cifar_part(files: list[Path], n_labels: int, classes: tuple[str, ...]) -> R
         found = one.column(n_labels - 1).astype(np.int64)
         if n and found.max() >= len(classes):
             at = int(np.argmax(found >= len(classes)))
-            raise DataError(f"{file}: picture {at} has label {found[at]}, but there are {len(classes)} classes")
+            raise DataError(f"{file}: image {at} has label {found[at]}, but there are {len(classes)} classes")
         records.append(one)
         labels.append(found)
     return RecordFile(tuple(records), np.concatenate(labels))

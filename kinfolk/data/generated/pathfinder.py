@@ -100,9 +100,7 @@ class Pathfinder(Square):
         left, tried = np.arange(len(numbers)), 0
         while len(left):
             if tried >= _MOST_TRIES:
-                raise DataError(
-                    f"{self}: hardly any two such contours fit the picture; make it larger, or them shorter"
-                )
+                raise DataError(f"{self}: hardly any two such contours fit the image; make it larger, or them shorter")
             step = max(1, min(64 if valid else 32, _TRIES_AT_ONCE // len(left)))
             tries = mix(seed, numbers[left][:, None], np.arange(tried, tried + step)).reshape(-1)
             where, found, places = self._contours(tries, valid)

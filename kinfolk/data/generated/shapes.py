@@ -57,7 +57,7 @@ class Shapes(Square):
             flat = images[left].reshape(len(left), -1)
             identity = np.bitwise_xor.reduce(mix(2, np.arange(flat.shape[1]), flat), axis=1)
             left = left[held_out(identity) != valid]
-        raise DataError(f"{self}: too few pictures to hold some out; make them larger")
+        raise DataError(f"{self}: too few images to hold some out; make them larger")
 
     def _paint(self, words: NDArray[np.uint64], labels: Indices) -> NDArray[np.uint8]:
         uniform = fraction(mix(3, words[:, None], np.arange(7))).astype(np.float32)[:, :, None, None]

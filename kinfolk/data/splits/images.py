@@ -1,4 +1,4 @@
-"""Pictures as rows of values: MNIST's and CIFAR's own files, and folders of picture files.
+"""Pictures as rows of values: MNIST's and CIFAR's own files, and folders of image files.
 
 A picture is its values in raster order, row by row, pixel by pixel, channel by channel, as ids of the byte tokenizer.
 Nothing is read before it is asked for: files are mapped, compressed ones and picture files are unpacked once into the
@@ -98,13 +98,13 @@ def open_images(name: str | Path, cache: Path, choices: Preparation) -> Data:
     if is_image_set(path):
         found = open_image_set(path, cache)
         if "side" in numbers:
-            raise DataError(f"{name}: side is for folders of picture files; these have a size of their own")
+            raise DataError(f"{name}: side is for folders of image files; these have a size of their own")
         if numbers.get("channels") == 1:
             found = _grey(found)
     elif is_folder_of_pictures(path):
         found = unpack_folder(path, cache, choices, numbers)
     else:
-        raise DataError(f"{path}: holds no pictures (IDX, CIFAR's binary files, or picture files as PNG and JPEG)")
+        raise DataError(f"{path}: has no images (IDX, CIFAR's binary files, or image files as PNG and JPEG)")
     return _data(str(name), found, choices)
 
 
@@ -132,7 +132,7 @@ def _data(name: str, found: ImageSet, choices: Preparation) -> Data:
     classes = () if name.startswith(PREFIX) else found.classes
     n = len(found.train)
     if n == 0:
-        raise DataError(f"{name}: holds no picture")
+        raise DataError(f"{name}: has no image")
     lots = mix(derive(choices.seed, "valid"), np.arange(n))
     held = min(n - 1, max(1, round(choices.valid * n))) if choices.valid else 0
     order = np.argsort(lots, kind="stable")

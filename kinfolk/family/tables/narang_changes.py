@@ -219,7 +219,7 @@ def evolved(model: Model) -> Model:
     """Put the cells of the Evolved Transformer in the place of layers, one for two, with the baseline's attention."""
     n, look, think = len(_stack(model.encoder).order) // 2, _look(model), _think(model)
     if n < 1:
-        raise NotAtThisSizeError("a cell stands for two layers, and there is one")
+        raise NotAtThisSizeError("a cell replaces two layers, and there is one")
     numbers = {"d_model": model.d_model, "n_heads": look.n_heads, "d_ff": think.d_ff, "max_len": model.max_len}
     heads = {"n_first_heads": 2 * look.n_heads, "d_first_head": model.d_model // look.n_heads}
     cells = cells_of(n_layers=n, n_decoder_layers=n, vocab_size=model.vocab_size, **numbers, **heads).model

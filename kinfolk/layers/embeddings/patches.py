@@ -69,7 +69,7 @@ class _Patches(EmbeddingModule):
     def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
         spec, dtype = self.spec, self.project.weight.dtype
         if tokens_BL.ndim != 2:
-            raise ShapeError(f"a picture should have axes [batch, values], got shape {tuple(tokens_BL.shape)}")
+            raise ShapeError(f"an image should have axes [batch, values], got shape {tuple(tokens_BL.shape)}")
         values_BL = ((tokens_BL - spec.first).to(dtype) / spec.levels - spec.mean) / spec.std
         if ctx.padding is not None:
             values_BL = values_BL * ctx.padding.keep_BL
@@ -80,7 +80,7 @@ class _Patches(EmbeddingModule):
     def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:
         spec, n = self.spec, tokens_BL.shape[1]
         if ctx.group_BL is not None or ctx.pos_BL is not None:
-            raise ShapeError("pictures are not packed: each is a row of its own")
+            raise ShapeError("images are not packed: each is a row of its own")
         if ctx.padding is None and n % (spec.columns * spec.channels) == 0:
             # whole rows leave no patch empty
             return ctx

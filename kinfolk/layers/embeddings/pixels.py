@@ -56,7 +56,7 @@ class _Placed(PositionModule):
             return self.place_3L[:, ctx.pos_BL].unbind()
         stop = ctx.start + n
         if stop > self.limit:
-            raise ShapeError(f"value {stop - 1} is beyond the {self.limit} of the picture: use a larger max_len")
+            raise ShapeError(f"value {stop - 1} is beyond the {self.limit} of the image: use a larger max_len")
         return self.place_3L[:, ctx.start : stop].unbind()
 
 

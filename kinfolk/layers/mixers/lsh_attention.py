@@ -97,7 +97,7 @@ class _HashedAttention(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: "BucketState | None") -> tuple[Tensor, "BucketState | None"]:
         if ctx.visible_pairs is not None:
-            raise ShapeError("hashed attention finds its keys by hashing: it has no place for a table of who sees whom")
+            raise ShapeError("hashed attention finds its keys by hashing: it takes no attention mask of pairs")
         qv = self.qv(x_BLD).unflatten(-1, (2, self.spec.n_heads, self.d_head))
         q_BHLK, v_BHLK = (x.transpose(1, 2) for x in qv.unbind(2))
         buckets_BHrL = hashing.hash_buckets(q_BHLK, self.rotations_HKrj, self.factors)

@@ -65,4 +65,4 @@ def by_document(mix: Callable[[Tensor, Context], Tensor], x_BLD: Tensor, ctx: Co
 def refuse_pairs(ctx: Context, kind: str) -> None:
     """Refuse rules about pairs of positions where a mixer has no pairs to hide."""
     if ctx.visible_pairs is not None or ctx.visible_until is not None:
-        raise ShapeError(f"{kind}: what it mixes are no pairs of positions, so it cannot follow who may see whom")
+        raise ShapeError(f"{kind}: what it mixes are no pairs of positions, so it cannot follow an attention mask")

@@ -205,9 +205,7 @@ class XL(Position, kind="xl"):
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         if self.apart and dims.direction == "past":
-            raise SpecError(
-                f"apart: {self.apart} tokens cannot stand for all of a decoder, which has not seen the rest"
-            )
+            raise SpecError(f"apart: {self.apart} tokens cannot summarise a decoder, which has not seen the rest")
         return XLModule(self, dims, self.inside(heads))
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:

@@ -241,7 +241,7 @@ class PerHead(Pattern, kind="per-head"):
         return None if None in spans else max(s for s in spans if s is not None)
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
-        raise SpecError("per-head: one pattern per head, so it cannot stand inside another pattern")
+        raise SpecError("per-head: one pattern per head, so it cannot be inside another pattern")
 
     def by_head(self, n_heads: int) -> tuple[tuple[Pattern, slice], ...]:
         if not self.patterns or n_heads % len(self.patterns):

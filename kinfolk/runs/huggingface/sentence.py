@@ -42,7 +42,7 @@ def read(folder: Path) -> VectorHead | None:
         )
     if rows[0].get("path"):
         raise CheckpointError(
-            f"{file}: path = {rows[0]['path']!r} of the Transformer; its files must stand beside {MODULES}"
+            f"{file}: path = {rows[0]['path']!r} of the Transformer; its files must be beside {MODULES}"
         )
     pool = _pool(folder / str(rows[1].get("path", "")) / "config.json")
     return VectorHead(pool=pool, length="unit" if kinds[2:] == ["Normalize"] else "free")

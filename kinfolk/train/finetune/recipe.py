@@ -156,7 +156,7 @@ def _seeing(recipe: Recipe, data: Data) -> Recipe:
     labelling = labelling_of(data)
     assert labelling is not None
     if isinstance(recipe.objective, Pictures):
-        raise SpecError("task 'image': this model makes pictures; begin with one that reads them, such as vit")
+        raise SpecError("task 'image': this model generates images; start from one that reads them, such as vit")
     recipe = recipe if isinstance(recipe.objective, Labels) else recipe.replace(objective=Classify())
     return as_classifier(recipe, Labelling(labelling.n_classes, task=labelling.task))
 

@@ -188,7 +188,7 @@ def clear_weights(learner: Learner, batches: Sequence[Batch], share: float, tell
 
 
 def _train(learner: Learner, batches: Sequence[Batch], steps: int, tell: Tell) -> Transformer:
-    raise SpecError("recover: learns on, which takes a run to learn in")
+    raise SpecError("recover: continues training and needs a run with its data; an imported checkpoint has none")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,7 @@ def render(title: str, data: Mapping[str, Any]) -> str:
         "main",
         tag("header", tag("p", "Kinfolk · inside", class_="eyebrow"), tag("h1", title), tag("p", facts, class_="dim")),
         tag("div", id="page"),
-        tag("noscript", "The pictures need scripts to be allowed."),
+        tag("noscript", "The figures need scripts to be allowed."),
     )
     return document(title, body, embed(dict(data), "data"))
 

@@ -87,7 +87,7 @@ def page(served: Mapping[str, Served]) -> str:
         form,
         tag("div", id="answer", role="log", aria_live="polite", aria_label="Answer", hidden=True),
         tag("div", id="page"),
-        tag("noscript", "The pictures need scripts to be allowed."),
+        tag("noscript", "The figures need scripts to be allowed."),
         tag("style", asset("live.css", __package__)),
     )
     scripts = [tag("script", src=path.removeprefix("/")) for path in SCRIPTS]

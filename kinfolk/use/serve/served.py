@@ -112,7 +112,7 @@ class Served:
             return None
         opened = open_run(self.path)
         if opened.picture is not None:
-            raise SpecError(f"{self.path}: judges pictures, and requests are texts; kin predict reads pictures")
+            raise SpecError(f"{self.path}: classifies images, and requests are texts; kin predict reads images")
         return opened
 
     @property

@@ -76,11 +76,11 @@ def test_what_is_no_picture_is_refused_with_its_name(taught, capsys):
     rows = said(capsys, taught / "run", "--input", taught / "some.txt", "--on-bad", "skip")
     assert [row["line"] for row in rows] == [2]
     assert main(["predict", str(taught / "run"), "--input", str(taught / "broken.png")]) == 2
-    assert "cannot be read as a picture" in capsys.readouterr().err
+    assert "cannot be read as an image" in capsys.readouterr().err
 
 
 def test_a_server_of_texts_refuses_a_run_of_pictures(taught):
-    with pytest.raises(SpecError, match="kin predict reads pictures"):
+    with pytest.raises(SpecError, match="kin predict reads images"):
         _ = Served.open(taught / "run").opened
 
 

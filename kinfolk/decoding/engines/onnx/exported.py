@@ -50,7 +50,7 @@ class ExportedModel:
     def fits(self, n: int) -> None:
         """Refuse more positions than the graphs have, or others."""
         if self.about.length and n != self.about.length:
-            raise ShapeError(f"{n} values are given, the exported model reads pictures of {self.about.length}")
+            raise ShapeError(f"{n} values are given, the exported model reads images of {self.about.length}")
         if self.about.limit is not None and n > self.about.limit:
             raise ShapeError(f"{n} positions are needed, the exported model has {self.about.limit}: lower max_new")
 
