@@ -12,7 +12,10 @@ from kinfolk.core.nested import nested
 from kinfolk.core.paths import set_path
 from kinfolk.core.plain import to_plain
 from kinfolk.core.spec import Spec, axes_of, choices
+from kinfolk.family.assembly import with_mixer
 from kinfolk.family.recipe import Recipe
+from kinfolk.layers.mixers.attention_extras import Extra
+from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.positions.position import DepthTime, Learned, NoPosition, Position, Sinusoid
 
 # a plus sign before a letter: 1e+5 is a number
@@ -31,9 +34,13 @@ def parted(name: str) -> tuple[str, tuple[str, ...]]:
 def with_kind(recipe: Recipe, name: str) -> Recipe:
     """Return a recipe with a kind in every place of its model that has another choice of the same axis.
 
-    A place that is empty ("none") stays so. Positions are the exception: those that act inside attention go into every
+    A place that is empty ("none") stays so. What attention may have besides (`Extra`) is added to every attention.
+    Positions are the exception: those that act inside attention go into every
     attention and leave the embedding without, and those that are added go the other way round.
     """
+    if name in choices(Extra):
+        extra = choices(Extra)[name]()
+        return recipe.replace(model=with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, extra)))
     axes = {axis for axis in _axes(recipe) if name in choices(axis)}
     nearest = [axis for axis in axes if not any(other is not axis and issubclass(other, axis) for other in axes)]
     if len(nearest) != 1:

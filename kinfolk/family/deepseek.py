@@ -18,6 +18,7 @@ from kinfolk.layers.part import Part
 from kinfolk.layers.positions.relative import Rotary
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
+from kinfolk.objectives.multi_token import MultiToken
 
 
 def latent(d_model: int, n_heads: int) -> LatentAttention:
@@ -43,7 +44,8 @@ def latent(d_model: int, n_heads: int) -> LatentAttention:
     "arXiv:2405.04434",
     topology="decoder",
     causal=True,
-    changes="latent attention (MLA) caches one narrow vector per token; small and shared experts, balanced by biases",
+    changes="latent attention (MLA) caches one narrow vector per token; small and shared experts, balanced by biases; "
+    "a module predicts one token more",
 )
 def deepseek_v3(
     *,
@@ -56,7 +58,7 @@ def deepseek_v3(
     max_len: int = 4096,
     **numbers: Any,
 ) -> Recipe:
-    """Sections 2.1 and 4.2: 671 billion parameters; without the module that predicts a second token (section 2.2).
+    """Sections 2.1 and 4.2: 671 billion parameters; a module predicts the second next token in training (section 2.2).
 
     A token uses eight of `n_routed` experts and the shared one, which together are as wide as a dense layer.
     """
@@ -75,7 +77,8 @@ def deepseek_v3(
 
     blocks = tuple(block(layer) for layer in range(n_layers))
     decoder = stack(blocks[0], n_layers).replace(blocks=blocks, norm=norm)
-    return recipe.replace(name="deepseek-v3", model=recipe.model.replace(decoder=decoder))
+    objective = MultiToken(of=recipe.objective)
+    return recipe.replace(name="deepseek-v3", model=recipe.model.replace(decoder=decoder), objective=objective)
 
 
 @relative(

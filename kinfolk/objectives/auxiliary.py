@@ -87,14 +87,14 @@ class Auxiliary(Objective, kind="auxiliary"):
         for layer in range(done, _depth(model.spec) - 1):
             states = output.taps.get(f"{name}.{layer}.hidden")
             if states is not None:
-                _add(output, f"layer {layer + 1}", self.layer_weight, output.head, norm(states), batch.targets)
+                add_side_loss(output, f"layer {layer + 1}", self.layer_weight, output.head, norm(states), batch.targets)
 
     def _add_targets(self, output: Output, batch: Batch, heads: Module | None) -> None:
         assert batch.targets is not None
         for further, head in enumerate(heads.each if isinstance(heads, _Further) else (), start=1):
             document = None if batch.document is None else host(batch.document)
-            targets = send(_shifted(host(batch.targets), document, further), batch.targets.device)
-            _add(output, f"target {further + 1}", self.target_weight, head, output.hidden, targets)
+            targets = send(later_targets(host(batch.targets), document, further), batch.targets.device)
+            add_side_loss(output, f"target {further + 1}", self.target_weight, head, output.hidden, targets)
 
 
 class _Further(Module):
@@ -111,7 +111,9 @@ class _Further(Module):
         return [cast(HeadModule, head) for head in self.heads]
 
 
-def _add(output: Output, name: str, weight: float, head: HeadModule, x_BLD: Tensor, targets: Tensor | None) -> None:
+def add_side_loss(
+    output: Output, name: str, weight: float, head: HeadModule, x_BLD: Tensor, targets: Tensor | None
+) -> None:
     """Add the mean loss of some targets to what is learnt on the side."""
     assert targets is not None
     mean = head.loss(x_BLD, targets) / (targets != IGNORE).sum().clamp(min=1)
@@ -125,7 +127,7 @@ def _last(targets_BL: Tensor) -> Tensor:
     return targets_BL.masked_fill(place_BL != last_B1, IGNORE)
 
 
-def _shifted(targets_BL: Tensor, document_BL: Tensor | None, n: int) -> Tensor:
+def later_targets(targets_BL: Tensor, document_BL: Tensor | None, n: int) -> Tensor:
     """Return the target n positions later, within the document; at the end of a row there is none."""
     later_BL = F.pad(targets_BL[:, n:], (0, n), value=IGNORE)[:, : targets_BL.shape[1]]
     later_BL = later_BL.masked_fill(targets_BL == IGNORE, IGNORE)

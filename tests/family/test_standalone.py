@@ -151,6 +151,7 @@ ASKED = {
     "branched": {"look": {"kind": "attention", "n_heads": 4}, "think": {"kind": "dense", "d_ff": 8}},
     "branches": {"parts": [{"kind": "attention", "n_heads": 4}, {"kind": "dense", "d_ff": 8}]},
     "conv-branches": {side: {"kind": "conv", "kernel": 3, "d_out": 32} for side in ("left", "right", "last")},
+    "canon-conv": {"part": {"kind": "dense", "d_ff": 8}},
     "normed": {"part": {"kind": "dense", "d_ff": 8}},
     "chunked": {"part": {"kind": "dense", "d_ff": 8}},
     "low-rank": {"part": {"kind": "dense", "d_ff": 8}, "ranks": []},
@@ -189,6 +190,7 @@ ALWAYS_CAUSAL = {
     "mamba",
     "mamba2",
     "rg-lru",
+    "canon-conv",
 }
 kf.axes()  # imports every kind
 

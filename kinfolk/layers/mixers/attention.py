@@ -67,7 +67,7 @@ class Attention(Mixer, kind="attention"):
         return SelfAttentionModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        d_head, n_kv = _widths(self, dims)
+        d_head, n_kv = widths(self, dims)
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         maps = linear(dims.d_model, d_q + 2 * d_kv, self.bias) + linear(d_q, dims.d_model, self.bias and self.out_bias)
         maps += norm_cost(self, d_q, d_head) + norm_cost(self, d_kv, d_head)
@@ -95,7 +95,7 @@ class CrossAttention(Mixer, kind="cross-attention"):
         return _CrossAttention(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        d_head, n_kv = _widths(self, dims)
+        d_head, n_kv = widths(self, dims)
         d_q, d_kv = self.n_heads * d_head, n_kv * d_head
         per_query = linear(dims.d_model, d_q, self.bias) + linear(d_q, dims.d_model, self.bias)
         # the memory is projected once for the whole sequence of queries; its states are kept by the encoder
@@ -110,7 +110,7 @@ class SelfAttentionModule(PartModule):
     def __init__(self, spec: Attention, dims: Dims) -> None:
         super().__init__()
         self.spec = spec
-        self.d_head, self.n_kv = _widths(spec, dims)
+        self.d_head, self.n_kv = widths(spec, dims)
         self.heads = [spec.n_heads, self.n_kv, self.n_kv]
         packs = 3 if self.n_kv == spec.n_heads else 1
         self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs, projects=True)
@@ -122,22 +122,33 @@ class SelfAttentionModule(PartModule):
         self.span = spec.span.build(dims, spec.n_heads)
         self.talk = spec.talk.build(spec.n_heads, spec.pattern)
         self.softmax = spec.softmax.build(spec.n_heads)
+        self.scale, self.d_cached = spec.scale or None, self.d_head
 
     def forward(
         self, x_BLD: Tensor, ctx: Context, state: Slots | KeyValues | None
     ) -> tuple[Tensor, Slots | KeyValues | None]:
-        look = self.span.look(self.spec.pattern, x_BLD, ctx)
-        pattern = look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
+        look, pattern = self.looking(x_BLD, ctx)
         if isinstance(state, KeyValues):
             q_BHLK, k_BGMK, v_BGMK, view = self._queries(x_BLD, ctx), state.k_BGMK, state.v_BGMK, state.view
         else:
-            q_BHLK, k_BGLK, v_BGLK = self._packed(x_BLD, ctx)
+            q_BHLK, k_BGLK, v_BGLK = self.heads_of(self.qkv(x_BLD), ctx)
             k_BGMK, v_BGMK, view = visible_keys(k_BGLK, v_BGLK, ctx, state, pattern)
-        hooks = self.position.hooks(ctx, ctx.start + x_BLD.shape[1], self.causal)
-        scoring = scoring_of(self, ctx, faded(hooks, look, view), self.spec.scale or None)
-        scoring = self.softmax.weigh(self.talk.among_heads(scoring))
-        y_BHLK = self.weighted(q_BHLK, k_BGMK, v_BGMK, pattern, view, scoring)
+        y_BHLK = self.attended((q_BHLK, k_BGMK, v_BGMK), (look, pattern), view, ctx)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
+
+    def looking(self, x_BLD: Tensor, ctx: Context) -> tuple[Any, Pattern]:
+        """Return how far heads see, and the pattern of this pass."""
+        look = self.span.look(self.spec.pattern, x_BLD, ctx)
+        return look, look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
+
+    def attended(
+        self, qkv: tuple[Tensor, Tensor, Tensor], looking: tuple[Any, Pattern], view: View, ctx: Context
+    ) -> Tensor:
+        """Return the weighted values of all heads: [B, H, L, K]."""
+        hooks = self.position.hooks(ctx, ctx.start + qkv[0].shape[2], self.causal)
+        scoring = scoring_of(self, ctx, faded(hooks, looking[0], view), self.scale)
+        scoring = self.softmax.weigh(self.talk.among_heads(scoring))
+        return self.weighted(*qkv, looking[1], view, scoring)
 
     def weighted(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
         """Return the values of all heads, weighted: [B, H, L, K]."""
@@ -150,9 +161,9 @@ class SelfAttentionModule(PartModule):
         _, k_BGLK = self.position.turn(k_BGLK, k_BGLK, ctx)
         return KeyValues(*visible_keys(k_BGLK, v_BGLK, ctx, state, self.spec.pattern))
 
-    def _packed(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of x, by one matrix product."""
-        packed_BLHK = self.qkv(x_BLD).unflatten(-1, (-1, self.d_head))
+    def heads_of(self, qkv_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Cut queries, keys and values, side by side, into heads; normalise and rotate them."""
+        packed_BLHK = qkv_BLD.unflatten(-1, (-1, self.d_head))
         parts = packed_BLHK.split_with_sizes(self.heads, dim=2)
         if self.norms is not None:
             parts = (*self.norms(parts[0], parts[1]), parts[2])
@@ -177,7 +188,7 @@ class SelfAttentionModule(PartModule):
             raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")
         ring = pattern.span is not None and pattern.span < max_len
         size = pattern.span if ring and pattern.span is not None else max_len
-        new = [self.qkv.weight.new_zeros(batch_size, self.n_kv, size, self.d_head) for _ in range(2)]
+        new = [self.qkv.weight.new_zeros(batch_size, self.n_kv, size, self.d_cached) for _ in range(2)]
         return (Ring if ring else Slots)(*new)
 
 
@@ -185,7 +196,7 @@ class _CrossAttention(PartModule):
     def __init__(self, spec: CrossAttention, dims: Dims) -> None:
         super().__init__()
         self.spec = spec
-        self.d_head, n_kv = _widths(spec, dims)
+        self.d_head, n_kv = widths(spec, dims)
         self.q = Linear(dims.d_model, spec.n_heads * self.d_head, bias=spec.bias, projects=True)
         self.kv = Linear(dims.d_model, 2 * n_kv * self.d_head, bias=spec.bias, packs=2, projects=True)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias, ends_branch=True)
@@ -211,7 +222,7 @@ class _CrossAttention(PartModule):
         return k, v
 
 
-def _widths(spec: Attention | CrossAttention, dims: Dims) -> tuple[int, int]:
+def widths(spec: Attention | CrossAttention, dims: Dims) -> tuple[int, int]:
     """Return the width of a head and the number of key heads, or say why they cannot be."""
     n_kv = spec.n_kv_heads or spec.n_heads
     if spec.n_heads < 1 or spec.n_heads % n_kv:

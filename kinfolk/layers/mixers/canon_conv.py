@@ -1,0 +1,71 @@
+"""Canon layers: a short causal convolution with a residual before a part (Allen-Zhu 2025)."""
+
+from typing import Any
+
+from torch import Tensor
+
+from kinfolk.core.bounds import PositiveInt
+from kinfolk.core.context import Context
+from kinfolk.core.cost import Cost, Shape
+from kinfolk.core.errors import SpecError
+from kinfolk.layers.mixers.convolution import RecentInputs
+from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
+from kinfolk.layers.module import Dims
+from kinfolk.layers.part import Mixer, Part, PartModule
+from kinfolk.layers.states.rows import StateRows
+
+
+class CanonConv(Mixer, kind="canon-conv"):
+    """part(x + conv(x)) with a depthwise convolution over the last `kernel` positions.
+
+    Allen-Zhu 2025 (Physics of Language Models: Part 4.1), Canon-A where `part` is attention and Canon-C where it is
+    a feed-forward; Canon-B, on queries, keys and values, is `qkv-conv` with form "add".
+    """
+
+    part: Part
+    kernel: PositiveInt = 4
+
+    def build(self, dims: Dims) -> PartModule:
+        if dims.direction != "past":
+            raise SpecError(f"{self.kind}: its convolution sees the past only, so it belongs into a decoder")
+        return _CanonConv(self, dims)
+
+    def cost(self, dims: Dims, shape: Shape) -> Cost:
+        added = Cost(flops=dims.d_model, kept=0)
+        return short_conv_cost(dims.d_model, self.kernel, False) + added + self.part.cost(dims, shape)
+
+
+class ConvolvedState(StateRows):
+    """The last inputs of the convolution, and the state of the part behind it."""
+
+    def __init__(self, recent: RecentInputs, inner: Any) -> None:
+        self.recent, self.inner = recent, inner
+
+    def select(self, rows_B: Tensor) -> None:
+        self.recent.select(rows_B)
+        if self.inner is not None:
+            self.inner.select(rows_B)
+
+    def join(self, other: "ConvolvedState") -> None:
+        self.recent.join(other.recent)
+        if self.inner is not None:
+            self.inner.join(other.inner)
+
+
+class _CanonConv(PartModule):
+    def __init__(self, spec: CanonConv, dims: Dims) -> None:
+        super().__init__()
+        self.kernel = spec.kernel
+        self.conv, self.part = ShortConv(dims.d_model, spec.kernel, bias=False), spec.part.build(dims)
+
+    def forward(self, x_BLD: Tensor, ctx: Context, state: ConvolvedState | None) -> tuple[Tensor, Any]:
+        x_BLD = x_BLD + self.conv(x_BLD, ctx, None if state is None else state.recent)
+        y_BLD, inner = self.part(x_BLD, ctx, None if state is None else state.inner)
+        if state is not None:
+            state.inner = inner
+        return y_BLD, state
+
+    def new_state(self, batch_size: int, max_len: int) -> ConvolvedState:
+        taps_Dt = self.conv.taps_Dt
+        recent = RecentInputs(taps_Dt.new_zeros(batch_size, self.kernel - 1, len(taps_Dt)))
+        return ConvolvedState(recent, self.part.new_state(batch_size, max_len))  # type: ignore[operator]
