@@ -8,10 +8,11 @@ from kinfolk.family.llama import llama
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.mixers.attention import Attention
-from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv
+from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv, ValueResidual
 from kinfolk.layers.mixers.canon_conv import CanonConv
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.positions.position import NoPosition
+from kinfolk.models.depth.skips import EmbeddingSkip, ShareValues
 from kinfolk.models.stack import Stack
 
 
@@ -100,3 +101,38 @@ def gated_attention(**numbers: Any) -> Recipe:
     recipe = llama(**numbers)
     model = with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, HeadGate()))
     return recipe.replace(name="gated-attention", model=model)
+
+
+@relative(
+    "value-residual",
+    parent="llama",
+    year=2024,
+    paper="Zhou et al. 2024, Value Residual Learning (ResFormer), arXiv:2410.17897",
+    topology="decoder",
+    causal=True,
+    changes="every layer mixes the values of the first layer into its own, with learned shares",
+)
+def value_residual(**numbers: Any) -> Recipe:
+    """Section 3: ResFormer with learned shares; the numbers are Llama's."""
+    recipe = llama(**numbers)
+
+    def look_of(look: Attention, layer: int) -> ExtendedAttention:
+        return ExtendedAttention.of(look, ValueResidual(role="takes" if layer else "gives"))
+
+    model = with_depth(with_mixers(recipe.model, look_of), lambda depth: depth.wrap(ShareValues()))
+    return recipe.replace(name="value-residual", model=model)
+
+
+@relative(
+    "x0-skip",
+    parent="llama",
+    year=2024,
+    paper="Jordan et al. 2024, modded-nanogpt, github.com/KellerJordan/modded-nanogpt",
+    topology="decoder",
+    causal=True,
+    changes="every block reads a learned mix of the stream and the embedding",
+)
+def x0_skip(**numbers: Any) -> Recipe:
+    """Two numbers per block, 1 and 0 at first; the numbers of the model are Llama's."""
+    recipe = llama(**numbers)
+    return recipe.replace(name="x0-skip", model=with_depth(recipe.model, lambda depth: depth.wrap(EmbeddingSkip())))

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kinfolk.family.assembly import with_feed_forward, with_mixers, with_residual
-from kinfolk.family.llama import llama
+from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixers, with_residual
+from kinfolk.family.llama import llama, olmo2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.embeddings.embedding import Tokens
@@ -194,3 +194,51 @@ def qwen3_next(
 
     model = with_mixers(with_residual(recipe.model, PreNorm(norm=norm), norm), mixer)
     return recipe.replace(name="qwen3-next", model=model)
+
+
+@relative(
+    "olmo-hybrid",
+    parent="olmo2",
+    year=2026,
+    paper="OLMo Team 2026, OLMo Hybrid; Grazzi et al. 2024, Unlocking State-Tracking in Linear RNNs Through Negative "
+    "Eigenvalues, arXiv:2411.12537",
+    topology="decoder",
+    causal=True,
+    changes="three layers of Gated DeltaNet, with rates up to 2 and pre-norm, to one of attention without positions",
+)
+def olmo_hybrid(
+    *,
+    d_model: int = 3840,
+    n_layers: int = 32,
+    n_heads: int = 30,
+    d_ff: int = 16512,
+    every: int = 4,
+    max_len: int = 65536,
+    **numbers: Any,
+) -> Recipe:
+    """The released 7B configuration; keys of the linear layers 3/4 as wide as the model, values twice as wide."""
+    recipe = olmo2(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff, max_len=max_len, **numbers)
+    every = max(2, min(every, n_layers))
+    d_key = max(1, 3 * d_model // (4 * n_heads))
+    delta = LinearRecurrence(
+        n_heads=n_heads,
+        d_key=d_key,
+        d_value=2 * d_key,
+        decay=StepDecay(),
+        update="signed-delta",
+        features="swish-unit",
+        kernel=4,
+        norm=RMSNorm(eps=1e-5),
+        gate="swish",
+    )
+
+    def mixer(look: Attention, layer: int) -> Mixer:
+        return delta if (layer + 1) % every else look.replace(position=NoPosition())
+
+    model, norm = with_mixers(recipe.model, mixer), PreNorm(norm=RMSNorm())
+
+    def joined(depth: Stack) -> Stack:
+        blocks = (b.replace(residual=norm) if b.parts[0] == delta else b for b in depth.blocks)
+        return depth.replace(blocks=tuple(blocks))
+
+    return recipe.replace(name="olmo-hybrid", model=with_depth(model, joined))

@@ -27,14 +27,15 @@ class MultiToken(Objective, kind="multi-token"):
     DeepSeek-AI 2024 (DeepSeek-V3), section 2.2: module k joins the states of module k - 1 (of the model, for the first)
     with the embedding of the token k positions later,
     $h'^k_i = M_k [\mathrm{norm}(h^{k-1}_i); \mathrm{norm}(E(t_{i+k}))]$, runs a block like the model's last one, and
-    predicts $t_{i+k+1}$ through the model's output layer. The losses are means, weighed by `weight` / `n_modules`.
+    predicts $t_{i+k+1}$ through the model's output layer. The losses are means, weighed by
+    `target_weight` / `n_modules`.
     States of the model are those behind its closing norm; a module has a closing norm of its own, as in the released
     weights. Evaluation and generation know nothing of the modules.
     """
 
     of: Objective
     n_modules: PositiveInt = 1
-    weight: NonNegativeFloat = 0.3
+    target_weight: NonNegativeFloat = 0.3
 
     @property
     def targets(self) -> str:
@@ -96,7 +97,7 @@ class MultiToken(Objective, kind="multi-token"):
             tokens_BL = F.pad(batch.tokens[:, k:], (0, k))[:, : batch.tokens.shape[1]]
             x_BLD = module(x_BLD, model.embedding(tokens_BL, ctx), ctx)
             targets = send(later_targets(host(batch.targets), document, k), batch.targets.device)
-            weight = self.weight / self.n_modules
+            weight = self.target_weight / self.n_modules
             add_side_loss(output, f"target {k + 1}", weight, output.head, modules.norms[k - 1](x_BLD), targets)
 
 

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 
+import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.decay import ChannelStepDecay, StepDecay, TiedDecay, draw_steps
@@ -144,3 +145,50 @@ def test_steps_are_drawn_from_a_range(kind):
         steps = torch.nn.functional.softplus(bias.double())
         assert steps.min() > least * (1 - 1e-5)
         assert steps.max() < most * (1 + 1e-5)
+
+
+def test_olmo_hybrid_is_that_of_transformers():
+    """The whole model with copied weights: linear layers with pre-norm, attention with norms behind, no positions."""
+    size = {"hidden_size": 24, "num_attention_heads": 3, "intermediate_size": 40, "vocab_size": 31}
+    config = transformers.OlmoHybridConfig(**size, num_hidden_layers=4, pad_token_id=None, eos_token_id=None)
+    torch.manual_seed(0)
+    theirs = transformers.OlmoHybridForCausalLM(config).double().eval()
+    theirs.model.rotary_emb = None  # as in the released weights
+    for p in theirs.parameters():
+        torch.nn.init.normal_(p, std=0.2)
+    recipe = kf.relative("olmo-hybrid", size="base", d_model=24, n_heads=3, n_layers=4, d_ff=60, vocab_size=31)
+    ours = kf.build(recipe).double().eval()
+    with torch.no_grad():
+        ours.embedding.weight.copy_(theirs.model.embed_tokens.weight)
+        ours.head.untied.weight.copy_(theirs.lm_head.weight)
+        ours.decoder.norm.weight.copy_(theirs.model.norm.weight)
+        for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
+            mixer, think = block.parts
+            think.widen.weight.copy_(torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight]))
+            think.narrow.weight.copy_(layer.mlp.down_proj.weight)
+            norms = [layer.post_attention_layernorm]
+            if hasattr(layer, "linear_attn"):
+                inner, norms = layer.linear_attn, [layer.input_layernorm, *norms]
+                mixer.conv.taps_Dt.copy_(inner.conv1d.weight[:, 0])
+                mixer.decay.log_rate_H.copy_(inner.A_log)
+                mixer.decay.bias.copy_(inner.dt_bias)
+                mixer.decay.steps.weight.copy_(inner.a_proj.weight)
+                mixer.beta.weight.copy_(inner.b_proj.weight)
+                mixer.gate.weight.copy_(inner.g_proj.weight)
+                mixer.norm.weight.copy_(inner.o_norm.weight)
+            else:
+                inner, norms = layer.self_attn, [*norms, layer.post_feedforward_layernorm]
+                mixer.norms.q.weight.copy_(inner.q_norm.weight)
+                mixer.norms.k.weight.copy_(inner.k_norm.weight)
+            mixer.qkv.weight.copy_(torch.cat([inner.q_proj.weight, inner.k_proj.weight, inner.v_proj.weight]))
+            mixer.out.weight.copy_(inner.o_proj.weight)
+            for residual, norm in zip(block.residuals, norms, strict=True):
+                (residual.norm if hasattr(residual, "norm") else residual.after).weight.copy_(norm.weight)
+    tokens = torch.randint(0, 31, (2, 70))
+    with Wide():
+        wanted = theirs(tokens).logits
+    pairs = [
+        (ours.embedding.weight, theirs.model.embed_tokens.weight),
+        (ours.head.untied.weight, theirs.lm_head.weight),
+    ]
+    assert_same(ours(tokens).logits, wanted, pairs)

@@ -8,14 +8,15 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from kinfolk.core.bounds import PositiveInt
+from kinfolk.core.bounds import PositiveInt, Probability
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 from kinfolk.layers.mixers.convolution import RecentInputs
+from kinfolk.layers.mixers.layer_values import first_values, leave_values
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.states.rows import Axes, StateRows
@@ -44,6 +45,10 @@ class ExtraModule(Module):
     def scored(self, q: Tensor, k: Tensor, x_BLD: Tensor, ctx: Context, state: Any) -> tuple[Tensor, Tensor]:
         """Change queries [B, H, L, K] and keys [B, G, L, K] just before their products; they may become wider."""
         return q, k
+
+    def valued(self, v_BGLK: Tensor, ctx: Context) -> Tensor:
+        """Change values."""
+        return v_BGLK
 
     def output(self, y_BLD: Tensor, x_BLD: Tensor) -> Tensor:
         """Change the values of all heads side by side, before the output map."""
@@ -197,3 +202,46 @@ class _HeadGate(ExtraModule):
     def output(self, y_BLD: Tensor, x_BLD: Tensor) -> Tensor:
         gate = torch.sigmoid(self.gate(x_BLD))
         return y_BLD * (gate if self.by == "channel" else gate.repeat_interleave(self.d_head, -1))
+
+
+class ValueResidual(Extra, kind="value-residual"):
+    r"""Values $\lambda_1 v_1 + \lambda_2 v_l$ of layer l, with those of the first layer (Zhou et al. 2024, ResFormer).
+
+    Two learned numbers per layer, `share` and 1 - `share` at first; `role` "gives" is the first layer, whose values
+    stay as they are. The stack hands them on (`share-values`).
+    """
+
+    role: Literal["gives", "takes"] = "takes"
+    share: Probability = 0.5
+
+    def build(self, dims: Dims, heads: HeadWidths, scale: float) -> ExtraModule:
+        return _FirstValues() if self.role == "gives" else _ValueResidual(self)
+
+    def cost(self, dims: Dims, heads: HeadWidths) -> Cost:
+        width = heads.n_kv * heads.d_head
+        return Cost() if self.role == "gives" else Cost(2, 3.0 * width, width)
+
+
+class _FirstValues(ExtraModule):
+    def valued(self, v_BGLK: Tensor, ctx: Context) -> Tensor:
+        leave_values(v_BGLK, ctx)
+        return v_BGLK
+
+
+class _ValueResidual(ExtraModule):
+    def __init__(self, spec: ValueResidual) -> None:
+        super().__init__()
+        self.share, self.shares_2 = spec.share, nn.Parameter(torch.zeros(2))
+        self.draw()
+
+    def draw(self) -> None:
+        """Begin with the shares of the spec."""
+        with torch.no_grad():
+            self.shares_2.copy_(torch.tensor([self.share, 1 - self.share]))
+
+    def valued(self, v_BGLK: Tensor, ctx: Context) -> Tensor:
+        first_BGLK = first_values(ctx)
+        if first_BGLK is None:
+            return v_BGLK
+        first, own = self.shares_2.to(v_BGLK.dtype)
+        return first * first_BGLK + own * v_BGLK

@@ -55,7 +55,7 @@ class ConvolvedState(StateRows):
 class _CanonConv(PartModule):
     def __init__(self, spec: CanonConv, dims: Dims) -> None:
         super().__init__()
-        self.kernel = spec.kernel
+        self.spec, self.kernel = spec, spec.kernel
         self.conv, self.part = ShortConv(dims.d_model, spec.kernel, bias=False), spec.part.build(dims)
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: ConvolvedState | None) -> tuple[Tensor, Any]:

@@ -87,6 +87,7 @@ class _Extended(_SelfAttention):
         q, k, v = self.heads_of(qkv_BLD, ctx)
         for extra, own in zip(extras, states, strict=True):
             q, k = extra.scored(q, k, x_BLD, ctx, own)
+            v = extra.valued(v, ctx)
         # fused kernels and caches want one width: zeros change neither scores nor values
         width = k.shape[-1] if cache is None else self.d_cached
         q, k, v = (F.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))

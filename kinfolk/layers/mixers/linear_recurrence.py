@@ -36,6 +36,7 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
 
     `n_heads` heads of values; `n_key_heads` of queries and keys are shared by them (0: as many). `d_key` and `d_value`
     0 mean d_model / n_heads. `kernel` is the length of the short convolution over queries, keys and values (0: none).
+    `update` "signed-delta" corrects at rates up to 2, so that what a key finds may change sign (Grazzi et al. 2024).
     `features`: "plain", "swish" (of queries, keys and values), "swish-query" (of queries) or "swish-unit" (queries and
     keys then have length 1). Each head's output is normalised by `norm` and, with an output `gate`, multiplied by an
     activation of a map of the input, of `gate_rank` (0: full rank).
@@ -46,7 +47,7 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
     d_key: NonNegativeInt = 0
     d_value: NonNegativeInt = 0
     decay: Decay = NoDecay()
-    update: Literal["sum", "delta"] = "sum"
+    update: Literal["sum", "delta", "signed-delta"] = "sum"
     features: Literal["plain", "swish", "swish-query", "swish-unit"] = "plain"
     kernel: NonNegativeInt = 0
     position: Position = NoPosition()
@@ -81,9 +82,9 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
         total += self.decay.cost(dims, self.n_heads, d_key) + self._gate_cost(dims, d_values)
         if self.kernel:
             total += short_conv_cost(d_in, self.kernel, False)
-        work = delta_rule.work if self.update == "delta" else gated_linear_recurrence.work
+        work = delta_rule.work if self.update != "sum" else gated_linear_recurrence.work
         flops, n_states = work(shape.length, d_key, d_value, self.decay.by_channel)
-        if self.update == "delta":
+        if self.update != "sum":
             total += linear(dims.d_model, self.n_heads, False, kept=False) + Cost(kept=2 * self.n_heads)
         decays = d_keys if self.decay.by_channel else self.n_heads * (not isinstance(self.decay, NoDecay))
         kept = 2 * d_keys + d_values + decays + n_states * self.n_heads * d_key * d_value / shape.length
@@ -129,7 +130,8 @@ class _LinearRecurrence(PartModule):
         self.qkv = Linear(dims.d_model, sum(self.parts), bias=False, packs=packs)
         self.conv = ShortConv(sum(self.parts), spec.kernel, bias=False) if spec.kernel else None
         self.decay = spec.decay.build(dims, spec.n_heads, self.d_key)
-        self.beta = Linear(dims.d_model, spec.n_heads, bias=False) if spec.update == "delta" else None
+        self.beta = Linear(dims.d_model, spec.n_heads, bias=False) if spec.update != "sum" else None
+        self.largest = 2.0 if spec.update == "signed-delta" else 1.0
         self.position = spec.position.build(dims, Heads(self.n_keys, self.d_key))
         self.norm = None if isinstance(spec.norm, NoNorm) else spec.norm.build(self.d_value)
         self.gate = _gate(spec, dims, d_values)
@@ -150,7 +152,7 @@ class _LinearRecurrence(PartModule):
             op = gated_linear_recurrence.gated_linear_recurrence
             y_BHLK, memory_BHRK = op(q_BHLR, k_BHLR, v_BHLK, log_decay, *where)
         else:
-            beta_BHL1 = self.beta(x_BLD).sigmoid().transpose(1, 2).unsqueeze(-1)
+            beta_BHL1 = self.beta(x_BLD).sigmoid().transpose(1, 2).unsqueeze(-1) * self.largest
             y_BHLK, memory_BHRK = delta_rule.delta_rule(q_BHLR, k_BHLR, v_BHLK, beta_BHL1, log_decay, *where)
         if state is not None:
             state.memory_BHRK = memory_BHRK
