@@ -1,4 +1,4 @@
-"""Changes of a recipe by name: `gpt2+rotary`, `gpt2+alibi`, `gpt2+rms-norm`, `gpt2+model.dropout=0.1`.
+"""Changes of a recipe by name: `gpt2+rotary`, `gpt2+alibi`, `gpt2+rms-norm`, `gpt2+muon`, `gpt2+model.dropout=0.1`.
 
 A change is `path=value` as `--set` has it, the name of a relative (what that relative changes against its parent), or
 the name of a kind: it replaces what the recipe has on the kind's axis.
@@ -17,6 +17,7 @@ from kinfolk.family.recipe import Recipe
 from kinfolk.layers.mixers.attention_extras import Extra
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.positions.position import DepthTime, Learned, NoPosition, Position, Sinusoid
+from kinfolk.optim import Constant, Optimiser, ScheduleFree, Training
 
 # a plus sign before a letter: 1e+5 is a number
 _PLUS = re.compile(r"\+(?=[A-Za-z])")
@@ -41,6 +42,8 @@ def with_kind(recipe: Recipe, name: str) -> Recipe:
     if name in choices(Extra):
         extra = choices(Extra)[name]()
         return recipe.replace(model=with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, extra)))
+    if name in choices(Optimiser):
+        return recipe.replace(training=_trained_by(recipe.training, choices(Optimiser)[name]()))
     axes = {axis for axis in _axes(recipe) if name in choices(axis)}
     nearest = [axis for axis in axes if not any(other is not axis and issubclass(other, axis) for other in axes)]
     if len(nearest) != 1:
@@ -52,6 +55,13 @@ def with_kind(recipe: Recipe, name: str) -> Recipe:
         raise SpecError(f"{recipe.name}+{name}: {name!r} {problem}")
     (axis,) = nearest
     return _positioned(recipe, name) if axis is Position else _replaced(recipe, axis, name)
+
+
+def _trained_by(training: Training, optimiser: Optimiser) -> Training:
+    """Return a training with another optimiser, at that one's own rate; a schedule-free one gets a rate that stays."""
+    if isinstance(optimiser, ScheduleFree):
+        training = training.replace(schedule=Constant(warmup=training.schedule.warmup))
+    return training.replace(optimiser=optimiser)
 
 
 def _axes(recipe: Recipe) -> set[type[Spec]]:

@@ -6,6 +6,7 @@ from kinfolk.optim.lion import Lion
 from kinfolk.optim.muon import Muon
 from kinfolk.optim.optimiser import Adafactor, Adam, AdamW, Optimiser, named_groups
 from kinfolk.optim.schedule import Constant, Cooldown, Cosine, InverseSqrt, LinearDecay, Schedule, SlantedTriangular
+from kinfolk.optim.schedule_free import ScheduleFree
 from kinfolk.optim.training import Training
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Muon",
     "Optimiser",
     "Schedule",
+    "ScheduleFree",
     "SlantedTriangular",
     "SomeWeights",
     "Together",

@@ -63,3 +63,12 @@ def test_contestants_may_be_changed_relatives() -> None:
     assert (two.name, two.relative, two.changes) == ("gpt2+rotary", "gpt2", "gpt2 with rotary")
     assert two.recipe(300).model != one.recipe(300).model
     assert two.parent(300) == one.recipe(300)
+
+
+def test_an_optimiser_is_a_change() -> None:
+    recipe = make("gpt2+muon", "tiny")
+    assert recipe.training.optimiser.kind == "muon"
+    assert recipe.model == make("gpt2", "tiny").model
+    free = make("gpt2+schedule-free", "tiny").training
+    assert (free.optimiser.kind, free.schedule.kind) == ("schedule-free", "constant")
+    assert free.schedule.warmup == make("gpt2", "tiny").training.schedule.warmup
