@@ -40,10 +40,11 @@ def with_kind(recipe: Recipe, name: str) -> Recipe:
     attention and leave the embedding without, and those that are added go the other way round.
     """
     if name in choices(Extra):
-        extra = choices(Extra)[name]()
+        extra: Any = choices(Extra)[name]()
         return recipe.replace(model=with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, extra)))
     if name in choices(Optimiser):
-        return recipe.replace(training=_trained_by(recipe.training, choices(Optimiser)[name]()))
+        optimiser: Any = choices(Optimiser)[name]()
+        return recipe.replace(training=_trained_by(recipe.training, optimiser))
     axes = {axis for axis in _axes(recipe) if name in choices(axis)}
     nearest = [axis for axis in axes if not any(other is not axis and issubclass(other, axis) for other in axes)]
     if len(nearest) != 1:

@@ -33,7 +33,8 @@ class ScheduleFree(Optimiser, kind="schedule-free"):
 class _ScheduleFree(torch.optim.Optimizer):
     def __init__(self, groups: list[dict[str, Any]], spec: ScheduleFree) -> None:
         super().__init__(groups, {"lr": spec.lr})
-        self.spec, self.means = spec, {}
+        self.spec = spec
+        self.means: dict[Tensor, Tensor] = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Begin a step: forget gradients, and move the weights to where new ones are taken."""

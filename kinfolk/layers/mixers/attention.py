@@ -15,7 +15,7 @@ from kinfolk.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, R
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
-from kinfolk.layers.mixers.adaptive_span import Span, Unlimited, faded
+from kinfolk.layers.mixers.adaptive_span import Look, Span, Unlimited, faded
 from kinfolk.layers.mixers.attention_cost import score_cost
 from kinfolk.layers.mixers.qk_norm import norm_cost, norms_of
 from kinfolk.layers.mixers.softmax import PlainSoftmax, Softmax
@@ -136,13 +136,13 @@ class SelfAttentionModule(PartModule):
         y_BHLK = self.attended((q_BHLK, k_BGMK, v_BGMK), (look, pattern), view, ctx)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
-    def looking(self, x_BLD: Tensor, ctx: Context) -> tuple[Any, Pattern]:
+    def looking(self, x_BLD: Tensor, ctx: Context) -> tuple[Look, Pattern]:
         """Return how far heads see, and the pattern of this pass."""
         look = self.span.look(self.spec.pattern, x_BLD, ctx)
         return look, look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
 
     def attended(
-        self, qkv: tuple[Tensor, Tensor, Tensor], looking: tuple[Any, Pattern], view: View, ctx: Context
+        self, qkv: tuple[Tensor, Tensor, Tensor], looking: tuple[Look, Pattern], view: View, ctx: Context
     ) -> Tensor:
         """Return the weighted values of all heads: [B, H, L, K]."""
         hooks = self.position.hooks(ctx, ctx.start + qkv[0].shape[2], self.causal)

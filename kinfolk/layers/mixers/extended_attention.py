@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
-from kinfolk.layers.mixers.attention import Attention, _SelfAttention, visible_keys, widths
+from kinfolk.layers.mixers.attention import Attention, SelfAttentionModule, visible_keys, widths
 from kinfolk.layers.mixers.attention_extras import Extra, ExtraModule, HeadWidths
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import KeyValues, PartModule
@@ -69,7 +69,7 @@ class ExtendedCache(StateRows):
         return [self.cache, *(extra for extra in self.extras if extra is not None)]
 
 
-class _Extended(_SelfAttention):
+class _Extended(SelfAttentionModule):
     def __init__(self, spec: ExtendedAttention, dims: Dims) -> None:
         super().__init__(spec, dims)
         heads = HeadWidths(spec.n_heads, self.n_kv, self.d_head)

@@ -71,7 +71,8 @@ class _SkipWalk(Walk):
     def __call__(
         self, stack: Any, x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
     ) -> Any:
-        return self.of(_Skipping(stack, x_BLD), x_BLD, ctx, states, readings)
+        skipping: Any = _Skipping(stack, x_BLD)
+        return self.of(skipping, x_BLD, ctx, states, readings)
 
     def close(self, stack: Any, last: Any) -> Tensor:
         return self.of.close(stack, last)
