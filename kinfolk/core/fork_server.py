@@ -10,6 +10,7 @@ server answers a request with a process id, and tells the exit code of every chi
 after a minute without work.
 """
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -207,6 +208,9 @@ def close() -> None:
         _former.extend(server for _, server in _servers.values())
         _servers.clear()
         _end_former()
+
+
+atexit.register(close)
 
 
 def _end_former() -> None:
