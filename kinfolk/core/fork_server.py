@@ -60,12 +60,14 @@ class Forked:
         variables: Mapping[str, str],
         streams: Sequence[int],
         environment: Mapping[str, str],
+        folder: Path | None = None,
     ) -> Self:
         """Start a command of `child.module` as a fork; raise `UnavailableError` where it must be started anew.
 
         modules, variables: what the server imports, and what it is started with; one server is kept for each number of
             threads, and replaced when these change, but for variables that mean nothing to an import.
         streams: where output and errors go, and what else stays open. environment: variables of this child alone.
+        folder: where it works; by default where this process does.
         """
         place = command.index("-m") if "-m" in command[:3] else 0
         if not sys.platform.startswith("linux") or not place or command[0] != sys.executable:
@@ -74,6 +76,7 @@ class Forked:
         reading, writing = os.pipe()
         try:
             call = {"module": command[place + 1], "arguments": list(command[place + 2 :]), "environment": changes}
+            call |= {"cwd": str(folder or Path.cwd())}
             server, pid = _ask((command[:place], variables, modules), call, [reading, *streams])
             return cls(server, pid, os.fdopen(os.dup(writing), "w", encoding="utf-8"))
         finally:
@@ -130,7 +133,7 @@ class ForkServer:
 
         streams: descriptors of its standard input, output and errors, and of what it holds besides.
         """
-        order = json.dumps(dict(call) | {"cwd": str(Path.cwd())}).encode()
+        order = json.dumps(call).encode()
         with self._lock:
             try:
                 socket.send_fds(self.link, [order], list(streams))

@@ -7,11 +7,10 @@ import pytest
 
 from kinfolk.cli.main import main
 from kinfolk.cli.new import TEMPLATES
+from tests.forked import kin
 
 
-def kin(folder, *argv):
-    command = [sys.executable, "-m", "kinfolk", *argv]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+SMALL = [f"--set=training.{what}" for what in ("batch_size=2", "length=32", "eval_batches=1")]
 
 
 @pytest.mark.slow
@@ -19,7 +18,7 @@ def kin(folder, *argv):
 def test_the_file_is_a_plugin_that_trains_and_generates(what, relative, tmp_path):
     assert kin(tmp_path, "new", what, "my-own").returncode == 0
     plugin = ["--plugin", "my_own.py"]
-    train = ["train", relative, "--data", "stdlib:megabytes=1", "--steps", "2", "--out", "run", *plugin]
+    train = ["train", relative, "--data", "stdlib:megabytes=1", "--steps", "2", "--out", "run", *SMALL, *plugin]
     done = kin(tmp_path, *train)
     assert done.returncode == 0, done.stderr
     done = kin(tmp_path, "generate", "run", "--prompt", "def ", "--max-new", "3", "--greedy", *plugin)

@@ -2,11 +2,11 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import kin
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -16,11 +16,6 @@ def folder(tmp_path):
     shown = re.search(r"^```python\n# my\.py\n(.*?)^```$", CONTRIBUTING, re.DOTALL | re.MULTILINE)
     (tmp_path / "my.py").write_text(shown[1])
     return tmp_path
-
-
-def kin(folder, *argv):
-    command = [sys.executable, "-m", "kinfolk", *argv]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
 def test_a_plugin_joins_the_tree(folder):

@@ -1,14 +1,13 @@
 """The task and the metrics that CONTRIBUTING.md adds in one file: ordinal regression, through the ordinary verbs."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import sklearn.metrics
+
+from tests import forked
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 WORDS = ("awful", "poor", "fair", "good", "great")
@@ -27,9 +26,8 @@ def folder(tmp_path_factory):
 
 
 def kin(folder, *argv, plugin=True):
-    command = [sys.executable, "-m", "kinfolk", *map(str, argv), *(["--plugin", "ordinal.py"] if plugin else [])]
-    environment = os.environ | {"KINFOLK_CACHE": str(folder / "cache")}
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, env=environment)
+    named = ["--plugin", "ordinal.py"] if plugin else []
+    return forked.kin(folder, *argv, *named, KINFOLK_CACHE=str(folder / "cache"))
 
 
 @pytest.fixture(scope="module")
