@@ -6,15 +6,18 @@ What decides shapes and branches (which targets are scored, where padding is) co
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from kinfolk.core.errors import SpecError
 
 CPU = torch.device("cpu")
+DRAWS = {torch.nn.init.normal_, torch.nn.init.uniform_, Tensor.normal_, Tensor.uniform_}
+"""What fills a tensor with random numbers, as modes see it."""
 
 
 def accelerator() -> torch.device | None:
@@ -44,6 +47,26 @@ def choose_device(name: str = "auto", local: int = 0) -> torch.device:
     if device.index is not None and device.index >= n_devices:
         raise SpecError(f"device: {name!r} is not available here ({n_devices} of type {device.type})")
     return device if device.index is not None else torch.device(device.type, local % max(1, n_devices))
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leave weights as they are in the place of drawing them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def shapes_only() -> Iterator[None]:
+    """Build modules on the meta device: names and shapes of weights, no memory, nothing drawn.
+
+    A normal distribution without values is drawn by PyTorch's compiler, whose import takes three seconds.
+    """
+    with torch.device("meta"), _Undrawn():
+        yield
 
 
 def synchronize(device: torch.device) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.cost import Cost, Shape
+from kinfolk.core.device import shapes_only
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear, Module, Shared
@@ -75,7 +76,7 @@ class Mapped(Part):
         raise NotImplementedError
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        with torch.device("meta"):
+        with shapes_only():
             # what the layers of a stack share is not this copy's
             module = self.part.build(dataclasses.replace(dims, shared=Shared()))
         total = self.part.cost(dims, shape)

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kinfolk.core import contained, manifest
+from kinfolk.core.device import shapes_only
 from kinfolk.core.errors import CheckpointError, DataError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.core.plain import from_plain, load, read_toml
@@ -164,7 +165,7 @@ class Run(abc.ABC):
     @functools.cached_property
     def limit(self) -> int | None:
         """The most positions of an input; None: any number."""
-        with torch.device("meta"):
+        with shapes_only():
             return Transformer(self.recipe.model).limit
 
     @property
@@ -352,7 +353,7 @@ class ExportedRun(Run):
         """Return the objective around a model that runs the graphs."""
         if average:
             raise SpecError(f"--average: {self.path}: graphs have the weights they were made of; average, then export")
-        with torch.device("meta"):
+        with shapes_only():
             learner = self._learner(Transformer(self.recipe.model))
         learner.model = self.engine().as_model(self.recipe.model)
         return learner

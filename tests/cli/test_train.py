@@ -252,7 +252,7 @@ def test_torchrun_starts_a_sharded_run(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_failed_process_is_started_again(tmp_path: Path) -> None:
     """A plugin that dies once, in the middle: torch elastic starts both processes again, and they go on."""
     out, plugin = tmp_path / "run", tmp_path / "dying.py"

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kinfolk.core import durable
+from kinfolk.core.device import shapes_only
 from kinfolk.core.errors import CheckpointError, brief, suggest
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
@@ -289,9 +290,8 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
 
 
 def _names(spec: Model, form: Format, architecture: Architecture) -> list[str]:
-    import torch
 
-    with torch.device("meta"):
+    with shapes_only():
         ours = Transformer(spec).state_dict()
     return [name for row in rows(form.places(spec, architecture, form.prefix), ours) for name in row.theirs]
 
