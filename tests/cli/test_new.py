@@ -9,7 +9,6 @@ from kinfolk.cli.main import main
 from kinfolk.cli.new import TEMPLATES
 from tests.forked import kin
 
-
 SMALL = [f"--set=training.{what}" for what in ("batch_size=2", "length=32", "eval_batches=1")]
 
 
