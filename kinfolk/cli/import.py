@@ -16,6 +16,7 @@ EPILOG = """\
 examples:
   kin import all-MiniLM-L6-v2 --out runs/minilm        a folder of config.json and model.safetensors
   kin import gpt2 --out runs/gpt2                      then: kin generate runs/gpt2 --prompt "Once"
+  kin import model.gguf --out runs/model               a GGUF file of a Llama-like model; quantised types become floats
   kin import roberta-mnli --out runs/nli --pairs       then: kin predict runs/nli --input x.csv --second-column claim
   kin import bert --out runs/b --entities names.tsv    KnowBERT: a block that links names to entities, yet to learn
   kin import odd --out runs/odd --ignore my_key        a key of config.json, or tensors, of no account
@@ -26,7 +27,7 @@ Nothing is downloaded and nothing of a folder is run. What cannot be expressed i
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with config.json and weights")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with config.json and weights, or a .gguf file")
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run folder to make")
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="NAME", help="a key or tensors (* is anything) of no account"
@@ -45,6 +46,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the run folder and say what is in it."""
+    from kinfolk.runs.huggingface.gguf_file import unpacked
+
+    with unpacked(args.folder) as args.folder:
+        return _import(args)
+
+
+def _import(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import SpecError
     from kinfolk.core.plain import dumps
     from kinfolk.data import Tokenizer

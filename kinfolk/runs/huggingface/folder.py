@@ -23,6 +23,7 @@ from kinfolk.runs.huggingface import sentence
 from kinfolk.runs.huggingface.config import Config, read_json
 from kinfolk.runs.huggingface.differences import differences
 from kinfolk.runs.huggingface.format import FORMATS, Architecture, Format, Misfit
+from kinfolk.runs.huggingface.gguf_file import SUFFIX, unpacked
 from kinfolk.runs.huggingface.opening import fill, undrawn
 from kinfolk.runs.huggingface.places import rows
 from kinfolk.runs.huggingface.special_ids import GENERATION_CONFIG, special_ids, written_ids
@@ -74,6 +75,9 @@ def from_hf(
 ) -> Transformer:
     """Read a model from a folder of config.json and model.safetensors (or pytorch_model.bin, whole or in shards).
 
+    A GGUF file of a Llama-like model (llama, qwen2, qwen3) is read too, with the extra `gguf`; quantised weights become
+    float32.
+
     What the configuration says and Kinfolk cannot express is refused by name, and so is every tensor that is missing or
     not known; `ignore` names keys and tensors (a star stands for anything) that are known to be of no account. Weights
     are mapped from the file, which should stay where it is; half-precision ones become float32. `model_type` is for
@@ -88,6 +92,9 @@ def open_folder(
 ) -> Imported:
     """Read a model as `from_hf` does, and say what it was."""
     folder, ignore = Path(folder), tuple(ignore)
+    if folder.suffix == SUFFIX and folder.is_file():
+        with unpacked(folder) as plain:
+            return open_folder(plain, ignore=ignore, model_type=model_type, architecture=architecture)
     if not (folder / CONFIG).is_file():
         raise CheckpointError(f"{folder}: no {CONFIG} here, so this is not a folder of a checkpoint")
     config = Config.load(folder / CONFIG, ignore)
