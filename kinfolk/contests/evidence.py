@@ -5,13 +5,46 @@ row's measure; an interval is `low` to `high`; None is not known.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Self
+
+from kinfolk.contests.outcome import Outcome
 
 HALF, FULL = 0.5, 1.0
 """Shares of the budget at which learning rates are tried."""
 
 RatePoint = tuple[float, tuple[tuple[str, float], ...]]
 """A learning rate, and further hyperparameters by name, where they were searched."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What a part of a comparison used, all of its trials together, failed ones included."""
+
+    trials: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+
+    @classmethod
+    def by(cls, outcomes: Iterable[Outcome]) -> Self:
+        """Add up what trials used."""
+        used = list(outcomes)
+        return cls(
+            trials=len(used),
+            tokens=sum(o.tokens for o in used),
+            seconds=sum(o.seconds for o in used),
+            flops=sum(o.flops for o in used),
+        )
+
+    def __add__(self, other: "Spent") -> "Spent":
+        """Return what both used."""
+        return Spent(
+            trials=self.trials + other.trials,
+            tokens=self.tokens + other.tokens,
+            seconds=self.seconds + other.seconds,
+            flops=self.flops + other.flops,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +78,7 @@ class RateCurve:
     own, chosen: the recipe's rate and the one the verdict is on; others: what else was chosen, where it was searched.
     edge: "lowest" or "highest" where the choice is the last rate that was tried on that side, so that a better one may
     lie beyond; "" elsewhere.
-    trials, tokens, seconds, flops: what the search used, failed trials included.
+    spent: by the search.
     """
 
     measure: str
@@ -54,10 +87,7 @@ class RateCurve:
     tried: tuple[RateTried, ...]
     others: Mapping[str, float] = dataclasses.field(default_factory=dict)
     edge: str = ""
-    trials: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    flops: float = 0.0
+    spent: Spent = Spent()
 
     @property
     def point(self) -> RatePoint:
@@ -186,25 +216,6 @@ class Sizes:
     tau: Mapping[str, float | None]
     laws: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     crossings: tuple[Crossing, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spent:
-    """What a part of a comparison used, all of its trials together, failed ones included."""
-
-    trials: int
-    tokens: int
-    seconds: float
-    flops: float
-
-    def __add__(self, other: "Spent") -> "Spent":
-        """Return what both used."""
-        return Spent(
-            trials=self.trials + other.trials,
-            tokens=self.tokens + other.tokens,
-            seconds=self.seconds + other.seconds,
-            flops=self.flops + other.flops,
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried
+from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried, Spent
 from kinfolk.contests.outcome import Outcome
 
 FACTOR = 3.0
@@ -77,10 +77,7 @@ class Search:
             chosen=chosen,
             tried=tuple(RateTried(lr=lr, share=share, losses=losses) for (lr, share), losses in tried.items()),
             edge=edge,
-            trials=len(outcomes),
-            tokens=sum(o.tokens for o in outcomes.values()),
-            seconds=sum(o.seconds for o in outcomes.values()),
-            flops=sum(o.flops for o in outcomes.values()),
+            spent=Spent.by(outcomes.values()),
         )
 
     def _exponents(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[int]:

@@ -383,7 +383,7 @@ class _Contest:
             looks=settings.looks,
             tuning_seeds=tuple(first + seed for seed in rates.SEEDS) if self.tuned else (),
             seeds=tuple(range(first, first + max(self.n_seeds.values(), default=0))),
-            costs={name: cost_of(outcomes) for name, outcomes in parts.items() if outcomes},
+            costs={name: Spent.by(outcomes) for name, outcomes in parts.items() if outcomes},
         )
 
     def _trial(self, entrant: Entrant, seed: int, **fields: object) -> Trial | None:
@@ -397,16 +397,6 @@ class _Contest:
         except SpecError as error:
             self.problems[entrant.name] = str(error)
             return None
-
-
-def cost_of(outcomes: Sequence[Outcome]) -> Spent:
-    """Add up what trials used."""
-    return Spent(
-        trials=len(outcomes),
-        tokens=sum(o.tokens for o in outcomes),
-        seconds=sum(o.seconds for o in outcomes),
-        flops=sum(o.flops for o in outcomes),
-    )
 
 
 def _say(made: Plan, console: Console) -> None:

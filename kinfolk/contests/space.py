@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried
+from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried, Spent
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.rates import SEEDS, SearchOrder, score_of, within_noise
 from kinfolk.core import paths
@@ -71,10 +71,7 @@ class SpaceSearch:
                 RateTried(lr=lr, share=share, losses=losses, others=dict(more))
                 for (lr, more, share), losses in tried.items()
             ),
-            trials=len(outcomes),
-            tokens=sum(o.tokens for o in outcomes.values()),
-            seconds=sum(o.seconds for o in outcomes.values()),
-            flops=sum(o.flops for o in outcomes.values()),
+            spent=Spent.by(outcomes.values()),
         )
 
     def _drawn(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:

@@ -81,7 +81,9 @@ def everything(folder: Path) -> Comparison:
         for share in (0.5, 1.0)
         for lr in (3e-4, 1e-3, 3e-3)
     )
-    curve = RateCurve(measure="continuation", own=1e-3, chosen=1e-3, tried=tried, edge="highest", trials=8, tokens=900)
+    curve = RateCurve(
+        measure="continuation", own=1e-3, chosen=1e-3, tried=tried, edge="highest", spent=Spent(trials=8, tokens=900)
+    )
     branches = tuple(
         Branch(share=share, tokens=1000 * share, flops=1e6 * share, losses={"0": 3 - share}, mean=3 - share)
         for share in (0.125, 0.5, 1.0)

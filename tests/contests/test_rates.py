@@ -46,8 +46,8 @@ def test_five_rates_at_half_of_the_budget_then_two_at_all_of_it() -> None:
     assert rounds[0] == [SearchOrder(lr, HALF, SEEDS[0]) for lr in (1.11111e-4, 3.33333e-4, 1e-3, 3e-3, 9e-3)]
     assert rounds[1] == [SearchOrder(lr, FULL, seed) for seed in SEEDS[1:] for lr in (1e-3, 3e-3)]
     curve = search.result(outcomes)
-    assert (curve.chosen, curve.own, curve.edge, curve.trials) == (3e-3, 1e-3, "", 9)
-    assert (curve.tokens, curve.flops) == (90, 18.0)
+    assert (curve.chosen, curve.own, curve.edge, curve.spent.trials) == (3e-3, 1e-3, "", 9)
+    assert (curve.spent.tokens, curve.spent.flops) == (90, 18.0)
     assert {(tried.lr, tried.share) for tried in curve.tried} >= {(9e-3, HALF), (3e-3, FULL)}
 
 

@@ -39,7 +39,7 @@ def test_a_search_finds_the_bowl_and_is_the_same_in_any_order_of_ending() -> Non
     found = SEARCH.result(known)
     assert 2e-3 < found.chosen < 8e-3
     assert set(found.others) == {"weight_decay"}
-    assert found.trials == len(known) == 1 + 15 + 6
+    assert found.spent.trials == len(known) == 1 + 15 + 6
     assert {order.seed for order in known if order.share == HALF} == {SEEDS[0]}
     assert {order.seed for order in known if order.share == FULL} == set(SEEDS[1:])
 

@@ -117,7 +117,7 @@ def _tuning(comparison: Comparison) -> str:
     made = comparison.protocol
     if made.tune == "off":
         return "each recipe's own learning rate"
-    trials = sum(curve.trials for curve in comparison.rates.values())
+    trials = sum(curve.spent.trials for curve in comparison.rates.values())
     where = f" on {made.chosen_on}" if made.chosen_on else ""
     return (
         f"a learning rate for each contestant, searched{where} in {trials} trials with seeds of their own, and judged "

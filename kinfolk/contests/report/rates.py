@@ -86,8 +86,8 @@ def _cells(name: str, curve: RateCurve, colour: Mapping[str, int]) -> list[Cell 
         f"{curve.chosen:.3g}",
         str(len({tried.lr for tried in curve.tried})),
         f"{ratio:.3g}x" if ratio else "-",
-        str(curve.trials),
-        amount(curve.tokens, 3),
+        str(curve.spent.trials),
+        amount(curve.spent.tokens, 3),
         curve.edge or "-",
     ]
 
@@ -96,7 +96,7 @@ def search_space(found: Mapping[str, RateCurve]) -> Html | None:
     """Return every rate that was tried, as a list for reviewers."""
     lines = [
         f"{name}: {', '.join(f'{lr:.3g}' for lr in sorted({t.lr for t in curve.tried}))} "
-        f"({curve.trials} trials; chosen {curve.chosen:.3g})"
+        f"({curve.spent.trials} trials; chosen {curve.chosen:.3g})"
         for name, curve in found.items()
     ]
     return tag("ul", *(tag("li", line) for line in lines), class_="notes") if lines else None
