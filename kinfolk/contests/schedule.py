@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-import kinfolk
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.contests.screen import Screen
@@ -121,7 +120,7 @@ class Running:
 @functools.cache
 def preloaded() -> tuple[str, ...]:
     """Return what a trial imports whatever it trains: the loop, and the family."""
-    relatives = pkgutil.iter_modules([str(Path(kinfolk.__file__).with_name("family"))])
+    relatives = pkgutil.iter_modules([str(Path(__file__).parents[1] / "family")])
     return (*TRAINING, *(f"kinfolk.family.{module.name}" for module in relatives))
 
 
