@@ -162,7 +162,7 @@ def _tell(args: argparse.Namespace, opened: "AnsweringRun", tally: Any) -> None:
         print(json.dumps(said | {"bad": tally.bad[:20]}, indent=1))
         return
     lines = [f"{tally.rows:,} rows" + (f" -> {args.out}" if args.out else "")]
-    what = "questions" if opened.task.labels == "span" else f"rows of more than {opened.length:,} tokens"
+    what = "questions" if opened.task.windows else f"rows of more than {opened.length:,} tokens"
     lines += [f"{tally.cut:,} {what} lost their end"] * bool(tally.cut)
     parts = f"sentences of more than {opened.length:,} tokens were read in parts, {tally.parted:,} more than sentences"
     lines += [parts] * bool(tally.parted)

@@ -19,14 +19,15 @@ from kinfolk.data.preparing.job import WORK
 from kinfolk.data.preparing.manifest import MANIFEST, VERSION, open_prepared
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.prepare import prepare
-from kinfolk.data.splits.answering import STRIDE, WINDOW, WindowReading, open_answering
-from kinfolk.data.splits.asking import DataRequest, asked, columns_of, is_columns, is_labelled, labels_of
+from kinfolk.data.splits.answering import AnswerSpans as AnswerSpans
+from kinfolk.data.splits.asking import DataRequest, asked, columns_of, is_columns, is_labelled
 from kinfolk.data.splits.beside import open_beside
 from kinfolk.data.splits.images import is_images, open_images
 from kinfolk.data.splits.several import PREFIX as SEVERAL
 from kinfolk.data.splits.several import joined, names_in
 from kinfolk.data.splits.split import Data
-from kinfolk.data.splits.tagged import is_tagged, open_tagged
+from kinfolk.data.splits.tagged import Tags, is_tagged
+from kinfolk.data.splits.text_labels import labels_of, text_labels
 from kinfolk.data.tokenizers.unknown import warn_of_data
 
 
@@ -108,19 +109,14 @@ def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     what = asked(name)
     given = valid or what.valid
     beside = None if given is None else Path(given)
-    kind = "tags" if is_tagged(name) else "" if is_columns(name) else labels_of(what)
-    return dataclasses.replace(_open_kind(kind, name, what, door, beside), task=what.task)
+    inside = text_labels(Tags.kind) if is_tagged(name) else None if is_columns(name) else labels_of(what)
+    data = inside.open(name, what, door.choices, beside) if inside else _open_rows(name, what, door, beside)
+    return dataclasses.replace(data, task=what.task)
 
 
-def _open_kind(kind: str, name: str, what: DataRequest, door: _Door, beside: Path | None) -> Data:
-    """Open a file whose labels are of this kind; "": of rows."""
+def _open_rows(name: str, what: DataRequest, door: _Door, beside: Path | None) -> Data:
+    """Open a file with labels of rows, or columns without labels."""
     choices = door.choices
-    if kind == "tags":
-        columns = (what.settings.get("text", ""), what.settings.get("label", ""))
-        return open_tagged(name, what.path, choices, beside, columns, add=what.adds_unknown)
-    if kind == "span":
-        reading = WindowReading(what.number("window", WINDOW), what.number("stride", STRIDE))
-        return open_answering(name, what.path, choices, beside, reading)
     choices = columns_of(name, what, choices) if is_columns(name) else what.choices(choices)
     if beside is not None:
         return open_beside(name, what.path, beside, choices, door.prepared, add=what.adds_unknown)

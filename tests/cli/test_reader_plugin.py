@@ -64,6 +64,61 @@ class Annotators(RowTask, kind="annotators"):
     def said(self, classes, logits, how):
         return {"shares": dict(zip(classes, logits.softmax(-1).tolist()))}
 '''
+MARKS = '''
+"""Marked places of a text, as annotation tools write them: {"text": …, "marks": [[first, last, name], …]}."""
+
+import dataclasses
+import json
+from typing import ClassVar
+
+from kinfolk.core.errors import DataError
+from kinfolk.data import Data
+from kinfolk.data.splits.tagged import TaggedSplit
+from kinfolk.data.splits.text_labels import TextLabels
+from kinfolk.data.tokenizers.learn import make_tokenizer
+from kinfolk.objectives.tasks.tag import Tagging, split_words
+
+
+@dataclasses.dataclass
+class Sentence:
+    words: tuple
+    tags: tuple
+
+
+def read(path):
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        row = json.loads(line)
+        words = split_words(row["text"])
+        tags = ["O"] * len(words.words)
+        for first, last, name in row["marks"]:
+            inside = [i for i, (a, b) in enumerate(words.places) if first <= a and b <= last]
+            if not inside:
+                raise DataError(f"{path}:{number}: no word from {first} to {last}")
+            for i in inside:
+                tags[i] = ("I-" if i > inside[0] else "B-") + name
+        yield Sentence(words.words, tuple(tags))
+
+
+class MarkedSplit(TaggedSplit):
+    asks = "marks"
+
+
+class Marks(TextLabels, kind="marks", per_token=True):
+    def in_file(self, what):
+        return "marks" in what.first_row
+
+    def open(self, name, what, choices, valid):
+        files = {"train": what.path, "valid": valid or what.path}
+        parts = {part: list(read(file)) for part, file in files.items()}
+        tags = tuple(sorted({tag for s in parts["train"] for tag in s.tags}))
+        tokenizer = make_tokenizer(choices, ())
+        splits = {part: MarkedSplit(part, tokenizer, mine, tags) for part, mine in parts.items()}
+        return Data(name, "labelled", tokenizer, "marks", splits)
+
+
+class Marking(Tagging, kind="marking"):
+    labels: ClassVar = "marks"
+'''
 ENGINE = '''
 """The torch engine, counting its calls."""
 
@@ -154,6 +209,26 @@ def test_a_kind_of_label_in_one_file(place, capsys):
     (place / "a.csv").write_text("text,label\na thing,no=0.5\n")
     words[words.index(place / "run")] = place / "other"
     assert "a.csv:2: shares do not add up to 1: 'no=0.5'" in kin(capsys, *words, code=2).err
+
+
+def test_labels_inside_a_text_in_one_file(place, capsys):
+    (place / "marks.py").write_text(MARKS)
+    plugin = ["--plugin", place / "marks.py"]
+    texts = [(f"so {name} went home", [[3, 3 + len(name), "PER"]]) for name in ("Ada", "Bob", "Cleo") for _ in range(8)]
+    rows = [json.dumps({"text": text, "marks": marks}) for text, marks in texts]
+    (place / "a.jsonl").write_text("\n".join(rows) + "\n")
+    # in data/ there is no word of marks: the file is known by its first row, and the task by its labels
+    fast = ["--steps", 60, "--set", "training.optimiser.lr=0.01", *SMALL, *QUIET, *plugin]
+    words = ["train", "bert", "--data", f"labelled:{place / 'a.jsonl'}", "--out", place / "run", *fast]
+    assert json.loads(kin(capsys, *words).out)["valid"]["accuracy"] == 1.0
+    kin(capsys, "predict", place / "run", "--input", place / "a.jsonl", "--out", place / "said.jsonl", *plugin)
+    first = json.loads((place / "said.jsonl").read_text().splitlines()[0])
+    assert first["tags"] == ["O", "B-PER", "O", "O"]
+    scores = json.loads(kin(capsys, "eval", place / "run", "--data", place / "a.jsonl", "--json", *plugin).out)
+    assert scores["measures"]["accuracy"]["mean"] == 1.0
+    (place / "a.jsonl").write_text(json.dumps({"text": "so Ada", "marks": [[0, 1, "PER"]]}) + "\n")
+    words[words.index(place / "run")] = place / "other"
+    assert "a.jsonl:1: no word from 0 to 1" in kin(capsys, *words, code=2).err
 
 
 def test_an_engine_in_one_file_generates_and_predicts(place, capsys):

@@ -28,6 +28,7 @@ from kinfolk.data.batches.order import (
 from kinfolk.data.splits.passages import elsewhere, passage
 from kinfolk.data.splits.several import Turn, Turns
 from kinfolk.data.splits.split import Indices, Split, TextSplit
+from kinfolk.data.splits.text_labels import text_labels
 
 ORDERS = ("shuffled", "contiguous", "documents")
 GROUPINGS = ("auto", "length", "none", "sorted")
@@ -345,7 +346,7 @@ class _Labelled(_Padded):
 
     def __init__(self, batches: Batches) -> None:
         self.n_ends = int(batches.split.ends)
-        if batches.cut != "head" and batches.split.asks in ("tags", "span"):
+        if batches.cut != "head" and text_labels(batches.split.asks) is not None:
             raise DataError(f"cut: {batches.cut!r} would move tokens away from their labels; use 'head'")
         lengths = batches.split.lengths(np.zeros(1, np.int64))
         super().__init__(batches, *(0 for _ in (lengths if isinstance(lengths, tuple) else (lengths,))))
@@ -371,7 +372,8 @@ class _Labelled(_Padded):
 
     def _labels(self, found: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
         """Return labels of examples, or tags of tokens as targets."""
-        if self.data.asks == "tags":
+        inside = text_labels(self.data.asks)
+        if inside is not None and inside.per_token:
             return {"targets": _padded([tags[: self.limits[0]] for _, tags in found], width, IGNORE)}
         labels = torch.from_numpy(np.array([label for *_, label in found]))
         return {"labels": labels.float() if labels.is_floating_point() else labels.long()}

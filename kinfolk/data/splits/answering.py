@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.questions import Question, read_questions
+from kinfolk.data.files.questions import Question, is_questions, read_questions
 from kinfolk.data.files.treebank import held_out
 from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.splits.asking import DataRequest
 from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.text_labels import TextLabels
 from kinfolk.data.tokenizers.aligned import Aligned, aligned
 from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
@@ -84,6 +86,22 @@ def open_answering(
     content = {part: [[q.id, q.question, q.context, q.answers] for q in mine] for part, mine in parts.items()}
     described = json.dumps([content, tokenizer.to_json(), dataclasses.astuple(reading), "answers v1"])
     return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+
+
+class AnswerSpans(TextLabels, kind="span"):
+    """The span of a context that answers a question: SQuAD's JSON, or JSON lines with its three keys."""
+
+    def in_file(self, what: DataRequest) -> bool:
+        """Tell by the name, or by the keys of the first row."""
+        if is_questions(what.path):
+            return True
+        keys, row = {"question", "context", "answers"}, what.first_row
+        return keys <= set(row) and "text" not in what.settings and not isinstance(row.get("tokens"), list)
+
+    def open(self, name: str, what: DataRequest, choices: Preparation, valid: Path | None) -> Data:
+        """Open questions, with windows of their contexts."""
+        reading = WindowReading(what.number("window", WINDOW), what.number("stride", STRIDE))
+        return open_answering(name, what.path, choices, valid, reading)
 
 
 class AnswerSplit(Split):

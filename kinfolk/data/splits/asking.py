@@ -1,16 +1,14 @@
 """Names of files with labels, and what their labels are: `labelled:text=review,label=stars:PATH`."""
 
 import dataclasses
+import functools
 import re
 from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.conll import is_conll
 from kinfolk.data.files.json_lines import parsed
 from kinfolk.data.files.lines import numbered
-from kinfolk.data.files.questions import is_questions
-from kinfolk.data.files.treebank import is_treebank
 from kinfolk.data.preparing.preparation import Preparation
 
 PREFIX = "labelled:"
@@ -101,6 +99,14 @@ class DataRequest:
         """The kind of the task, where the labels alone do not say it."""
         return self.settings.get("task", "")
 
+    @functools.cached_property
+    def first_row(self) -> dict[str, Any]:
+        """The first row of JSON lines; empty of any other file."""
+        name = self.path.name.lower().removesuffix(".gz")
+        if not self.path.is_file() or not name.endswith((".jsonl", ".ndjson")):
+            return {}
+        return next((parsed(self.path, i, line) for i, line in numbered(str(self.path)) if line.strip()), {})
+
     def number(self, name: str, usual: int) -> int:
         """Return a setting that is a whole number."""
         text = self.settings.get(name, str(usual))
@@ -129,25 +135,3 @@ def asked(name: str) -> DataRequest:
     if not Path(rest).exists():
         raise DataError(f"{name}: no such file or folder: {rest}")
     return DataRequest(Path(rest), given)
-
-
-def labels_of(what: DataRequest) -> str:
-    """Tell what the labels of a file are: of rows (""), of words ("tags"), or answers to questions ("span").
-
-    By its name; JSON lines by their first row.
-    """
-    path, kind = what.path, what.settings.get("labels", "")
-    if kind in ("tags", "span"):
-        return kind
-    if is_conll(path) or is_treebank(path):
-        return "tags"
-    if is_questions(path):
-        return "span"
-    if path.is_file() and path.name.lower().removesuffix(".gz").endswith((".jsonl", ".ndjson")):
-        first = next((parsed(path, number, line) for number, line in numbered(str(path)) if line.strip()), {})
-        chosen = what.settings.get("text", "tokens")
-        if isinstance(first.get(chosen), list):
-            return "tags"
-        if {"question", "context", "answers"} <= set(first) and "text" not in what.settings:
-            return "span"
-    return ""

@@ -15,8 +15,10 @@ from kinfolk.data.files.conll import ENDINGS, is_conll, read_conll, read_tag_row
 from kinfolk.data.files.treebank import ParsedSentence as ParsedSentence
 from kinfolk.data.files.treebank import held_out, is_treebank, read_treebank
 from kinfolk.data.preparing.preparation import Preparation
+from kinfolk.data.splits.asking import DataRequest
 from kinfolk.data.splits.beside import GO_ON
 from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.text_labels import TextLabels
 from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
@@ -104,6 +106,21 @@ def pieces_of(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[NDArray[np.in
     pieces = [ids.astype(np.int64) if len(ids) else np.array([tokenizer.unk]) for ids in found]
     ends = np.cumsum([len(ids) for ids in pieces])
     return np.concatenate([np.zeros(0, np.int64), *pieces]), np.concatenate([[0], ends[:-1]]).astype(np.int64)
+
+
+class Tags(TextLabels, kind="tags", per_token=True):
+    """A tag of each word: a CoNLL file, a treebank, or JSON lines with lists of words and tags."""
+
+    def in_file(self, what: DataRequest) -> bool:
+        """Tell by the name, or by a list of words in the first row."""
+        if is_conll(what.path) or is_treebank(what.path):
+            return True
+        return isinstance(what.first_row.get(what.settings.get("text", "tokens")), list)
+
+    def open(self, name: str, what: DataRequest, choices: Preparation, valid: Path | None) -> Data:
+        """Open sentences."""
+        columns = (what.settings.get("text", ""), what.settings.get("label", ""))
+        return open_tagged(name, what.path, choices, valid, columns, add=what.adds_unknown)
 
 
 class TaggedSplit(Split):

@@ -90,7 +90,7 @@ def open_run(
         length=usual if trained_here else _length(learner, run.tokenizer, n_texts, usual),
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(notes, learner) if task.labels == "span" else WindowReading(),
+        reading=_reading(notes, learner) if task.windows else WindowReading(),
         always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,
