@@ -10,6 +10,7 @@ import kinfolk as kf
 from kinfolk.cli.main import main
 from kinfolk.data import open_data
 from kinfolk.train.finetune.recipe import Effort
+from tests.use.serve.conftest import serving
 
 TINY = [f"{name}={value}" for name, value in {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32}.items()]
 SHORT = ["training.steps=3", "training.batch_size=4", "training.eval_every=3", "training.save_every=3"]
@@ -165,3 +166,27 @@ def test_every_verb_takes_every_kind_of_folder_or_refuses_it_in_one_line(
     assert [line.split(":")[0] for line in stderr.splitlines()][-1] == f"kin {verb.split()[0]}"
     assert "Traceback" not in stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("layout", ["", "-saved", "-hf", pytest.param("-onnx", marks=pytest.mark.slow)])
+def test_every_kind_of_folder_is_served(
+    layout: str, folders: dict[str, Path], request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`kin serve` blocks, so the server is asked as a client asks: texts as of `generate`, classes as of `predict`."""
+    places = folders | (request.getfixturevalue("exports") if layout == "-onnx" else {})
+    judge, lm = places[f"judge{layout}"], places[f"lm{layout}"]
+    texts = ["good 3", "bad 4"]
+    with serving([judge, lm], engine="onnx" if layout == "-onnx" else "torch") as running:
+        body = {"model": lm.name, "prompt": "some", "temperature": 0, "max_tokens": 5, "echo": True}
+        completion = running.post("/v1/completions", body)
+        classes = running.post("/v1/classify", {"model": judge.name, "input": texts})
+        vectors = running.post("/v1/embeddings", {"model": judge.name, "input": texts})
+    assert [answer.status_code for answer in (completion, classes, vectors)] == [200] * 3, classes.text + vectors.text
+    capsys.readouterr()
+    ids = written(capsys, folders["lm"])
+    assert completion.json()["choices"][0]["text"] == kf.Run.open(folders["lm"]).tokenizer.decode(ids)
+    scores = [list(row["probabilities"].values()) for row in classes.json()["data"]]
+    first = [list(row["probabilities"].values()) for row in kf.predict(folders["judge"], texts)]
+    np.testing.assert_allclose(scores, first, atol=1e-5)
+    found = [row["embedding"] for row in vectors.json()["data"]]
+    np.testing.assert_allclose(found, kf.embed(folders["judge"], texts), atol=1e-5)

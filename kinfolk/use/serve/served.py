@@ -89,8 +89,11 @@ class Served:
     def model(self) -> Transformer:
         """The network; an export has none."""
         if self.learner is None:
-            raise SpecError(f"{self.name}: an export has graphs to write with, and nothing to look into; serve the run")
+            raise self._only_graphs()
         return self.learner.model
+
+    def _only_graphs(self) -> SpecError:
+        return SpecError(f"{self.name}: an export has graphs to write with, and nothing to look into; serve the run")
 
     @cached_property
     def spelling(self) -> Spelling:
@@ -108,9 +111,9 @@ class Served:
     @cached_property
     def opened(self) -> AnsweringRun | None:
         """What answers about the labels it was taught; None if it was taught none."""
-        if self.learner is None or not has_labels(self.recipe.objective):
+        if not has_labels(self.recipe.objective):
             return None
-        opened = open_run(self.path)
+        opened = open_run(self.run)
         if opened.picture is not None:
             raise SpecError(f"{self.path}: classifies images, and requests are texts; kin predict reads images")
         return opened
@@ -132,7 +135,8 @@ class Served:
             "complete": self.writes,
             "chat": self.chat_template is not None,
             "classify": self.classifies,
-            "embed": self.learner is not None,
+            # the graph of a decoder says what follows, and gives no states
+            "embed": self.learner is not None or not self.writes,
             "inspect": self.learner is not None,
         }
         return tuple(verb for verb, able in has.items() if able)
@@ -140,8 +144,9 @@ class Served:
     @cached_property
     def embedder(self) -> Embedder:
         """What gives the vectors of texts."""
-        assert self.model is not None
-        return open_embedder(self.path)
+        if "embed" not in self.verbs:
+            raise self._only_graphs()
+        return open_embedder(self.run)
 
     def limit(self, context: int) -> int:
         """Return how many positions a text may have."""
