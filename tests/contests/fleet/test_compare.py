@@ -40,7 +40,7 @@ def test_workers_and_a_started_command_give_the_local_results(tmp_path: Path) ->
     local = run(settings(tmp_path / "local"), console=quiet())
     home = tmp_path / "shared"
     Queue(home).create()
-    workers = [threading.Thread(target=Worker(Queue(home), lambda _: None).work, args=(280.0, 2)) for _ in range(2)]
+    workers = [threading.Thread(target=Worker(Queue(home), lambda _: None).work, args=(280.0, n)) for n in (2, 1, 1)]
     for worker in workers:
         worker.start()
     pulled = run(settings(home, on="workers"), console=quiet())
