@@ -94,6 +94,7 @@ EXTRAS = {
 }
 CHECKS = {
     "assert_exact",
+    "assert_same",
     "assert_same_with_gradients",
     "raises",
     "warns",

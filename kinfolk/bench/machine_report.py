@@ -36,7 +36,7 @@ EXTRAS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Extra:
+class OptionalDependency:
     """An optional dependency group, what it gives, and which of its modules are missing."""
 
     name: str
@@ -68,10 +68,10 @@ def _accelerator(device: torch.device) -> str:
     return f"{device.type} {name}".strip()
 
 
-def extras() -> list[Extra]:
+def extras() -> list[OptionalDependency]:
     """Return every optional dependency group with its missing modules."""
     return [
-        Extra(name, gives, tuple(module for module in modules if importlib.util.find_spec(module) is None))
+        OptionalDependency(name, gives, tuple(module for module in modules if importlib.util.find_spec(module) is None))
         for name, (modules, gives) in EXTRAS.items()
     ]
 
