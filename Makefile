@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --no-compile
 # seconds are not equal work
 DEMO_BUDGET := 64k-tokens
 DEMO_BATCH := --set training.batch_size=8 --set training.length=128 --set training.eval_batches=4
-EXTRAS := data,log,tune,rl,translate,onnx,ray,slurm,serve,harness,bench,dev
+EXTRAS := data,log,tune,rl,translate,onnx,gguf,ray,slurm,serve,harness,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 

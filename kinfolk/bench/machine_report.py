@@ -28,6 +28,7 @@ EXTRAS = {
     "rl": (("gymnasium",), "trains relatives that act in Gymnasium's environments"),
     "translate": (("sacrebleu",), "reports BLEU as sacrebleu computes it"),
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "exports ONNX graphs and decodes with onnxruntime"),
+    "gguf": (("gguf", "transformers"), "kin import FILE.gguf: weights of llama.cpp"),
     "serve": (("uvicorn",), "kin serve: runs behind an HTTP address"),
     "harness": (("lm_eval",), "kin eval --tasks: tasks of lm-evaluation-harness"),
     "bench": (("transformers", "x_transformers", "ctranslate2"), "kin bench: the libraries measured beside ours"),

@@ -209,7 +209,9 @@ def test_every_child_process_is_started_without_the_working_folder():
         "core/fork_server.py",
         "train/parallel.py",
     }
-    assert [str(f) for f in starts if "safe_path()" not in f.read_text(encoding="utf-8")] == []
+    # the fork server is started with the interpreter and the options of the command that `child.module` made
+    others = [f for f in starts if f.name != "fork_server.py"]
+    assert [str(f) for f in others if "safe_path()" not in f.read_text(encoding="utf-8")] == []
 
 
 def test_the_commands_cover_every_verb():
