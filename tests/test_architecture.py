@@ -415,10 +415,6 @@ def test_no_list_of_cases_can_lose_any(file: Path) -> None:
 
 # classes of one name that are meant to be: none so far
 PAIRS: dict[str, str] = {}
-# names that still exist twice, one of them above the family: to be deleted with the last of them
-STILL_TWICE = """
-Answer Cost Standing Study
-"""
 
 
 def test_public_classes_have_names_of_their_own():
@@ -429,9 +425,7 @@ def test_public_classes_have_names_of_their_own():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     twice = {name: where for name, where in homes.items() if len(where) > 1 and name not in PAIRS}
-    assert {name: where for name, where in twice.items() if name not in STILL_TWICE.split()} == {}
-    lower = ("layers/", "ops/", "models/", "objectives/", "optim/", "family/")
-    assert {name: where for name, where in twice.items() if sum(path.startswith(lower) for path in where) > 1} == {}
+    assert twice == {}
 
 
 # what a reader of the field searches for; a first line without any of these, or an author and a year, hides its file

@@ -1,6 +1,6 @@
 """The same models as other libraries make them. Each loss takes token ids and targets [B, L] and returns a mean."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from kinfolk.core.errors import MissingExtraError
 from kinfolk.layers.positions.position import sinusoids
-
-Loss = Callable[..., Tensor]
 
 
 def hugging_face(sizes: Mapping[str, Any]) -> nn.Module:

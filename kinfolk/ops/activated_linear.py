@@ -52,6 +52,9 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 """Elementwise functions by the names that papers give them."""
 
+Apply = Callable[[Tensor, Activation], Tensor]
+ApplyAgain = Callable[[Tensor, Tensor, Activation], tuple[Tensor, Tensor]]
+
 
 @shaped(out="BLD")
 def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Activation) -> Tensor:
@@ -60,32 +63,7 @@ def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation
     Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is made again in the
     backward pass, which costs one elementwise pass. Reference: `kinfolk.ops.naive.activated_linear`.
     """
-    if torch.is_grad_enabled():
-        out: Tensor = _ActivatedLinear.apply(u_BLF, w_DF, b_D, activation)
-        return out
-    return _forward(u_BLF, w_DF, b_D, activation)
-
-
-class _ActivatedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
-        ctx.save_for_backward(u, w)
-        ctx.activation, ctx.has_bias = activation, b is not None
-        return _forward(u, w, b, activation)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        u, w = ctx.saved_tensors
-        value, du = activate_again(u, dy @ w.to(dy.dtype), ctx.activation)
-        dy_flat = dy.flatten(0, -2)
-        dw = dy_flat.mT @ value.flatten(0, -2)
-        db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
-        return du, dw.to(w.dtype), db, None
-
-
-def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
-    return F.linear(activate(u, activation), w.to(u.dtype), None if b is None else b.to(u.dtype))
+    return recomputed_linear(u_BLF, (w_DF, b_D), activation, activate, activate_again)
 
 
 def activate(u: Tensor, activation: Activation) -> Tensor:
@@ -102,3 +80,37 @@ def activate_again(u: Tensor, d_value: Tensor, activation: Activation) -> tuple[
         value = ACTIVATIONS[activation](leaf)
     (du,) = torch.autograd.grad(value, leaf, d_value)
     return value.detach(), du
+
+
+def recomputed_linear(
+    u: Tensor, layer: tuple[Tensor, Tensor | None], activation: Activation, apply: Apply, apply_again: ApplyAgain
+) -> Tensor:
+    """Return the linear layer (W, b) of apply(u), and keep u alone for the backward pass, which calls `apply_again`."""
+    if torch.is_grad_enabled():
+        out: Tensor = _RecomputedLinear.apply(u, *layer, activation, apply, apply_again)
+        return out
+    return _linear(apply(u, activation), *layer)
+
+
+class _RecomputedLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: Activation, apply: Apply, apply_again: ApplyAgain
+    ) -> Tensor:
+        ctx.save_for_backward(u, w)
+        ctx.activation, ctx.apply_again, ctx.has_bias = activation, apply_again, b is not None
+        return _linear(apply(u, activation), w, b)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        u, w = ctx.saved_tensors
+        value, du = ctx.apply_again(u, dy @ w.to(dy.dtype), ctx.activation)
+        dy_flat = dy.flatten(0, -2)
+        dw = dy_flat.mT @ value.flatten(0, -2)
+        db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
+        return du, dw.to(w.dtype), db, None, None, None
+
+
+def _linear(value: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+    return F.linear(value, w.to(value.dtype), None if b is None else b.to(value.dtype))

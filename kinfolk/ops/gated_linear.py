@@ -1,14 +1,10 @@
 """Gated linear unit (GLU) and linear layer fused: the backward pass recomputes the gate."""
 
-from typing import Any
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.activated_linear import LIMIT, Activation, activate, activate_again
+from kinfolk.ops.activated_linear import LIMIT, Activation, activate, activate_again, recomputed_linear
 
 
 @shaped(out="BLD")
@@ -19,32 +15,7 @@ def gated_linear(u_BLf: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Ac
     would keep five tensors of width F, here two are kept and the rest is made again in the backward pass.
     Reference: `kinfolk.ops.naive.gated_linear`.
     """
-    if torch.is_grad_enabled():
-        out: Tensor = _GatedLinear.apply(u_BLf, w_DF, b_D, activation)
-        return out
-    return _forward(u_BLf, w_DF, b_D, activation)
-
-
-class _GatedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
-        ctx.save_for_backward(u, w)
-        ctx.activation, ctx.has_bias = activation, b is not None
-        return _forward(u, w, b, activation)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        u, w = ctx.saved_tensors
-        value, du = gate_again(u, dy @ w.to(dy.dtype), ctx.activation)
-        dy_flat = dy.flatten(0, -2)
-        dw = dy_flat.mT @ value.flatten(0, -2)
-        db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
-        return du, dw.to(w.dtype), db, None
-
-
-def _forward(u: Tensor, w: Tensor, b: Tensor | None, activation: Activation) -> Tensor:
-    return F.linear(gate(u, activation), w.to(u.dtype), None if b is None else b.to(u.dtype))
+    return recomputed_linear(u_BLf, (w_DF, b_D), activation, gate, gate_again)
 
 
 def gate(u: Tensor, activation: Activation) -> Tensor:

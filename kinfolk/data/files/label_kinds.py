@@ -52,11 +52,6 @@ class LabelKind(abc.ABC):
 _kinds: dict[str, LabelKind] = {}
 
 
-def label_kinds() -> tuple[str, ...]:
-    """Return the names of all kinds, plugins' own included."""
-    return tuple(_kinds)
-
-
 def label_kind(name: str) -> LabelKind:
     """Return a kind by its name."""
     if name not in _kinds:

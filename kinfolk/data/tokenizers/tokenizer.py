@@ -50,10 +50,6 @@ PART = 1 << 16
 _BETWEEN_WORDS = re.compile(r"(?<=[A-Za-z]) (?=[A-Za-z])")
 _AROUND = 200
 """Characters on either side of a cut that must be encoded alike in one piece and in two."""
-
-Ids = NDArray[np.uint32]
-
-
 LARGEST = 10_000_000
 """No id or length in a tokenizer.json is larger: the library allocates a table of as many entries."""
 

@@ -13,13 +13,12 @@ from kinfolk.objectives.tasks.classify import Classification, MultiLabel
 from kinfolk.objectives.tasks.regress import Regression
 from kinfolk.objectives.tasks.tag import Tagging
 from kinfolk.objectives.tasks.task import Task
-from kinfolk.objectives.tasks.text import MaskedToken, NextToken, TextToText
+from kinfolk.objectives.tasks.text import MaskedToken
 
 BY_LABELS: dict[str, type[Task]] = {
     task.labels: task for task in (Classification, MultiLabel, Regression, Tagging, QuestionAnswering)
 }
 """The task of data that says what its labels are and nothing else."""
-BY_KIND_OF_DATA: dict[str, type[Task]] = {"text": NextToken, "pairs": TextToText}
 
 
 def tasks() -> dict[str, type[Task]]:

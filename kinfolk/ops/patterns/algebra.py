@@ -89,26 +89,15 @@ class Pattern(Spec):
         return Either(a=self, b=other)
 
 
-class Both(Pattern, kind="and"):
-    """Pairs allowed by both patterns."""
+class _OfTwo(Pattern):
+    """What an expression of two patterns has of both."""
 
     a: Pattern
     b: Pattern
 
     @property
-    def causal(self) -> bool:
-        return self.a.causal or self.b.causal
-
-    @property
     def stationary(self) -> bool:
         return self.a.stationary and self.b.stationary
-
-    @property
-    def span(self) -> int | None:
-        return min((s for s in (self.a.span, self.b.span) if s is not None), default=None)
-
-    def first_seen(self, q: int) -> int:
-        return max(self.a.first_seen(q), self.b.first_seen(q))
 
     @property
     def grain(self) -> int:
@@ -117,6 +106,21 @@ class Both(Pattern, kind="and"):
     @property
     def q_grain(self) -> int:
         return min(self.a.q_grain, self.b.q_grain)
+
+
+class Both(_OfTwo, kind="and"):
+    """Pairs allowed by both patterns."""
+
+    @property
+    def causal(self) -> bool:
+        return self.a.causal or self.b.causal
+
+    @property
+    def span(self) -> int | None:
+        return min((s for s in (self.a.span, self.b.span) if s is not None), default=None)
+
+    def first_seen(self, q: int) -> int:
+        return max(self.a.first_seen(q), self.b.first_seen(q))
 
     @property
     def fold(self) -> int:
@@ -136,19 +140,12 @@ class Both(Pattern, kind="and"):
         return self.a.fills(box) & self.b.fills(box)
 
 
-class Either(Pattern, kind="or"):
+class Either(_OfTwo, kind="or"):
     """Pairs allowed by either pattern. The softmax runs once over the union."""
-
-    a: Pattern
-    b: Pattern
 
     @property
     def causal(self) -> bool:
         return self.a.causal and self.b.causal
-
-    @property
-    def stationary(self) -> bool:
-        return self.a.stationary and self.b.stationary
 
     @property
     def span(self) -> int | None:
@@ -157,14 +154,6 @@ class Either(Pattern, kind="or"):
 
     def first_seen(self, q: int) -> int:
         return min(self.a.first_seen(q), self.b.first_seen(q))
-
-    @property
-    def grain(self) -> int:
-        return min(self.a.grain, self.b.grain)
-
-    @property
-    def q_grain(self) -> int:
-        return min(self.a.q_grain, self.b.q_grain)
 
     @property
     def fold(self) -> int:
@@ -186,19 +175,12 @@ class Either(Pattern, kind="or"):
         return self.a.fills(box) | self.b.fills(box)
 
 
-class Except(Pattern, kind="except"):
+class Except(_OfTwo, kind="except"):
     """Pairs allowed by `a` but not by `b`."""
-
-    a: Pattern
-    b: Pattern
 
     @property
     def causal(self) -> bool:
         return self.a.causal
-
-    @property
-    def stationary(self) -> bool:
-        return self.a.stationary and self.b.stationary
 
     @property
     def span(self) -> int | None:
