@@ -34,7 +34,7 @@ def contests(long: bool = False) -> list[Contest]:
 
 def _contestants(router: str) -> tuple[BenchContestant, ...]:
     many = (BenchContestant(f"{router}, {n} experts", settings={"router": router, "n_experts": n}) for n in COUNTS)
-    # one expert is one choice, whoever chooses
+    # one expert is one choice for every router
     return (BenchContestant(DENSE), *(c for c in many if c.settings["n_experts"] >= ROUTERS[router][1]))
 
 

@@ -75,7 +75,7 @@ def model_of(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Transform
 
 
 def _listen(stack: Any) -> None:
-    """Let the halting unit read the first channel, and nobody write to it."""
+    """Let the halting unit read the first channel, and nothing write to it."""
     for block in stack.blocks:
         for part in block.parts:
             last = part.out if hasattr(part, "out") else part.narrow
@@ -88,7 +88,7 @@ def _listen(stack: Any) -> None:
 
 
 def _tokens(shape: tuple[int, int], hard: float, n: int, draw: torch.Generator) -> Tensor:
-    """Return tokens of which so many are from the second half."""
+    """Return tokens of which a share of `hard` is from the second half."""
     tokens = torch.randint(7, n // 2, shape, generator=draw)
     return tokens + (n // 2 - 7) * (torch.rand(shape, generator=draw) < hard)
 

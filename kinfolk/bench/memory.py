@@ -1,4 +1,4 @@
-"""Peak memory of a training step as a model gets deeper: plain, with blocks made again, and reversible."""
+"""Peak memory of a training step as a model gets deeper: plain, with gradient checkpointing, and reversible."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -79,7 +79,7 @@ class BenchStanding:
 def run(
     contest: Contest, settings: BenchSettings, say: Callable[[str], None], start: Start | None = None
 ) -> BenchStanding:
-    """Run a contest. `start` measures one task in a fresh process; `say` is told how it goes."""
+    """Run a contest. `start` measures one task in a fresh process; `say` gets lines of progress."""
     start = start or in_child
     contest = contest.among(settings.peers)
     notes = {c.name: c.missing for c in contest.contestants}

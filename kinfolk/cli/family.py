@@ -189,7 +189,7 @@ def _source(name: str, as_json: bool) -> int:
     """Print the function of a relative, as it stands in its file."""
     listed = catalogue.read()
     if name not in listed:
-        # not ours: a plugin's, or nobody's
+        # not ours: a plugin's, or unknown
         from kinfolk.family.registry import entry
 
         file = Path(inspect.getfile(entry(name).function))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kinfolk.train.finetune.transplant import Moved
 
 WRITTEN = 64
-"""Targets that are written at each validation, where what is best is told by them."""
+"""Targets that are written at each validation, where they decide what is best."""
 
 UNKNOWN = "a class or tag of --valid that --train lacks: stop, or add it to those to learn (default: stop)"
 

@@ -109,7 +109,7 @@ class Context(Annotated):
         return self.replace(encoder_output=inner)
 
     def tap(self, name: str, value: Tensor) -> None:
-        """Report a tensor to whoever listens."""
+        """Report a tensor to listeners."""
         if self.taps is not None:
             self.taps.record(name, value)
 

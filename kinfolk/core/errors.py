@@ -44,7 +44,7 @@ class MissingExtraError(KinfolkError):
 
 
 def brief(value: object, most: int = 60) -> str:
-    """Write a value as Python would, in at most so many characters."""
+    """Write a value as Python would, in at most `most` characters."""
     try:
         # the whole text of a long value is not needed to show its beginning
         text = repr(value[: most + 1] if isinstance(value, str | bytes) else value)

@@ -145,7 +145,7 @@ class ForkServer:
         return int(answer["pid"])
 
     def exit_code(self, pid: int) -> int:
-        """Return how a child that has ended did; 1 when the server has gone and nobody knows."""
+        """Return how a child that has ended did; 1 when the server has gone and it is not known."""
         with self._lock:
             self.children.discard(pid)
             try:

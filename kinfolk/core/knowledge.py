@@ -105,7 +105,7 @@ class SentenceTree:
     def sentence_first(self) -> "SentenceTree":
         """Return the same tree with all branches behind the sentence, whose tokens so keep their places in the row.
 
-        Attention is told where tokens stand by `positions` alone, so the order of a row means nothing to it.
+        Attention knows the places of tokens by `positions` alone, so the order of a row means nothing to it.
         """
         order = np.argsort(~self.trunk, kind="stable")
         return SentenceTree(

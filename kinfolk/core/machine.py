@@ -21,7 +21,7 @@ def cores() -> int:
 
 
 def threads_for(step_flops: float, processes: int = 1) -> int:
-    """Return the threads of a process whose steps take so many operations: its share of the cores, if they are busy.
+    """Return the threads of a process with steps of `step_flops` operations: its share of the cores, if they are busy.
 
     OMP_NUM_THREADS, where it is set, is an answer already.
     """

@@ -13,7 +13,7 @@ from kinfolk.train.evaluate import MeanScore
 
 MEASURES = ("bleu", "rouge", "exact")
 LONGER = 50
-"""A target has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
+"""Tokens that a target may have more than its source (Vaswani et al. 2017, section 6.1)."""
 
 
 @dataclasses.dataclass(frozen=True)

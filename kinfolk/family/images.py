@@ -47,7 +47,7 @@ def image_transformer(
     """Section 3.2.1, one-dimensional local attention, with the numbers for CIFAR-10.
 
     max_len: values of the largest picture, which says how high it is.
-    block, memory: a block of values sees itself and so many before it.
+    block, memory: a block of `block` values sees itself and `memory` values before it.
     """
     near = Causal() & Local1D(block=block, memory=memory)
     recipe = vanilla(vocab_size=vocab_size, max_len=max_len, **(CIFAR | numbers))

@@ -1,4 +1,4 @@
-"""Encoders that are told what is known about the names in a text: K-BERT and KnowBERT."""
+"""Encoders that read facts about the names in a text: K-BERT and KnowBERT."""
 
 from typing import Any
 

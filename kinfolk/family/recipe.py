@@ -33,7 +33,7 @@ class Recipe(Spec):
         return re.sub(r"[/\\]", "-", self.name).lstrip(".") or "run"
 
     def fitted(self, vocab_size: int) -> Self:
-        """Return it for data of so many ids: the model has those, and what the objective adds to them."""
+        """Return it for data of `vocab_size` ids: the model has those, and what the objective adds to them."""
         return self.replace(model=self.model.replace(vocab_size=vocab_size + self.objective.extra_ids))
 
     def settled(self) -> Self:

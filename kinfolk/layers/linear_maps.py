@@ -28,7 +28,7 @@ ENGINE = "fbgemm"
 
 
 class LinearMap(Module):
-    """What stands in the place of a `Linear`. Whoever asks for its matrix gets the one that it stands for."""
+    """What replaces a `Linear`. Its matrix is that of the layer it replaces."""
 
     in_features: int
     out_features: int
@@ -199,7 +199,7 @@ class WholeMap(LinearMap):
         return packed + (0 if floating is None else floating.numel() * floating.element_size())
 
     def draw(self) -> None:
-        """Draw it; nobody begins with whole numbers, but every model can be drawn."""
+        """Draw it; training does not begin with integers, but every model can be drawn."""
         whole, step = quantise(torch.randn(self.out_features, self.in_features) * 0.02)
         self.whole.data, self.step.data = whole, step.to(self.step)
         if self.offset is not None:
@@ -251,7 +251,7 @@ class WholeMap(LinearMap):
         return self.whole.to(self.step.dtype) * self.step[:, None]
 
     def _seen(self) -> Any:
-        """Return what changes when a number does, so that copies are made again."""
+        """Return what changes when a number does, so that copies are refreshed."""
         own = [x for x in (self.whole, self.step, self.offset) if x is not None]
         return tuple((x.data_ptr(), x.dtype, 0 if x.is_inference() else x._version) for x in own)
 

@@ -25,7 +25,7 @@ class Shared:
         return self.modules[key]  # type: ignore[return-value]
 
     def first(self, key: Hashable) -> bool:
-        """Tell whether nobody asked for this key before: whose cost it is."""
+        """Tell whether this key is asked for the first time: whose cost it is."""
         before = len(self.modules)
         self.once(key, nn.Identity)
         return len(self.modules) > before

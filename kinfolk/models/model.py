@@ -59,7 +59,7 @@ class State:
         return {name: part for name, part in named if part is not None}
 
     def forget(self, rows_B: Tensor) -> None:
-        """Between segments: let these examples begin anew."""
+        """Between segments: reset these examples."""
         for part in self.parts.values():
             part.forget(rows_B)
         self.next_pos = 0 if bool(rows_B.all()) else self.next_pos
@@ -180,7 +180,7 @@ class Transformer(Module):
         visible = batch.annotation(Visible)
         start, pos_BL, pairs_BLM = 0, batch.positions, None if visible is None else visible.pairs_BLM
         if state is not None:
-            # packed documents are told apart by their groups; positions go on from segment to segment
+            # packed documents are separated by their groups; positions go on from segment to segment
             start, pos_BL = state.next_pos, None if pairs_BLM is None else batch.positions
             if state.next_pos_B is not None:
                 pos_BL = send(state.next_pos_B[:, None] + torch.arange(batch.tokens.shape[1]), batch.tokens.device)

@@ -50,13 +50,13 @@ class Model(Spec):
 
     @property
     def dims(self) -> Dims:
-        """What children are told when they are built."""
+        """What children are built with."""
         branches = [stack.n_sublayers for stack in (self.encoder, self.decoder) if stack is not None]
         return Dims(self.d_model, self.vocab_size, self.max_len, self.dropout, max(branches), n_branches=sum(branches))
 
     @property
     def head_dims(self) -> Dims:
-        """What the head is told: the width is that of the states it gets."""
+        """What the head is built with: the width is that of the states it gets."""
         last = self.decoder or self.encoder
         assert last is not None
         return dataclasses.replace(self.dims, d_model=self.d_model * last.widens)

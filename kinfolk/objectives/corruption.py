@@ -32,7 +32,7 @@ class Halves(NamedTuple):
 class Corruption(Objective):
     """An axis of objectives: `divide` one text, drawn anew for each example from (seed, example) and nothing else.
 
-    Of pairs it makes one text, source, separator and target; but whoever trains on pairs predicts one side from the
+    Of pairs it makes one text, source, separator and target; but training on pairs predicts one side from the
     other (`on_pairs`), as a model pre-trained on text is tuned.
     """
 

@@ -36,7 +36,7 @@ class Taught(Output):
 
 
 class Listening:
-    """A learner whose model reports what it does, whoever runs it."""
+    """A learner whose model reports what it does in every pass."""
 
     def __init__(self, learner: Learning, taps: tuple[str, ...]) -> None:
         self.partner, self.stage = learner.partner, learner.stage

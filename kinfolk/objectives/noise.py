@@ -51,7 +51,7 @@ class Deletion(Noise, kind="delete"):
 class Infilling(Noise, kind="infill"):
     """Put one [MASK] in the place of each of some spans, whose lengths are Poisson with mean `mean_span`.
 
-    Lengths are drawn until they make up ceil(share * units), the last is cut, so that exactly so many are lost; a
+    Lengths are drawn until they make up ceil(share * units), the last is cut, so that exactly that number is lost; a
     `unit` is a "word" or a "token". A span of length 0 puts a [MASK] where nothing is missing. Spans lie anywhere
     without overlap, all ways as likely; the released code lets them overlap and so loses fewer. `as_random` of the
     masks are shown as any token.

@@ -20,7 +20,7 @@ from kinfolk.models.model import Model, Output, State, Transformer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loss:
-    """Sums, not means: whoever adds up micro-batches or processes divides once, by all targets."""
+    """Sums, not means: micro-batches or processes are added up and divided once, by all targets."""
 
     total: Tensor  # nats over all scored targets
     count: Tensor  # how many those were
@@ -46,9 +46,9 @@ class Vocabulary:
     pieces: TokenPieces | None = dataclasses.field(
         default=None, compare=False, repr=False
     )  # None: every token is a word
-    # how often each id occurs in what is learnt from, where an objective asks; None: nobody knows
+    # how often each id occurs in what is learnt from, where an objective asks; None: not known
     counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
-    # what prepared batches are told about the names in them; None: nothing
+    # what prepared batches know about the names in them; None: nothing
     known: "Known | None" = dataclasses.field(default=None, compare=False, repr=False)
 
     @functools.cached_property

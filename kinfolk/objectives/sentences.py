@@ -86,7 +86,7 @@ class SentencePairs(MaskedLM, kind="sentence-pairs"):
         return super().measure(output, batch) | {MEASURES[self.question]: summed(losses, real)}
 
     def _prepare_pairs(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        """A pair of the data's own is one row in two segments; nobody asks whether it belongs together."""
+        """A pair of the data's own is one row in two segments; whether it belongs together is not asked."""
         tokens, keep, is_target = joined(batch, vocabulary.sep, vocabulary.pad)
         labels = torch.full_like(batch.index, IGNORE)
         made = Batch(index=batch.index, tokens=tokens, keep=keep, segments=is_target.long(), labels=labels)

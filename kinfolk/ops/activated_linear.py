@@ -60,7 +60,7 @@ ApplyAgain = Callable[[Tensor, Tensor, Activation], tuple[Tensor, Tensor]]
 def activated_linear(u_BLF: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Activation) -> Tensor:
     r"""Return $W\,\phi(u) + b$ (Vaswani et al. 2017, equation 2, the second half).
 
-    Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is made again in the
+    Autograd would keep $u$ and $\phi(u)$, the two widest tensors of a block; here $\phi(u)$ is recomputed in the
     backward pass, which costs one elementwise pass. Reference: `kinfolk.ops.naive.activated_linear`.
     """
     return recomputed_linear(u_BLF, (w_DF, b_D), activation, activate, activate_again)

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 PAIRS = 1 << 15
-"""So many pairs are computed at once: what they need stays in the cache."""
+"""Pairs that are computed at once: what they need stays in the cache."""
 
 
 def additive(q_bLD: Tensor, k_bMD: Tensor, v_D: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from kinfolk.ops.activated_linear import Activation, activate, activate_again
 from kinfolk.ops.gated_linear import gate, gate_again
 
 FEW = 64
-"""Without gradients an accelerator runs all experts on up to so many tokens: to ask which are needed takes longer."""
+"""Tokens up to which an accelerator runs all experts without gradients: to ask which are needed takes longer."""
 
 
 class ExpertWeights(NamedTuple):
@@ -47,11 +47,11 @@ def mix_experts(
 ) -> Tensor:
     r"""Return $\sum_k g_k\,\big(W_2^{(e_k)}\,\phi(W_1^{(e_k)} x + b_1^{(e_k)}) + b_2^{(e_k)}\big)$ for each token.
 
-    Shazeer et al. 2017, equation 1, over the chosen experts only; an expert number beyond the last stands for nobody
+    Shazeer et al. 2017, equation 1, over the chosen experts only; an expert number beyond the last means none
     and adds nothing. A token's choices must differ. Kept for the backward pass: the input and, for each choice, what
     went into the activation; outputs of experts are never kept, because the gradient of a gate can be had from the
     inside of its expert. `seats` is the most tokens that an expert can have, where that is known: an accelerator then
-    reserves so many places for each expert instead of asking how many tokens came.
+    reserves this number of places for each expert instead of asking how many tokens came.
     Cost: four products of D x F for each choice. Reference: `kinfolk.ops.naive.experts`.
     """
     x_LD = x_LD.to(autocast_dtype(x_LD.device) or x_LD.dtype)

@@ -12,7 +12,7 @@ def gated_linear(u_BLf: Tensor, w_DF: Tensor, b_D: Tensor | None, activation: Ac
     r"""Return $W\,(\phi(u_1) \odot u_2) + b$ for $u = [u_1; u_2]$, the first half being the activated one.
 
     Shazeer 2020, equations 5 and 6. With "clamped-swish" $u_2$ is clamped to +-7 and 1 is added (gpt-oss). Autograd
-    would keep five tensors of width F, here two are kept and the rest is made again in the backward pass.
+    would keep five tensors of width F, here two are kept and the rest is recomputed in the backward pass.
     Reference: `kinfolk.ops.naive.gated_linear`.
     """
     return recomputed_linear(u_BLf, (w_DF, b_D), activation, gate, gate_again)

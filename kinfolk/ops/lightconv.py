@@ -144,7 +144,7 @@ def _tiled(x: Tensor, left: int, w: Tensor, cut: _Tiles) -> Tensor:
 
 
 def _window(dx: Tensor, left: int, n: int) -> Tensor:
-    """Return the gradients of the `n` inputs; those that nobody read have none."""
+    """Return the gradients of the `n` inputs; those that were not read have none."""
     missing = left + n - dx.shape[1]
     return (F.pad(dx, (0, 0, 0, missing)) if missing > 0 else dx)[:, left : left + n]
 

@@ -106,7 +106,7 @@ def work(length: int, n_features: int, width: int, direction: str) -> tuple[floa
         return 2 * through_sums, 1
     chunks = [at.stop - at.start for at in _slices(length)]
     within = 2.0 * (n_features + width + 1) * sum(n * n for n in chunks) / length
-    # the first chunk reads no sums, and nobody reads those of the last
+    # the first chunk reads no sums, and those of the last are not read
     between = through_sums * (2 * length - chunks[0] - chunks[-1]) / length
     return within + between, len(chunks) - 1
 

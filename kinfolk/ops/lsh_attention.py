@@ -135,13 +135,13 @@ def ranks(ids: Tensor) -> Tensor:
 
 
 class _Plan(NamedTuple):
-    """Who stands where in the sorted order of each round, in tiles. L is a token that nobody sees and that sees nobody.
+    """Places in the sorted order of each round, in tiles. L is a token that sees no other and that none sees.
 
     With `union`, the one pass over the tokens in their own order holds the pairs of all rounds.
     """
 
     asks_BHrTm: Tensor  # the queries of each tile
-    look_BTw: Tensor  # the tiles whose tokens they look at; T is a tile of nobody
+    look_BTw: Tensor  # the tiles whose tokens they look at; T is an empty tile
     place_BHrL: Tensor  # who sees whom, see `_outside`
     wrap_BHrL: Tensor | None  # one more place that is seen, from first chunks
     union: bool
@@ -251,7 +251,7 @@ def _chunked(tokens: _Sorted, size: int) -> _Tiling:
 
 
 def _nowhere(size: int) -> int:
-    """Return a place that nobody sees."""
+    """Return a place that no query sees."""
     return -2 * size - 2
 
 
@@ -266,7 +266,7 @@ def _by_token(x_BHrL: Tensor | None, order_BHrL: Tensor) -> Tensor | None:
 
 
 class _Rows(NamedTuple):
-    """Some examples and heads as one flat row of tokens; after the L tokens of each stands the one that nobody sees."""
+    """Some examples and heads as one flat row of tokens; after the L tokens of each is the one that no query sees."""
 
     q_nK: Tensor
     k_nK: Tensor
@@ -349,7 +349,7 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
 
 
 def _flat(x: Tensor) -> Tensor:
-    """Lay the tokens of [b, h, L, K] in one row, each head followed by the token that nobody sees."""
+    """Lay the tokens of [b, h, L, K] in one row, each head followed by the token that no query sees."""
     return F.pad(x.to(_exact(x.dtype)), (0, 0, 0, 1)).flatten(0, 2)
 
 

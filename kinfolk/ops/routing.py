@@ -19,12 +19,12 @@ def top_two(probs_LE: Tensor) -> tuple[Tensor, Tensor]:
 
 @shaped(out="BLk")
 def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, share: float, first: str) -> Tensor:
-    r"""Return the experts with nobody (`n_experts`) in the place of those that were full already.
+    r"""Return the experts with none (`n_experts`) in the place of those that were full already.
 
     In a group of T tokens an expert has $\max(4, \min(T, \lfloor T\,s / E \rfloor))$ seats, s being the `share`.
     A group is an example, or one of its documents (`group_BL`, each in one piece): examples do not compete. Seats are
     given by `first`: "choice", all first choices before any second (Lepikhin et al. 2020, algorithm 1), or "position",
-    all choices of a token before those of the next, so that nobody loses a seat to a later token. Who has chosen nobody
+    all choices of a token before those of the next, so that none loses a seat to a later token. Without a choice it
     takes no seat and counts for no group. Reference: `kinfolk.ops.naive.routing`.
     """
     n_batch, length, k = expert_BLk.shape
@@ -40,7 +40,7 @@ def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, shar
     counts = tally(key, n_groups * n_experts + 1)
     rank = torch.empty_like(key)
     rank[order] = torch.arange(len(key), device=key.device) - (counts.cumsum(0) - counts)[key[order]]
-    # padding counts for nobody's group: it is sent to one beyond the last
+    # padding counts for no group: it is sent to one beyond the last
     sizes = tally(group_BL.expand(n_batch, length).masked_fill(~real_BL, n_groups).flatten(), n_groups + 1)
     seats = (wide(sizes) * share / n_experts).long().clamp(max=sizes).clamp(min=FEWEST_SEATS)
     seated = expert.masked_fill(rank >= seats[group], n_experts)
@@ -50,7 +50,7 @@ def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, shar
 
 
 def most_seats(n_tokens: int, n_experts: int, share: float) -> int:
-    """Return how many seats an expert has in a group of up to so many tokens; see `take_seats`."""
+    """Return how many seats an expert has in a group of up to n tokens; see `take_seats`."""
     return min(n_tokens, max(FEWEST_SEATS, int(n_tokens * share / n_experts)))
 
 

@@ -20,7 +20,7 @@ class WeightNoise(Spec):
 
 
 class WeightDisturbance:
-    """What disturbs weights. `begin` is told the model as it is before the first step."""
+    """What disturbs weights. `begin` gets the model as it is before the first step."""
 
     def begin(self, model: nn.Module) -> None:
         """See the weights that training begins with."""

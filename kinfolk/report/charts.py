@@ -83,7 +83,7 @@ Mark = ChartLine | ChartDot | Band | Rule
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chart:
-    """Marks on two axes. title: what a reader who cannot see the chart is told."""
+    """Marks on two axes. title: its description for screen readers."""
 
     title: str
     x: Axis

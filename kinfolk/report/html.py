@@ -32,7 +32,7 @@ def page(title: str, style: Html, *body: Html) -> str:
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
-        # nobody is asked for an icon
+        # no icon is requested
         tag("link", rel="icon", href="data:,"),
         tag("title", title),
         tag("style", style),

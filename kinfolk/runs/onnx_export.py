@@ -40,8 +40,8 @@ class Kept:
 class ExportRecord:
     """What a program must know to run the graphs.
 
-    topology: of the model. precision: "fp32" or "int8". padded: whether an encoder is told which tokens are real;
-    otherwise rows of one call have one length. segmented: whether it is told the sentence of each token. fused: whether
+    topology: of the model. precision: "fp32" or "int8". padded: whether an encoder gets a padding mask;
+    otherwise rows of one call have one length. segmented: whether it gets the sentence of each token. fused: whether
     keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
     each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
     no more. generation: special tokens of the model. limit: most positions of a row; None: as many as fit. length: of

@@ -105,7 +105,7 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def model(self, average: int = 0) -> Transformer:
-        """Return the model with its best weights; `average`: the mean of so many of the newest checkpoints."""
+        """Return the model with its best weights; `average`: the mean of that number of the newest checkpoints."""
 
     @functools.cached_property
     def own_tokenizer(self) -> Tokenizer | None:

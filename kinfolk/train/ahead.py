@@ -16,7 +16,7 @@ Read = tuple[Batch, int]
 
 
 class Ahead:
-    """`Job.read`, step after step, ahead of whoever asks; the same batches, since they depend on their number only.
+    """`Job.read`, step after step, ahead of the loop; the same batches, since they depend on their number only.
 
     A source that acts with the weights as they are cannot be read ahead, so it is asked when its turn has come.
     """
@@ -41,5 +41,5 @@ class Ahead:
         return batch, tokens, time.perf_counter() - start
 
     def close(self) -> None:
-        """Forget what nobody will ask for."""
+        """Forget what will not be asked for."""
         self.thread.shutdown(wait=True, cancel_futures=True)

@@ -12,7 +12,7 @@ class Interrupt:
     """While it is entered, the first signal only sets `asked`; a second one interrupts at once.
 
     Interrupting at once is safe as well, since every file is written aside, but the steps since the last
-    checkpoint have to be made again.
+    checkpoint have to be repeated.
     """
 
     def __init__(self) -> None:

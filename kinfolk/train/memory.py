@@ -47,7 +47,7 @@ class Memories:
             self._source.meet(self._each)
 
     def before(self, micro: int, batch: Batch) -> tuple[Any, ...]:
-        """Return what the learner gets besides a batch: the memory of its rows, or nothing where all begin anew."""
+        """Return what the learner gets besides a batch: the memory of its rows, or nothing where all start afresh."""
         continuation = batch.annotation(Continuation)
         if not self._each or continuation is None:
             return ()

@@ -199,7 +199,7 @@ def restarts() -> int:
 
 
 def launch(arguments: list[str], processes: int, max_restarts: int = 0) -> int:
-    """Run `kin` with these arguments in so many processes on this machine; return the exit code.
+    """Run `kin` with these arguments in several processes on this machine; return the exit code.
 
     An interruption is passed on to the processes, which save and leave; after `max_restarts` failures torch elastic
     gives up, and until then the processes go on from the newest checkpoint.

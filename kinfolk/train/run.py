@@ -136,7 +136,7 @@ def resume(
 
 
 def finished(out: Path) -> Result | None:
-    """Return the result of a run that has ended; one that is damaged is made again from the checkpoints."""
+    """Return the result of a run that has ended; one that is damaged is rebuilt from the checkpoints."""
     done = folder.result(out)
     if done is not None:
         with contextlib.suppress(BaseValidationError):

@@ -30,7 +30,7 @@ def score(job: TrainingJob, team: Team, autocast: Autocast) -> dict[str, MeanSco
 
 
 def tally_for(job: TrainingJob) -> Tally | None:
-    """Return an empty tally, where checkpoints are told apart by a metric and labels have more than sums."""
+    """Return an empty tally, where checkpoints are compared by a metric and labels have more than sums."""
     if not job.training.metric:
         return None
     return None if job.split is None else tally_of(job.learner.objective, job.split)

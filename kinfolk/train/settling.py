@@ -33,7 +33,7 @@ def with_threads(recipe: Recipe, options: RunOptions) -> RunOptions:
 
 @contextlib.contextmanager
 def threads(n: int) -> Iterator[None]:
-    """Compute with so many threads."""
+    """Compute with `n` threads."""
     old = torch.get_num_threads()
     torch.set_num_threads(n)
     try:

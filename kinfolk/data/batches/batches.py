@@ -65,7 +65,7 @@ class Batches:
         a passage of one document without specials, and `OtherDocument` one of another document.
     cut: what is left of a labelled sequence longer than `length`: its "head", its "tail", or of "both" a quarter of
         the head and the rest of the tail (Sun et al. 2019, section 5.3.1).
-    budget: for pairs, instead of `batch_size`, as many rows as fit in so many tokens, padding included.
+    budget: for pairs, instead of `batch_size`, as many rows as fit in this number of tokens, padding included.
     """
 
     split: Split

@@ -114,7 +114,7 @@ class Contiguous:
         self.steps_per_epoch = -(-n // self.batch_size) if whole else n // self.batch_size
 
     def at(self, step: int) -> BatchRows:
-        """Return the next example of every stream; after the last batch of an epoch all begin anew."""
+        """Return the next example of every stream; after the last batch of an epoch all start afresh."""
         epoch, step = divmod(step, self.steps_per_epoch)
         row = np.arange(self.batch_size)
         number = (epoch * self.steps_per_epoch + step) * self.batch_size + row

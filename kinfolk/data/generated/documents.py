@@ -162,7 +162,7 @@ def _parted(examples: Sequence[Labelled]) -> dict[str, list[Labelled]]:
 
     def root(name: str) -> str:
         while (above := parent.setdefault(name, name)) != name:
-            # halve the way for whoever comes next
+            # halve the way for the next lookup
             parent[name] = name = parent[above]
         return name
 

@@ -29,7 +29,7 @@ RELATIONS = ("=", "<", ">", "^", "|", "v", "#")
 
 N_VARIABLES, N_USED = 6, 4
 MOST = 12
-"""Pairs with more operators than this are counted among those with so many."""
+"""Pairs with more operators than this are counted among those with this number."""
 
 # the worlds in which each variable is true: world w makes variable v true where bit v of w is set
 _WORLDS = np.array([sum(1 << w for w in range(64) if w >> v & 1) for v in range(N_VARIABLES)], dtype=np.uint64)

@@ -13,7 +13,7 @@ from kinfolk.data.splits.split import Data, Indices
 
 @dataclasses.dataclass(frozen=True)
 class Parity:
-    """Rows of 1 to `length` bits. Every bit counts: whoever overlooks one is right half of the time."""
+    """Rows of 1 to `length` bits. Every bit counts: a model that overlooks one is right half of the time."""
 
     length: int = 16
 

@@ -33,7 +33,7 @@ _PAIRS = {1: ((0, 1), (2, 3)), 0: ((0, 3), (2, 1))}
 _STEP = 1.5
 # a contour may be stretched by so much of its length to end where it must
 _STRETCH = 0.05
-# points of different contours are so many strokes apart, and the contours therefore at least one stroke
+# points of different contours are this number of strokes apart, and the contours therefore at least one stroke
 _APART = 1.25
 _BANK = 1 << 15
 _CANDIDATES, _CHOICES, _PLACES = 32, 8, 40
@@ -185,7 +185,7 @@ class Pathfinder(Square):
             good &= _far(points, taken, _APART * self.pixels)
             pick = good.argmax(axis=1)
             chosen = points[np.arange(len(words)), pick]
-            # a picture that is full gets no further contour: far outside, it is not seen and in nobody's way
+            # a picture that is full gets no further contour: far outside, it is not seen and in no way
             chosen = np.where(_every(~good, 1)[:, None, None], np.float32(-1e3), chosen)
             taken = np.concatenate([taken, chosen], axis=1)
             strokes.append(_strokes(chosen))

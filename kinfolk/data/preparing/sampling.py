@@ -17,7 +17,7 @@ def sample(plan: PreparationPlan, tell: Tell) -> Iterator[str]:
     """Yield all training text if it is small, else the beginnings of jobs picked by the seed.
 
     Never more than `choices.sample` bytes, so a terabyte takes no longer than a gigabyte. Bad rows are passed over
-    here; whoever reads everything reports them.
+    here; the pass over everything reports them.
     """
     choices, n = plan.choices, len(plan.jobs)
     jobs = np.sort(permute(np.arange(min(n, _MOST_JOBS)), n, derive(choices.seed, "sample")))

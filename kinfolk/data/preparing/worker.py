@@ -1,6 +1,6 @@
 """A worker process: reads the numbers of jobs from its input, does them, and tells how far it is on its output.
 
-Everything it needs is in the folder it works for. It ends when its input ends or when nobody listens any more, so it
+Everything it needs is in the folder it works for. It ends when its input ends or when its output is closed, so it
 does not outlive the process that started it.
 """
 

@@ -32,7 +32,7 @@ class WindowReading:
     """How long texts are read.
 
     window: tokens of a whole row: the question, the part of the context, and the marks around them.
-    stride: a new window begins so many tokens after the one before.
+    stride: tokens between the beginnings of two windows.
     """
 
     window: int = WINDOW

@@ -14,7 +14,7 @@ from kinfolk.data.tokenizers.unknown import warn_of_unknown
 
 
 class TextRows(Split):
-    """One or two texts of each row; the label is a blank that nobody scores."""
+    """One or two texts of each row; the label is a blank that is not scored."""
 
     kind = "labelled"
     n_bytes: int = 0

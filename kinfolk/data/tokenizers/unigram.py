@@ -110,7 +110,7 @@ class Lattice:
 
 
 def _places(strings: Sequence[bytes]) -> Iterator[tuple[int, int, Ints, NDArray[np.uint64]]]:
-    """Yield, for every place and length, the strings that have so many bytes there, and a hash of those bytes."""
+    """Yield, for every place and length, the strings that have as many bytes there, and a hash of those bytes."""
     lengths = np.array([len(string) for string in strings], np.int64)
     longest = int(lengths.max())
     joined = b"".join(string.ljust(longest, b"\0") for string in strings)

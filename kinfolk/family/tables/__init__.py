@@ -97,7 +97,7 @@ class Table:
         return row.change(recipe).replace(name=row.name)
 
     def pick(self, asked: str) -> tuple[TableRow, ...]:
-        """Choose rows: "" all, a number so many, else names or keys between commas. The baseline is always among them.
+        """Choose rows: "" all, a number N of them, else names or keys between commas. The baseline is among them.
 
         A number takes the baseline and rows spread evenly over the published losses, of those that can be run.
         """

@@ -37,7 +37,7 @@ class _TwoSided(EmbeddingModule):
         return self.source.weight
 
     def forward(self, tokens_BL: Tensor, ctx: Context, segments_BL: Tensor | None = None) -> Tensor:
-        # whoever looks at a memory is the decoder
+        # the decoder is what attends to an encoder
         side = self.source if ctx.encoder_output is None else self.target
         x_BLD: Tensor = side(tokens_BL, ctx, segments_BL)
         return x_BLD

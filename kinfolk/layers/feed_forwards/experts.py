@@ -1,8 +1,8 @@
 """Mixture of experts: a feed-forward of which each token uses a few, and axis Router (Shazeer et al. 2017; Switch).
 
 While training, experts have a bounded number of seats and who comes too late passes by, as in the papers. At evaluation
-and in decoding nobody is turned away: whether a token finds a seat would depend on how the text was cut into calls, and
-on tokens that are not there yet. For the same reason seats are shared out inside an example (inside a document, where
+and in decoding no token is turned away: whether one finds a seat would depend on how a text was cut into calls, and on
+tokens that are not there yet. For the same reason seats are shared out inside an example (inside a document, where
 several are packed), never across a batch; and inside a decoder in the order of positions, where the papers seat all
 first choices before all second ones and so let a token lose its second expert to a later one. Padding takes no seat,
 costs no time and has no say in the balance.
@@ -252,7 +252,7 @@ class ExpertsModule(PartModule):
         return n_batch * each
 
     def _route(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Return experts and gates; `n_experts` stands for nobody, whom padding and those without a seat take."""
+        """Return experts and gates; `n_experts` means no expert, which padding and those without a seat take."""
         x_LD, at_L = x_BLD.flatten(0, 1), None
         if ctx.padding is not None:
             at_L = send(host(ctx.padding.keep_BL).flatten().nonzero()[:, 0], x_BLD.device)

@@ -27,7 +27,7 @@ STEP = 64
 
 
 class Look(NamedTuple):
-    """What a layer looks at in one pass: a pattern, and a hook on the scores once it is told where queries start."""
+    """What a layer looks at in one pass: a pattern, and a hook on the scores, given where queries start."""
 
     pattern: Pattern
     fade: Callable[..., Tensor] | None = None
@@ -55,7 +55,7 @@ class Span(Spec):
         return SpanModule()
 
     def cost(self, dims: Dims, n_heads: int, scored: float) -> Cost:
-        """Return its cost per token that scores so many keys."""
+        """Return its cost per token that scores `scored` keys."""
         return Cost()
 
     def bounded(self, pattern: Pattern, dims: Dims) -> Pattern:
@@ -139,7 +139,7 @@ class _Fading(SpanModule):
     def seen(self, reach: Tensor) -> int:
         """Return how many positions the longest of some spans sees, its ramp included."""
         if torch.compiler.is_exporting():
-            return self.max_span  # a graph is told no numbers; what is too far fades all the same
+            return self.max_span  # a graph has no numbers; what is too far fades all the same
         # in this order, what is not a number sees everything
         return math.ceil(min(float(self.max_span), self.spec.ramp + float(reach.detach().amax())))
 

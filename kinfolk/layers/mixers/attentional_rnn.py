@@ -50,7 +50,7 @@ class Searching(Mixer, kind="searching-rnn"):
 
 
 class Feeding(Mixer, kind="feeding-rnn"):
-    r"""States that move, then look, and are told next time: $s_t = S(s_{t-1}, [x_t; a_{t-1}])$, $a_t$ of `Attentional`.
+    r"""States that move, attend, and read that next time: $s_t = S(s_{t-1}, [x_t; a_{t-1}])$, $a_t$ of `Attentional`.
 
     Luong et al. 2015, section 3.3, input feeding: `n_layers` cells one on the other, of which the last one looks and
     the first one is fed. The states begin where those of an encoder of as many layers ended.

@@ -26,7 +26,7 @@ class Disentangled(Position, kind="disentangled"):
 
     $P$ has a row for each distance, one table for all layers, through `norm` if there is one. `terms`: "c2p", content
     looks at position, is the first product, "p2c" the second; $n$ is 1 + their number. Distances go from -`farthest`
-    to `farthest` - 1 (0: the model's max_len), those beyond share the last rows. With `buckets` there are so many rows
+    to `farthest` - 1 (0: the model's max_len), those beyond share the last rows. With `buckets` there are as many rows
     in each direction, half of them for a single distance and the others for more and more. `maps` "own": $W_k$, $W_q$
     are the position's, the first with a bias if `key_bias`; "attention": those of content.
     """
@@ -59,13 +59,13 @@ class Disentangled(Position, kind="disentangled"):
         if not self.terms:
             return Cost()
         width, seen = heads.n_heads * heads.d_head, max(1.0, scored)
-        # a sequence of `scored` keys has so many distances, and a row for each is mapped once for all of it
+        # a sequence of `scored` keys has as many distances, and a row for each is mapped once for all of it
         rows = min(2.0 * self.rows(dims), 2 * seen - 1)
         total = Cost(kept=dims.d_model * rows / seen)
         if dims.shared.first(self._key(dims)):
             table = 2 * self.rows(dims) * dims.d_model
             total += Cost(params=table) + self.norm.cost(dims.d_model).scaled(2 * self.rows(dims) / seen)
-        # through the maps of content go values too, which nobody asks for
+        # through the maps of content go values too, which are not needed
         n_maps = len(self.terms) if self.maps == "own" else 3
         total += Cost(flops=n_maps * 2.0 * dims.d_model * width * rows / seen)
         for term in self.terms:

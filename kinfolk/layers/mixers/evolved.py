@@ -101,7 +101,7 @@ class States:
             state.join(another)
 
     def forget(self, rows_B: Tensor) -> None:
-        """Let these examples begin anew."""
+        """Reset these examples."""
         for state in self._kept:
             state.forget(rows_B)
 
@@ -159,7 +159,7 @@ class ConvBranches(Mixer, kind="conv-branches"):
         return total
 
     def inside(self, dims: Dims) -> Dims:
-        """Return what the last convolution is told: the width of the wider branch."""
+        """Return the dims of the last convolution: the width of the wider branch."""
         return dataclasses.replace(dims, d_model=max(_width(part, dims.d_model) for part in (self.left, self.right)))
 
 

@@ -165,7 +165,7 @@ class _Kernelised(PartModule):
         raise NotImplementedError
 
     def report(self, q_BHLK: Tensor, k_BHLK: Tensor, v_BHLK: Tensor, y_BHLK: Tensor, ctx: Context) -> None:
-        """Tell whoever listens what is special about this kind."""
+        """Report to listeners what is special about this kind."""
 
 
 class _Linear(_Kernelised):

@@ -49,7 +49,7 @@ class Hashing(Spec):
 class Hashed(Mixer, kind="hashed"):
     """Attention to what locality-sensitive hashing finds (Kitaev et al. 2020, section 2).
 
-    A token attends to itself only if it finds nobody else. `sight` "recent" is strictly causal and decodes; "chunks" is
+    A token attends to itself only if it finds no other. `sight` "recent" is strictly causal and decodes; "chunks" is
     the paper's, where later tokens move the borders of chunks. `repeats` "once" counts a pair once, "each" once per
     round that found it. `score_scale` multiplies q . k: 1 in Trax and Hugging Face, 1 / sqrt(d_head) in other code.
     """
@@ -65,7 +65,7 @@ class Hashed(Mixer, kind="hashed"):
 
     @property
     def looking(self) -> Looking:
-        """What the operator is told."""
+        """The arguments of the operator."""
         return Looking(self.sight, self.direction, self.repeats, self.score_scale)
 
     def build(self, dims: Dims) -> PartModule:
@@ -149,7 +149,7 @@ class BucketState(StateRows):
 
         self.place_BHrM = new(k_BHMK.shape[2], -2 * self.stride)
         self.count_BHrb = new(n_buckets, 0)
-        # the last slot takes what nobody needs
+        # the last slot takes what is not needed
         self.last_BHrs = new(n_buckets * size + 1, -1)
 
     def attend(self, q_BHLK: Tensor, v_BHLK: Tensor, buckets_BHrL: Tensor, ctx: Context) -> Tensor:
@@ -204,7 +204,7 @@ class BucketState(StateRows):
             at_BHM = at_BHM.sort(dim=-1).values
             seen_BHM = at_BHM > F.pad(at_BHM[..., :-1], (1, 0), value=-1)
         at_BHMK = at_BHM.clamp(min=0)[..., None].expand(-1, -1, -1, q_BH1K.shape[-1])
-        # itself comes last, seen only if nobody else is
+        # itself comes last, seen only if no other is
         seen_BHM = torch.cat([seen_BHM, ~seen_BHM.any(-1, keepdim=True)], dim=-1)
         k_BHMK = torch.cat([self.k_BHMK.gather(2, at_BHMK), lsh.keys(q_BH1K)], dim=2)
         v_BHMK = torch.cat([self.v_BHMK.gather(2, at_BHMK), v_BH1K], dim=2)

@@ -84,7 +84,7 @@ class Recollection:
             self._newest = None
 
     def forget(self, rows_B: Tensor) -> None:
-        """Begin anew with these examples."""
+        """Reset these examples."""
         if self.x_BMD is None or not bool(rows_B.any()):
             return
         if bool(rows_B.all()):

@@ -33,7 +33,7 @@ class Talk(Spec):
         return TalkModule()
 
     def cost(self, n_heads: int, scored: float) -> Cost:
-        """Return its cost per token that scores so many keys."""
+        """Return its cost per token that scores `scored` keys."""
         return Cost()
 
 

@@ -69,7 +69,7 @@ class Position(Spec):
         raise NotImplementedError
 
     def cost(self, dims: Dims, heads: Heads | None = None, scored: float = 0.0) -> Cost:
-        """Return its cost per token that scores so many keys."""
+        """Return its cost per token that scores `scored` keys."""
         return Cost()
 
     def inside(self, heads: Heads | None) -> Heads:
@@ -139,7 +139,7 @@ class _DepthTime(SinusoidModule):
 class DepthTime(Position, kind="depth-time"):
     r"""$P^t_p = S_p + S_t$ with $S$ the sinusoids, before every block $t = 1, 2, \dots$ (Dehghani et al. 2019).
 
-    Section 2.1. The position of a stack: a block that runs again and again is told how often it has.
+    Section 2.1. The position of a stack: a block that runs again and again knows how often it has.
     """
 
     layout: Literal["interleaved", "halves"] = "interleaved"
@@ -207,7 +207,7 @@ class _Learned(PositionModule):
 class LearnedAtDepth(Position, kind="learned-at-depth"):
     """A table of `max_len` vectors for each of `n_layers` blocks, added before it (Al-Rfou et al. 2018, section 3.3).
 
-    The position of a stack: what a layer forgets about positions, the next is told again.
+    The position of a stack: what a layer forgets about positions, the next gets again.
     """
 
     n_layers: PositiveInt

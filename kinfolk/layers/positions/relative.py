@@ -1,6 +1,6 @@
 """Relative position encodings inside attention: Shaw, Transformer-XL, T5 buckets, rotary, ALiBi.
 
-Each works with any pattern, dense or sparse, and while decoding: it is told absolute positions and nothing else.
+Each works with any pattern, dense or sparse, and while decoding: it gets absolute positions and nothing else.
 """
 
 import functools

@@ -41,7 +41,7 @@ class Recurrence:
             self.values, self._newest = self._newest, None
 
     def forget(self, rows_B: Tensor) -> None:
-        """Begin anew with these examples."""
+        """Reset these examples."""
         if self.values is not None and bool(rows_B.any()):
             away_B1 = send(rows_B, self.values[0].device)[:, None]
             self.values = tuple(value.masked_fill(away_B1, 0.0) for value in self.values)

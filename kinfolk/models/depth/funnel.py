@@ -294,6 +294,6 @@ def _both_ways(dims: Dims, stack: Stack, n: int) -> Cost:
 
 
 def _tables(dims: Dims, look: Attention, rows: int, n: int) -> Cost:
-    """Return the cost of so many further rows in a table of distances, and of their products with `n` queries."""
+    """Return the cost of `rows` further rows in a table of distances, and of their products with `n` queries."""
     width = look.n_heads * (look.d_head or dims.d_model // look.n_heads)
     return Cost(0, 2.0 * width * rows * (dims.d_model + n), rows * (width + dims.d_model))

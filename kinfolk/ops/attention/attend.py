@@ -35,9 +35,9 @@ DENSE_PAIRS = 1 << 20
 DENSE_SHARE = 0.4
 """Above this share of touched tiles one masked product is cheaper than gathering."""
 KEPT_PAIRS = 1 << 26
-"""Explicit scores of more pairs, over heads and examples, are made again by the backward pass instead of kept."""
+"""Explicit scores of more pairs, over heads and examples, are recomputed by the backward pass instead of kept."""
 BIAS_PAIRS = 1 << 18
-"""Without gradients, the bias of so many pairs of each head is made at once: no more than stays in the cache."""
+"""Pairs of a head whose bias is made at once without gradients: no more than stays in the cache."""
 
 
 @shaped(out="BHLK")

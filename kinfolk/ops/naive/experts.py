@@ -9,7 +9,7 @@ from kinfolk.ops.naive.activated_linear import FORMULAS
 
 
 def mix_experts(x: Tensor, expert: Tensor, gate: Tensor, weights: ExpertWeights, activation: str) -> Tensor:
-    """Sum over a token's choices of gate times the expert's network; nobody adds nothing."""
+    """Sum over a token's choices of gate times the expert's network; no expert adds nothing."""
     rows = []
     for t in range(len(x)):
         total = torch.zeros_like(x[t])

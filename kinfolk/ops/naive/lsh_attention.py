@@ -20,7 +20,7 @@ def attend_hashed(
 ) -> Tensor:
     """Shapes as in `ops.lsh`; -log N makes pairs that several rounds found count once (Kitaev et al. 2020, appendix A).
 
-    A query that finds nobody attends to itself.
+    A query that finds no other key attends to itself.
     """
     n_batch, n_heads, length, _ = q.shape
     examples = []
@@ -40,7 +40,7 @@ def attend_hashed(
 
 
 def _sets(bucket: list[int], documents: Sets, looking: Looking) -> Sets:
-    """Return who sees whom in one round: lists of keys, empty for padding. Nobody sees itself."""
+    """Return the attention mask of one round: lists of keys, empty for padding. No token sees itself."""
     seen: Sets = [[] for _ in bucket]
     for document in documents:
         order = sorted(document, key=lambda i: (bucket[i], i))

@@ -132,7 +132,7 @@ def heads(whole: str, bare: str, table: str) -> tuple[Architecture, ...]:
 
 
 class Bart(Pairs, model_type="bart"):
-    """Lewis et al. 2020: learned positions, whose first two rows are nobody's, and a norm behind each embedding."""
+    """Lewis et al. 2020: learned positions, whose first two rows are not used, and a norm behind each embedding."""
 
     old: ClassVar[dict[str, Any]] = {
         "normalize_before": False,

@@ -131,7 +131,7 @@ class Releases(Format):
         relative = config.get("relative_attention", False)
         if len(terms) < len(found) or bool(terms) != relative:
             raise config.refusal("pos_att_type", given, ["c2p|p2c where relative_attention is true, else none"])
-        # whoever has no distances says these of nothing
+        # a model without distances has these keys to no effect
         farthest, buckets = config.get("max_relative_positions", -1), config.get("position_buckets", -1)
         shared, normed = config.get("share_att_key", False), config.get("norm_rel_ebd", "none")
         if not relative:

@@ -88,7 +88,7 @@ def _parts(pattern: Pattern) -> list[Pattern]:
 
 
 class Longformer(Roberta, model_type="longformer"):
-    """Beltagy et al. 2020, without global tokens, which theirs is told at each call and has maps of their own for.
+    """Beltagy et al. 2020, without global tokens, which theirs gets at each call and has maps of their own for.
 
     Those maps are left out; an export writes the maps of the other tokens in their place, as theirs begins training.
     """

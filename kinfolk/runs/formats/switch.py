@@ -26,7 +26,7 @@ def _values(head: LMHead) -> dict[str, Any]:
 
 
 class SwitchTransformers(T5Format, model_type="switch_transformers"):
-    """Fedus et al. 2021. Nobody is turned away here at evaluation, where theirs has `expert_capacity` seats."""
+    """Fedus et al. 2021. No token is turned away here at evaluation, where theirs has `expert_capacity` seats."""
 
     refuses = "router_bias"
     architectures = (

@@ -1,4 +1,4 @@
-"""A `config.json` that is read key by key: what nobody read and nobody declared harmless is refused by name."""
+"""A `config.json` that is read key by key: a key that is neither read nor declared harmless is refused by name."""
 
 import fnmatch
 import json

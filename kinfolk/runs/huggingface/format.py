@@ -83,7 +83,7 @@ class Format:
     prefix: ClassVar[str] = ""
     table: ClassVar[Table] = {}
     unused: ClassVar[tuple[str, ...]] = ()
-    buffers: ClassVar[tuple[str, ...]] = ("*position_ids",)  # what is made again and need not be mentioned
+    buffers: ClassVar[tuple[str, ...]] = ("*position_ids",)  # what is rebuilt and need not be mentioned
     architectures: ClassVar[tuple[Architecture, ...]] = ()
     zeros: ClassVar[tuple[str, ...]] = ()  # tensors without a place here, which must be zero
     free: ClassVar[tuple[str, ...]] = ()  # fields of a model that a configuration does not say

@@ -19,7 +19,7 @@ SHOWN = 8
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves memory untouched where weights would be drawn: pages nobody writes to cost nothing."""
+    """Leaves memory untouched where weights would be drawn: pages that are not written to cost nothing."""
 
     DRAWS = frozenset((nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_))
 

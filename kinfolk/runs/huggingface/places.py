@@ -81,7 +81,7 @@ class PlacedRows(Stacked):
 
 @dataclasses.dataclass(frozen=True)
 class Below(Place):
-    """A table whose first rows are for nobody (positions that are counted from behind the padding's)."""
+    """A table whose first rows are not used (positions that are counted from behind the padding's)."""
 
     skip: int = 0
     copies: ClassVar[bool] = True

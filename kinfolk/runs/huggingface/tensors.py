@@ -51,7 +51,7 @@ class File:
         first, last = self._header[name]["data_offsets"]
         if first == last:
             return self.view(name).clone()
-        # pages of its own go back to the system as soon as nobody needs them; pieces of the heap may not
+        # pages of its own go back to the system as soon as they are not needed; pieces of the heap may not
         buffer = mmap.mmap(-1, last - first)
         with self.path.open("rb", buffering=0) as file:
             file.seek(self._start + first)

@@ -30,7 +30,7 @@ TACTICS: dict[str, TacticEntry] = {
         "the head reads a learned mean of all layers, as features of a frozen body (Peters et al. 2019)"
     ),
     "three": TacticEntry(
-        "classes are told from the last, the largest and the mean state together (Howard and Ruder 2018)"
+        "classes are read from the last, the largest and the mean state together (Howard and Ruder 2018)"
     ),
     "balanced": TacticEntry("rare classes weigh more in the loss, so that all count the same"),
     "reinit": TacticEntry("N layers at the top are initialised again (Zhang et al. 2021)", 1),

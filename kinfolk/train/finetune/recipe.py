@@ -27,7 +27,7 @@ WIDTH, RATE = 768, 5e-5
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long to learn, and from how much at once. `steps` 0: so many `epochs`. `length` 0: as long as texts are.
+    """How long to learn, and from how much at once. `steps` 0: `epochs` decide. `length` 0: as long as texts are.
 
     lr: 0 is what suits the width of the body. patience: validations without improvement; 0: never stop early.
     metric: which measure decides what is best; "" is the usual one of the labels. cut: what is left of longer texts.

@@ -40,7 +40,7 @@ class Tactic:
         return recipe
 
     def fresh(self, model: Model) -> tuple[str, ...]:
-        """Return the beginnings of the names of weights that begin anew though the source has them."""
+        """Return the beginnings of the names of weights that are initialised though the source has them."""
         numbers = dict(self.parts)
         # every name begins with nothing
         return ("",) if "scratch" in numbers else top_blocks(model, int(numbers.get("reinit", 0)))

@@ -22,7 +22,7 @@ POOLERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Moved:
-    """What became of weights: names that were taken over, that begin anew, and that nobody wants any more."""
+    """What became of weights: names that were taken over, that are initialised, and that are dropped."""
 
     kept: tuple[str, ...]
     fresh: tuple[str, ...]
@@ -35,7 +35,7 @@ def transplant(
 ) -> Moved:
     """Fill a model with the weights of another; what it has more of keeps what was drawn.
 
-    A larger vocabulary takes over the rows there are: new tokens stand behind the old ones. The head begins anew,
+    A larger vocabulary takes over the rows there are: new tokens come after the old ones. The head is initialised,
     but for the layer that pre-training left in it, unless `head` asks for all that fits. `fresh`: beginnings of names
     that may be missing or keep what was drawn. Anything else that is missing or misshapen is refused by name.
     """

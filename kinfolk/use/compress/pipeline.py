@@ -78,7 +78,7 @@ class CompressionWorkshop:
 
     @functools.cached_property
     def teacher(self) -> Path:
-        """Where the whole model lies for whoever learns from it."""
+        """Where the whole model lies for students that learn from it."""
         # of its own name: a teacher that was read is remembered by where it lay
         return save_model(self.first.model, tempfile.mkdtemp(prefix="teacher-", dir=self.work))
 
@@ -115,7 +115,7 @@ class CompressionWorkshop:
         return self.holding(settled(load_model(place)))
 
     def recipe(self, model: Transformer, steps: int) -> Recipe:
-        """Return how a model learns on: as it was trained, for so many steps, in the precision found then."""
+        """Return how a model continues training: as it was trained, for `steps` steps, in the precision found then."""
         training = self.opened.recipe.training
         training = training.replace(steps=steps, eval_every=steps, save_every=steps, patience=0)
         choice = self.opened.metadata.choice

@@ -153,7 +153,7 @@ class _Bench:
         self.tell(f"{done} {name}: {_fast(measured)}, {size:.0f} % of the size, {worse:+.1f} % worse")
 
     def attempt_all(self, waiting: Iterator[tuple[CompressionStep, ...]], until: int) -> None:
-        """Attempt one after the other until there are so many tries."""
+        """Attempt one after the other until there are `until` tries."""
         while len(self.tried) < until and (steps := next(waiting, None)) is not None:
             self.attempt(steps)
 

@@ -51,7 +51,7 @@ def student_of(
 
 
 def widths(model: Model) -> dict[str, Any]:
-    """Return the numbers of a model that a student has too unless it is told otherwise."""
+    """Return the numbers of a model that a student has too by default."""
     found: dict[str, Any] = {key: getattr(model, key) for key in ("d_model", "vocab_size", "max_len", "dropout")}
     for stack in (model.encoder, model.decoder):
         for block in getattr(stack, "blocks", ()):

@@ -83,7 +83,7 @@ def neighbours(
     """Return what stands near a word of a text, by the table and by the states of a layer (None: the last).
 
     Vectors of a word are means over its pieces. Candidates are the words of the text, its first 8,192 tokens, read in
-    windows as long as the model can. At most so many `occurrences` of the word are looked at, and n neighbours of each.
+    windows as long as the model can. At most `occurrences` of the word are looked at, and n neighbours of each.
     """
     words = _read(tokenizer, text)
     real = [i for i in range(len(words.chunks)) if re.search(r"\w", words.chunks[i])]

@@ -29,7 +29,7 @@ MEANINGS = {
     "span": "how many positions back each head looks",
     "steps": "how many steps each token was thought about",
 }
-"""What taps are, for whoever reads the page."""
+"""What taps are, for readers of the page."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Maker:
 
     @property
     def ways(self) -> tuple[tuple[bool, bool], ...]:
-        """What is tried, the best first: whether an encoder is told of padding, whether one token is read at a time."""
+        """What is tried, the best first: padding mask of an encoder or none, one token at a time or several."""
         if self.length:
             return ((False, False),)
         singles = (False, True) if self.decodes else (False,)

@@ -1,7 +1,7 @@
 """The modules that are traced: a model's own parts, called with tensors only.
 
-Rows of a graph's batch have no padding inside: a decoder is told where each row's new tokens begin, and rows of unequal
-prompts are read one length at a time. What is not there is told by positions: a key at a negative one is none.
+Rows of a graph's batch have no padding inside: a decoder gets where each row's new tokens begin, and rows of unequal
+prompts are read one length at a time. What is not there is known by positions: a key at a negative one is none.
 """
 
 from typing import Any
@@ -123,7 +123,7 @@ class MemoryGraph(Graph):
         return keep_BM, *([states_BMD] if layers.look else []), *found
 
     def _begin(self, layers: Layers, memory: EncoderOutput) -> None:
-        """Let every part read the memory. What it says of a token that nobody asked about is left out of the graph."""
+        """Let every part read the memory. What it says of a token that was not asked about is left out of the graph."""
         ctx, decoder = Context(encoder_output=memory, side_losses={}), self.model.decoder
         x_B1D = memory.states_BMD.new_zeros(memory.states_BMD.shape[0], 1, self.model.spec.d_model)
         for n, i in decoder.runs():

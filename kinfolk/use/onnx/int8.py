@@ -68,7 +68,7 @@ class _Rewriter:
         return [node]
 
     def forget_unused(self) -> None:
-        """Drop nodes and constants that nobody reads any more."""
+        """Drop nodes and constants that are not read any more."""
         read = {name for node in self.graph.node for name in node.input} | self.results
         nodes = [node for node in self.graph.node if any(name in read for name in node.output)]
         del self.graph.node[:]

@@ -82,7 +82,7 @@ class _Joiner:
         return [helper.make_node("FastGelu" if tanh else "BiasGelu", inputs, list(node.output), domain=DOMAIN)]
 
     def _biased(self, name: str) -> tuple[str, str] | None:
-        """Return the product and the bias whose sum has this name, if nobody else reads it; the sum is gone then."""
+        """Return the product and the bias whose sum has this name, if nothing else reads it; the sum is gone then."""
         total = self.makers.get(name)
         if total is None or total.op_type != "Add" or self.readers[name] != 1 or id(total) in self.gone:
             return None

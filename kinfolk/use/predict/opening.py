@@ -62,7 +62,7 @@ def open_run(
     """Open a run to ask it.
 
     answer: another engine than PyTorch, from a prepared batch to states and what the head says. average: the mean of
-    the weights of so many checkpoints.
+    the weights of the newest checkpoints.
     """
     run = Run.open(path)
     recipe, notes = run.recipe, run.metadata.reading or ReadingNotes()

@@ -9,7 +9,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from kinfolk.use.serve.app import App
 
 GRACE = 30
-"""Seconds that running answers are given when the server is told to stop."""
+"""Seconds that running answers are given when the server is asked to stop."""
 
 
 class Server(uvicorn.Server):

@@ -85,7 +85,7 @@ class Request:
 
 @dataclasses.dataclass
 class Counts:
-    """What an engine has done, for whoever watches it."""
+    """What an engine has done, for metrics."""
 
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -154,7 +154,7 @@ class Scheduler:
             self._news.notify()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """Close, and wait for the thread to end; after so many seconds what is left is dropped."""
+        """Close, and wait for the thread to end; after that number of seconds what is left is dropped."""
         self.close()
         if self._thread.is_alive():
             self._thread.join(seconds)
@@ -337,7 +337,7 @@ class Scheduler:
         return finish is not None
 
     def _dropped(self, request: Request) -> bool:
-        """Tell whether a request is not to be gone on with; if its time is up, it is told so once."""
+        """Tell whether a request is not to be gone on with; if its time is up, it gets one message."""
         if not request.cancelled and time.monotonic() > request.deadline:
             request.cancelled = True
             request.tell(Failed("timeout", f"not finished in {self.limits.seconds:g} seconds"))

@@ -55,7 +55,7 @@ class ExportedModel:
             raise ShapeError(f"{n} positions are needed, the exported model has {self.about.limit}: lower max_new")
 
     def begin(self, n_rows: int, room: int) -> DecodingRows:
-        """Return the state before the first token, with room for so many positions where it is set aside."""
+        """Return the state before the first token, with `room` for positions where it is set aside."""
         sizes = {"batch": n_rows, "past": room if self.about.fused else 0, "memory": 0}
         tensors = {kept.name: held(_filled(kept, sizes)) for kept in self.about.state}
         return DecodingRows(self.about, tensors, np.zeros(n_rows, np.int64), np.zeros((n_rows, 0), np.int64))
