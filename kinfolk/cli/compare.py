@@ -22,6 +22,7 @@ examples:
   kin compare gpt2 bert --budget 1e14-flops --match params      the same operations, widths matched to gpt2
   kin compare table.toml --seeds 5 --out runs/mine              contestants of your own
   kin compare --table narang --rows list                        the rows of a published table
+  kin compare --table modern --rows muon,canon --budget 10m     changes after 2021 on one Llama-like body
   kin compare --table narang --rows 8 --budget 10m              eight of them, beside the published figures
   kin compare --table narang --rows geglu,switch --seeds 5      those two, beside the baseline
   kin compare gtrxl lstm --env cue-recall --budget 100k-tokens  who learns to act; a token is a step there
@@ -41,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
-    add("--table", default="", metavar="T", help="run the rows of a published table: narang")
+    add("--table", default="", metavar="T", help="run the rows of a table: narang, modern")
     add("--rows", default="", metavar="R", help="of the table: a number, names between commas, or list to see them")
     add("--suite", default="", metavar="S", help="run all tasks of a suite: lra, or lra-small for a laptop")
     add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")

@@ -51,7 +51,11 @@ def show_rows(table: Table, console: Console) -> None:
         spread = f" ± {p.early_spread:.3f}" if p.early_spread is not None else ""
         figures = (_number(p.params, "g", "M"), _number(p.ops, ".1f", "T"), _number(p.steps_per_second, ".2f"))
         losses = (f"{_number(p.early, '.3f')}{spread}", _number(p.final, ".3f"))
-        here = "; ".join(filter(None, (row.changes, row.differs))) if row.change else f"not available: {row.missing}"
+        here = (
+            "; ".join(filter(None, (row.changes, row.claim, row.differs)))
+            if row.change
+            else f"not available: {row.missing}"
+        )
         grid.add_row(row.key, row.name, *figures, *losses, here, style="" if row.change else "dim")
     console.print(grid)
 

@@ -5,11 +5,18 @@ import inspect
 from pathlib import Path
 
 import pytest
+import torch
 
 import kinfolk as kf
+from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
+from kinfolk.core.plain import dumps, loads
+from kinfolk.core.rng import Rng
+from kinfolk.family.recipe import Recipe
 from kinfolk.family.tables import NAMES, NotAtThisSizeError, pending, slug, table
 from kinfolk.models.cost import cost
+from kinfolk.objectives.learner import Learner
+from kinfolk.objectives.objective import Vocabulary
 from tests.cover import kinds_of, sampled
 from tests.family import test_relatives as family
 
@@ -135,7 +142,7 @@ def test_what_is_unknown_gets_the_nearest_match():
         table("narangg")
     with pytest.raises(SpecError, match="at least 1"):
         NARANG.pick("0")
-    assert NAMES == ("narang",)
+    assert NAMES == ("narang", "modern")
 
 
 def test_a_row_that_waits_for_a_part_says_so():
@@ -162,3 +169,27 @@ def test_depth_is_traded_for_width_or_refused():
     ]
     with pytest.raises(NotAtThisSizeError, match="8 of 12 layers cannot be scaled to a model of 2"):
         shape("8-layers", 2)
+
+
+MODERN = {row.key: row for row in table("modern").rows}
+
+
+@pytest.mark.parametrize("key", MODERN)
+def test_a_modern_row_changes_one_thing_of_the_body_and_learns(key):
+    """It is another recipe than the body's, survives TOML, does not see the future and has a gradient everywhere."""
+    made = table("modern").recipe(MODERN[key], "tiny", d_model=32, n_layers=2, n_heads=4, d_ff=48, vocab_size=31)
+    plain = table("modern").recipe(
+        table("modern").rows[0], "tiny", d_model=32, n_layers=2, n_heads=4, d_ff=48, vocab_size=31
+    )
+    same = (made.model, made.objective, made.training) == (plain.model, plain.objective, plain.training)
+    assert same == (key == "llama-body")
+    assert bool(MODERN[key].claim) != same
+    assert loads(Recipe, dumps(made)) == made
+    learn = Learner(kf.build(made).double(), made.objective, Vocabulary(31)).train()
+    tokens = torch.randint(7, 31, (2, 13), generator=torch.Generator().manual_seed(0))
+    loss = learn(learn.prepare(Batch(index=torch.arange(2), tokens=tokens), Rng(0)))
+    (loss.total / loss.count + loss.side).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in learn.parameters())
+    model = learn.model.eval()
+    later = torch.cat([tokens[:, :7], tokens[:, 7:].flip(1)], 1)
+    torch.testing.assert_close(model(later).logits[:, :7], model(tokens).logits[:, :7], rtol=1e-9, atol=1e-9)

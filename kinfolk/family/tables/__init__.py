@@ -19,7 +19,7 @@ from kinfolk.family.about import About
 if TYPE_CHECKING:
     from kinfolk.family.recipe import Recipe
 
-NAMES = ("narang",)
+NAMES = ("narang", "modern")
 
 Change = Callable[["Recipe"], "Recipe"]
 
@@ -42,7 +42,7 @@ class Published:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRow:
-    """One row: `key` is its name on a command line, `missing` why it has no change.
+    """One row: `key` is its name on a command line, `missing` why it has no change, `claim` what its paper says.
 
     differs: how what is run here is not what was run there, where more than the size is another.
     """
@@ -54,6 +54,7 @@ class TableRow:
     change: Change | None = None
     missing: str = ""
     differs: str = ""
+    claim: str = ""
 
 
 class NotAtThisSizeError(SpecError):
@@ -70,6 +71,7 @@ class Table:
     year: int
     baseline: Callable[..., "Recipe"]
     rows: tuple[TableRow, ...]
+    topology: str = "encoder-decoder"
 
     def about(self, row: TableRow) -> About:
         """Return what is known of a row, as of a relative."""
@@ -78,7 +80,7 @@ class Table:
             parent=None if row is self.rows[0] else self.rows[0].name,
             year=self.year,
             paper=self.paper,
-            topology="encoder-decoder",
+            topology=self.topology,
             causal=True,
             input="tokens",
             changes=row.changes,
