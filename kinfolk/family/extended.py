@@ -12,7 +12,9 @@ from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv
 from kinfolk.layers.mixers.canon_conv import CanonConv
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.positions.position import NoPosition
-from kinfolk.models.depth.skips import EmbeddingSkip, ShareValues
+from kinfolk.layers.residuals.hyper_connections import HyperConnections
+from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.models.depth.skips import EmbeddingSkip, HyperStreams, ShareValues
 from kinfolk.models.stack import Stack
 
 
@@ -136,3 +138,26 @@ def x0_skip(**numbers: Any) -> Recipe:
     """Two numbers per block, 1 and 0 at first; the numbers of the model are Llama's."""
     recipe = llama(**numbers)
     return recipe.replace(name="x0-skip", model=with_depth(recipe.model, lambda depth: depth.wrap(EmbeddingSkip())))
+
+
+@relative(
+    "hyper-connections",
+    parent="llama",
+    year=2024,
+    paper="Zhu et al. 2024, Hyper-Connections, arXiv:2409.19606",
+    topology="decoder",
+    causal=True,
+    changes="four residual streams; parts read a learned mix of them, and streams mix with each other",
+)
+def hyper_connections(*, n_streams: int = 4, **numbers: Any) -> Recipe:
+    """Section 3, dynamic; the numbers of the model are Llama's."""
+    recipe = llama(**numbers)
+
+    def streamed(depth: Stack) -> Stack:
+        blocks = []
+        for layer, block in enumerate(depth.blocks):
+            assert isinstance(block.residual, PreNorm)
+            blocks.append(block.replace(residual=HyperConnections(n=n_streams, first=layer, norm=block.residual.norm)))
+        return depth.replace(blocks=tuple(blocks)).wrap(HyperStreams(n=n_streams))
+
+    return recipe.replace(name="hyper-connections", model=with_depth(recipe.model, streamed))

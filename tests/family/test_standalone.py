@@ -200,6 +200,8 @@ ALWAYS_CAUSAL = {
     "channel-mix",
     "rwkv6",
     "rwkv7",
+    "mlstm",
+    "slstm",
 }
 kf.axes()  # imports every kind
 

@@ -1,10 +1,11 @@
-"""Skips over depth: the embedding mixed into every layer (x0 skip), values of the first layer for all others."""
+"""Skips over depth: x0 skips, values of the first layer for all others, streams of hyper-connections."""
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.bounds import PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape
 from kinfolk.core.errors import SpecError
@@ -96,3 +97,35 @@ class _SharingWalk(_SkipWalk):
         self, stack: Any, x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
     ) -> Any:
         return self.of(stack, x_BLD, ctx.annotate(LayerValues()), states, readings)
+
+
+class HyperStreams(DepthWrapper, kind="hyper-streams"):
+    """`n` residual streams side by side, all the embedding at first, and their sum at the end (Zhu et al. 2024).
+
+    The residuals of the blocks must be `hyper-connections` of as many streams.
+    """
+
+    n: PositiveInt = 4
+
+    def check(self, stack: Stack) -> None:
+        others = {b.residual.kind for b in stack.blocks if getattr(b.residual, "n", 0) != self.n}
+        if others or stack.reversible:
+            raise SpecError(f"hyper-streams: needs residuals 'hyper-connections' with n = {self.n} in every block")
+
+    def wrap(self, module: StackModule, stack: Stack, dims: Dims) -> None:
+        module.walk = _StreamWalk(module.walk, self.n)
+
+    def cost(self, cost: Cost, stack: Stack, dims: Dims, shape: Shape) -> Cost:
+        return cost + Cost(flops=float(self.n * dims.d_model))
+
+
+class _StreamWalk(_SkipWalk):
+    def __init__(self, of: Walk, n: int) -> None:
+        super().__init__(of)
+        self.n = n
+
+    def __call__(
+        self, stack: Any, x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]
+    ) -> Any:
+        last = self.of(stack, x_BLD.repeat(1, 1, self.n), ctx, states, readings)
+        return last.unflatten(-1, (self.n, -1)).sum(-2)
