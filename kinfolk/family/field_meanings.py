@@ -96,7 +96,6 @@ MEANINGS = {
     "text": "the column of the text",
     "think": "the feed-forward of each head",
     "tokens": "the embedding of one side",
-    "update": "sum: add the outer product of key and value; delta: correct what the key returns",
     "value_weight": "weight of the loss of the value estimate",
     "weights": "tied: the output matrix is the embedding table",
     "width": "columns of the image",

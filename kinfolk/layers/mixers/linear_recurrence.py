@@ -36,7 +36,8 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
 
     `n_heads` heads of values; `n_key_heads` of queries and keys are shared by them (0: as many). `d_key` and `d_value`
     0 mean d_model / n_heads. `kernel` is the length of the short convolution over queries, keys and values (0: none).
-    `update` "signed-delta" corrects at rates up to 2, so that what a key finds may change sign (Grazzi et al. 2024).
+    `update` "sum" adds, "delta" corrects, "signed-delta" corrects at rates up to 2, so that what a key finds may change
+    sign (Grazzi et al. 2024).
     `features`: "plain", "swish" (of queries, keys and values), "swish-query" (of queries) or "swish-unit" (queries and
     keys then have length 1). Each head's output is normalised by `norm` and, with an output `gate`, multiplied by an
     activation of a map of the input, of `gate_rank` (0: full rank).

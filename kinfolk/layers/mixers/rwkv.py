@@ -62,8 +62,9 @@ class Rwkv7(Mixer, kind="rwkv7"):
 
     $S_t = (\mathrm{diag}(w_t) - \hat\kappa_t (a_t \odot \hat\kappa_t)^\top)$ acts on the state before $v_t^\top k_t$
     is added, with a removal key $\hat\kappa$ of length 1, a rate $a$ and a decay $w = \exp(-e^{-1/2} \sigma(\cdot))$ of
-    each channel, all made from the input by maps of low rank. `value_rank` 0 is the first layer; others move their
-    values towards those of the first, which the stack hands on (`share-values`). A norm of each head, a bonus for the
+    each channel, all made from the input by maps of low rank (`decay_rank`, `rate_rank`). `value_rank` 0 is the first
+    layer; others move their values towards those of the first, which the stack hands on (`share-values`). A norm of
+    each head, a bonus for the
     present token and a gate of rank `gate_rank` close it.
     """
 
