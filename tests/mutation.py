@@ -8,6 +8,7 @@ import: torch is loaded once.
 
 import compileall
 import dataclasses
+import importlib
 import os
 import py_compile
 import shlex
@@ -28,6 +29,8 @@ in the code, and "catch" any that is there.
 """
 HEAVY = ("schemathesis", "anyio", "xdist", "xdist.looponfail")
 """Plugins that take longer to import than most of the tests here take to run."""
+WARM = ("pytest", "hypothesis", "transformers", "rich.console", "torch.testing", "torch._dynamo")
+"""What most tests import besides package and tests: forks have it for nothing, a fifth of the processor time of all."""
 ENDS = {0: "SURVIVED", 1: "caught"}
 """What the exit codes of pytest mean here; any other is no answer."""
 
@@ -53,6 +56,8 @@ class Fault:
         words = shlex.split(self.tests)
         places = [str(folder / "tests" / word) if ".py" in word else word for word in words]
         settings = ["--rootdir", str(folder), "-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
+        # pytest wants to import plugins itself; of those that are warm no assertions are rewritten
+        settings += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
         settings += ["-o", "timeout=0", "--basetemp", str(folder.with_suffix(".tmp"))]
         return ["-x", "-q", *settings, *(f"-pno:{name}" for name in HEAVY), *places]
 
@@ -108,6 +113,8 @@ def plant(chosen: Iterable[Fault]) -> Iterator[tuple[Fault, str]]:
     import torch
 
     torch.set_num_threads(1)
+    for name in WARM:
+        importlib.import_module(name)
     green: set[str] = set()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "tree"
