@@ -4,6 +4,7 @@ A recipe leaks if the state from which a token is predicted moves with that toke
 do not move with the source. The check has to refuse exactly those, from the description alone.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -17,6 +18,9 @@ from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.core.spec import choices
 from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.convolution import LightConv
+from kinfolk.layers.mixers.linear_attention import LinearAttention
+from kinfolk.layers.mixers.rnn import GRU, LSTM
 from kinfolk.models.model import build_model
 from kinfolk.objectives.auxiliary import Auxiliary
 from kinfolk.objectives.causal import CausalLM
@@ -165,6 +169,34 @@ def test_exactly_what_leaks_or_ignores_its_input_is_refused(topology):
         verdicts.append(wrong)
     assert True in verdicts
     assert False in verdicts
+
+
+MIXERS = {
+    "lstm": LSTM,
+    "gru": GRU,
+    "linear": functools.partial(LinearAttention, n_heads=2),
+    "light-conv": functools.partial(LightConv, kernel=3, n_heads=2),
+}
+
+
+@pytest.mark.parametrize("direction", ["past", "both", "future"])
+@pytest.mark.parametrize("name", MIXERS)
+def test_mixers_that_read_backwards_are_refused_where_they_leak(name, direction):
+    """In a decoder a module refuses to be built; of an encoder only the objective knows what may be seen."""
+    try:
+        mixer = MIXERS[name](direction=direction)
+    except SpecError:
+        assert direction == "future"
+        return
+    for objective in (OBJECTIVES["causal"], OBJECTIVES["masked"]):
+        model = recipe_of("encoder", objective, Causal())
+        stack = model.encoder
+        parts = [mixer if type(part) is Attention else part for part in stack.blocks[0].parts]
+        model = model.replace(encoder=stack.replace(blocks=(stack.blocks[0].replace(parts=tuple(parts)),)))
+        torch.manual_seed(0)
+        learner = Learner(build_model(model).eval(), objective, VOCABULARY)
+        wrong = leaks(learner)
+        assert refused(model, objective) == wrong == (objective is OBJECTIVES["causal"] and direction != "past")
 
 
 @pytest.mark.parametrize("name", ["permuted", "skip-gram", "causal", "denoising"])

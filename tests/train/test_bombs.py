@@ -8,7 +8,8 @@ import pytest
 
 import kinfolk as kf
 from kinfolk.core import memory
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import CheckpointError, SpecError
+from kinfolk.models.room import check_size
 
 SPARE = 3 << 30
 
@@ -153,3 +154,20 @@ def test_an_ordinary_model_is_not_refused(monkeypatch):
     monkeypatch.setattr(memory, "total", lambda: 4 * params - 1)
     with pytest.raises(SpecError, match=rf"model: {params:,} parameters needs at least"):
         kf.build(recipe)
+
+
+@pytest.mark.parametrize("depth", [2, 300])
+def test_many_small_layers_are_no_model_of_few_weights(tmp_path, depth):
+    """No number of such a spec is large by itself: it is their product that no file of weights supports."""
+    recipe = kf.relative("gpt2", size="tiny", n_layers=2, d_model=64, n_heads=2, d_ff=256, vocab_size=99, max_len=64)
+    model = kf.build(recipe)
+    kf.save(model, tmp_path)
+    stack = recipe.model.decoder
+    blocks = (stack.blocks[0],) * depth
+    deep = recipe.model.replace(decoder=stack.replace(blocks=blocks, order=tuple(range(depth))))
+    stored = sum(p.numel() for p in model.parameters())
+    if depth == 2:
+        assert check_size(deep, tmp_path / "model.safetensors") is None
+        return
+    with pytest.raises(CheckpointError, match=f"it holds {stored:,} numbers, the spec says "):
+        check_size(deep, tmp_path / "model.safetensors")

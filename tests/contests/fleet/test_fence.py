@@ -148,12 +148,17 @@ def test_letters_are_applied_whole_and_twice_does_no_harm(tmp_path: Path) -> Non
     assert not (desk / "incoming").exists()
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "run/../../x"])
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "run/../../x", "linked/x"])
 def test_a_node_cannot_write_outside_of_its_trial(tmp_path: Path, name: str) -> None:
     from kinfolk.core.errors import DataError
 
+    trial, elsewhere = tmp_path / "trial", tmp_path / "elsewhere"
+    for folder in (trial, elsewhere):
+        folder.mkdir()
+    (trial / "linked").symlink_to(elsewhere)
     with pytest.raises(DataError, match="outside of its trial"):
-        parcels.receive(tmp_path, {"files": {name: b""}, "links": {}, "names": []})
+        parcels.receive(trial, {"files": {name: b""}, "links": {}, "names": []})
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_files_travel_by_hash_and_are_unpacked_once(tmp_path: Path) -> None:
