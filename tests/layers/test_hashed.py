@@ -155,5 +155,5 @@ def test_what_cannot_be_is_refused():
         Hashed(n_heads=4, sight=Chunks()).build(DIMS).new_state(1, 4)
     with pytest.raises(ShapeError, match="position 4 does not fit a state made for 4"):
         layer()(x(5), Context(), layer().new_state(2, 4))
-    with pytest.raises(ShapeError, match="has no place for a table"):
+    with pytest.raises(ShapeError, match="takes no attention mask"):
         layer()(x(3), Context(annotations=(Visible(torch.ones(2, 3, 3, dtype=torch.bool)),)), None)

@@ -204,7 +204,7 @@ class _DisentangledAttention(SelfAttentionModule):
         if self.position.spec.maps == "attention":
             borrow(self.position, "owner", self)
         n = 1 + len(self.position.spec.terms)
-        self.spec = spec.replace(scale=spec.scale or (n * self.d_head) ** -0.5)
+        self.scale = spec.scale or (n * self.d_head) ** -0.5
 
 
 class _Keyless(Module):
