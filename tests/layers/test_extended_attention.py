@@ -115,3 +115,13 @@ def test_extras_are_named_changes():
         kf.relative("gpt2+forget-gate+forget-gate", size="tiny")
     with pytest.raises(SpecError, match="forget-gate: scores decay towards the past"):
         kf.build(kf.relative("bert+forget-gate", size="tiny"))
+
+
+def test_padding_in_the_middle_forgets_nothing():
+    module = built(ExtendedAttention(**PLAIN, extras=(ForgetGate(), HeadGate())))
+    x = normal(2, 7, 8)
+    padded = torch.cat([x[:, :3], normal(2, 2, 8, seed=5), x[:, 3:]], 1)
+    keep = torch.tensor([[True] * 3 + [False] * 2 + [True] * 4] * 2)
+    with torch.no_grad():
+        found = module(padded, Context(padding=Padding.of(keep)), None)[0]
+        torch.testing.assert_close(found[keep], module(x, Context(), None)[0].flatten(0, 1), rtol=1e-10, atol=1e-12)
