@@ -15,7 +15,7 @@ import pytest
 from kinfolk.cli.main import VERBS, main, parser_of
 from kinfolk.contests import trials
 from kinfolk.contests.acting import environment
-from kinfolk.contests.acting.study import Study
+from kinfolk.contests.acting.study import ActingStudy
 from kinfolk.contests.acting.study import run as run_study
 from kinfolk.contests.fleet.queue import Queue, Ticket
 from kinfolk.contests.settings import Settings
@@ -255,7 +255,7 @@ def test_an_environment_that_only_a_trial_names_is_not_imported(tmp_path, monkey
     monkeypatch.delenv(environment.VARIABLE, raising=False)
     recipe, world = toy()
     settings = Settings(contestants=("gtrxl",), seeds=1, out=tmp_path / "study")
-    study = Study(world=world, recipes={"gtrxl": recipe}, settings=settings, threshold=1.0)
+    study = ActingStudy(world=world, recipes={"gtrxl": recipe}, settings=settings, threshold=1.0)
     trial = study.trial("gtrxl", 0)
     (tmp_path / "trap_of_a_stranger.py").write_text(EVIL)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Fuzz campaigns: seeded cases in forked workers, each within a bound of time and memory.
+"""Fuzz campaigns: seeded cases in forked workers, each within a bound of processor time and memory.
 
 A case is a function of a random generator. It returns, or raises: `KinfolkError` is a refusal, anything else is
 unexpected. A worker that takes too long is killed, and one that asks for too much memory gets a `MemoryError`
@@ -17,9 +17,13 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
+
 from kinfolk.core.errors import KinfolkError
 
 GOOD = ("accepted", "refused")
+ASLEEP = 20
+"""A worker that waits for something that never comes uses no processor: after so many times its limit it hangs too."""
 
 
 @dataclasses.dataclass
@@ -58,10 +62,17 @@ def _worker(
         os.close(reading)
         _child(case, seeds, megabytes, writing)
     os.close(writing)
-    settled, rest, fate = 0, b"", ""
+    settled, rest, fate, used, quiet = 0, b"", "", 0.0, 0.0
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         while not fate and settled < len(seeds):
+            began = time.monotonic()
             ready, _, _ = select.select([pipe], [], [], seconds)
+            if not ready:
+                # on a busy machine a minute may pass with nothing done: what counts is what the worker has had of it
+                quiet += time.monotonic() - began
+                if _processor_seconds(child) - used < seconds and quiet < ASLEEP * seconds:
+                    continue
+            used, quiet = _processor_seconds(child), 0.0
             chunk = pipe.read(1 << 16) if ready else b""
             if not chunk:
                 fate = "died" if ready else "hang"
@@ -76,6 +87,11 @@ def _worker(
         _note(report, f"{fate}\tseed {seeds[settled]}: status {status} after {seconds:g} s")
         settled += 1
     return settled
+
+
+def _processor_seconds(process: int) -> float:
+    times = psutil.Process(process).cpu_times()
+    return float(times.user + times.system)
 
 
 def _note(report: Report, line: str) -> None:

@@ -1,6 +1,7 @@
 """A seeded sample of every fuzz campaign in `make test`, the whole campaign in `make long`."""
 
 import os
+import time
 
 import pytest
 
@@ -30,6 +31,22 @@ def test_a_sample_is_refused_or_works(case):
     assert report.failures == [], str(report)
     assert report.counts["refused"] > n // 5
     assert sum(report.counts.values()) == n
+
+
+def busy_case(rng):
+    while True:
+        rng.random()
+
+
+def late_case(rng):
+    time.sleep(1)
+
+
+def test_a_hang_is_counted_in_processor_time():
+    """A minute on a busy machine may be a second of work; what only waits is waited for, within a bound."""
+    assert dict(campaign.run(busy_case, [0], seconds=0.2).counts) == {"hang": 1}
+    assert dict(campaign.run(late_case, [0], seconds=0.2).counts) == {"accepted": 1}
+    assert dict(campaign.run(late_case, [0], seconds=0.01).counts) == {"hang": 1}
 
 
 def test_every_address_that_takes_a_body_is_asked():
