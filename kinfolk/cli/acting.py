@@ -36,29 +36,10 @@ def train(args: argparse.Namespace) -> int:
 def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
     """Return the recipe that the options name, fitted to the environment."""
     from kinfolk.cli.training import precision_of
-    from kinfolk.contests.acting import as_policy
-    from kinfolk.contests.acting.recipe import policy
-    from kinfolk.core import paths
-    from kinfolk.family import registry
-    from kinfolk.family.building import read_recipe
-    from kinfolk.family.making import divided, numbers_of
-    from kinfolk.objectives.policy import Policy
-    from kinfolk.runs.run import Run
+    from kinfolk.contests.acting.recipe import actor
 
-    assignments = list(args.set)
-    if what in registry.relatives() or not (what.endswith(".toml") or Path(what).exists()):
-        known = numbers_of(registry.entry(what).function)
-        own, rest = divided(assignments, known, what)
-        assignments = list(rest)
-        recipe = policy(what, world, args.size, **own)
-    else:
-        path = Path(what)
-        recipe = Run.open(path).recipe if path.is_dir() else read_recipe(path)
-        recipe = recipe if isinstance(recipe.objective, Policy) else as_policy(recipe, world)
-    if getattr(args, "steps", None) is not None:
-        assignments.append(f"training.steps={args.steps}")
-    assignments += precision_of(args)
-    return paths.assign(recipe, assignments)
+    steps = [] if getattr(args, "steps", None) is None else [f"training.steps={args.steps}"]
+    return actor(what, world, args.size, [*args.set, *steps, *precision_of(args)])
 
 
 def acts(out: Path) -> bool:
