@@ -1,8 +1,8 @@
 """The gate: is a candidate better than a baseline, worse, or not decided? One answer for a script.
 
-The protocol is that of every comparison: matched sizes, rates tuned for both, paired seeds, held-out data, more seeds
-while the answer is open, and an error rate of 5 % over all looks. So a change of seed is called an improvement in at
-most 5 % of all gates, half of that for "better" alone.
+The protocol is that of every comparison: matched sizes, rates tuned for both, paired seeds, held-out data, the worse
+one judged again at every rate that may be its best, more seeds while the answer is open, and an error rate of 5 % over
+all looks. So a change of seed is called an improvement in at most 5 % of all gates, half of that for "better" alone.
 """
 
 import dataclasses
@@ -104,7 +104,13 @@ def _read(result: Comparison, baseline: ResultRow, candidate: ResultRow) -> tupl
         return WORSE, f"the interval of the difference is above 0: {interval}"
     if candidate.high < 0:
         return BETTER, f"the interval of the difference is below 0: {interval}"
-    return OPEN, f"the interval of the difference contains 0: {interval}"
+    said = [
+        f"at a rate of {again.lr:.3g} the {again.name} has {again.score:.4g}"
+        for again in candidate.retrials
+        if again.open
+    ]
+    rates = f"; told apart by the choice of a rate only: {', '.join(said)}" if said else ""
+    return OPEN, f"the interval of the difference contains 0: {interval}{rates}"
 
 
 def _plain(name: str, row: ResultRow) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The gate: three answers, three exit codes, and no improvement where there is none."""
 
+import dataclasses
 import json
 import math
 import random
@@ -72,6 +73,29 @@ def test_a_candidate_that_diverges_is_worse(machine: Machine, tmp_path: Path) ->
         else ended(job)
     )
     assert main(asked(tmp_path)) == 1
+
+
+def test_a_difference_of_rates_is_no_answer(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The candidate's search is misled to a rate at which it is worse; at the baseline's rate it is as good."""
+
+    def misled(job: Job) -> Outcome:
+        order = json.loads((job.folder / "trial.json").read_text())
+        high = order["recipe"]["training"]["optimiser"]["lr"] > 1e-3
+        searching = order["held_out"] == "apart"
+        shift = (-0.5 if high and job.name == "candidate" else 0.5 * high) if searching else 0.5 * high
+        outcome = ended(job)
+        scores = {name: score + shift for name, score in outcome.curve[-1].valid.items()}
+        point = dataclasses.replace(outcome.curve[-1], valid=scores)
+        return outcome.replace(curve=(point,), test=outcome.test and scores)
+
+    machine.how = misled
+    assert main(asked(tmp_path, "--json")) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline"]["lr"] < found["candidate"]["lr"]
+    assert found["low"] < 0 < 0.3 < found["difference"] < found["high"]
+    assert "told apart by the choice of a rate only: at a rate of" in found["reason"]
 
 
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
