@@ -84,8 +84,8 @@ class _HyperConnections(ResidualModule):
         """Return how streams are read, [n, 1], mixed, [n, n], and written to, [n, 1]; of every position, if dynamic."""
         weights = self.weights_nm.to(streams_nD.dtype)
         if self.maps is not None and self.scales_3 is not None and self.own_norm is not None:
-            sizes = torch.tensor([1, self.n, 1], device=weights.device)
-            scales = self.scales_3.to(streams_nD.dtype).repeat_interleave(sizes)
+            read, kept, given = self.scales_3.to(streams_nD.dtype).unsqueeze(-1)
+            scales = torch.cat([read, kept.expand(self.n), given])
             normed = self.own_norm(streams_nD.flatten(0, 1)).view_as(streams_nD)
             weights = weights + scales * torch.tanh(self.maps(normed))
         read, kept, given = weights.split_with_sizes([1, self.n, 1], -1)
