@@ -165,7 +165,7 @@ def test_the_listing_names_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ({"table": "narang", "rows": "geglo"}, "row 'geglo' of narang: unknown; did you mean 'geglu'"),
         ({"table": "narrang"}, "table 'narrang': unknown; did you mean 'narang'"),
-        ({"rows": "8"}, r"rows '8': of which table\? \(known: narang\)"),
+        ({"rows": "8"}, r"rows '8': of which table\? \(known: narang, modern\)"),
         ({"table": "narang", "contestants": ("gpt",)}, "has contestants of its own, found gpt"),
         ({"table": "narang", "size": "tinny"}, "size: unknown 'tinny'; did you mean 'tiny'"),
     ],
