@@ -27,7 +27,7 @@ READS = {
     "t-dmca": (2, "as noisy-moe"),
     "mixtral": (3, "as noisy-moe"),
     "gpt-oss": (3, "as noisy-moe"),
-    "deepseek-v3": (2, "as noisy-moe"),
+    "deepseek-v3": (3, "as noisy-moe, and once in the module that predicts a further token"),
 }
 # PyTorch's own GRU does not run on tensors that only pretend; on meta tensors it does
 NOT_PRETENDED = {"gru", "rnn-search"}
