@@ -1,5 +1,8 @@
 # `make demo` and `make test` need Python 3.11+ and make, nothing else: the first call sets everything up in .venv.
 
+# compiled once and kept beside the source in .venv: a variable against that would compile PyTorch in every process
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
