@@ -152,6 +152,7 @@ def evaluate(
     default "valid", and "all" of a file that nothing is held out of. batches: only the first of each part. average:
     the mean of the weights of the newest checkpoints. memory: positions remembered before each segment.
     """
+    _require_part(split)
     run = Run.open(path)
     opened, split = data_of(run, data, split)
     result = score(run, scorer_of(run, average, memory), opened, split, batches, report, writing)
@@ -167,6 +168,11 @@ def scorer_of(run: Run, average: int = 0, memory: int | None = None) -> Learner:
     return learner
 
 
+def _require_part(split: str | None) -> None:
+    if split is not None and split not in SPLITS:
+        raise SpecError(f"split: unknown part {split!r}{suggest(split, SPLITS)}")
+
+
 def data_of(
     run: Run, data: Data | str | Path | Mapping[str, Any] | None = None, split: str | None = None
 ) -> tuple[Data, str]:
@@ -174,8 +180,7 @@ def data_of(
 
     A file that is given to a run of labels is one with labels, read with the columns and windows of the run's own.
     """
-    if split is not None and split not in SPLITS:
-        raise SpecError(f"split: unknown part {split!r}{suggest(split, SPLITS)}")
+    _require_part(split)
     if data is None or isinstance(data, Data):
         return data or run.data(), split or "valid"
     source: dict[str, Any] = dict(data) if isinstance(data, Mapping) else {"name": str(data)}

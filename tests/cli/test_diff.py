@@ -20,7 +20,7 @@ def test_two_relatives(capsys):
 def test_as_data(capsys):
     assert main(["diff", "gpt", "gpt2", "--json"]) == 0
     found = {item["path"]: (item["a"], item["b"]) for item in json.loads(capsys.readouterr().out)}
-    assert found["model.decoder.norm"] == ({"kind": "none"}, {"kind": "layer-norm", "eps": 1e-5})
+    assert found["model.decoder.norm"] == ({"kind": "none"}, {"kind": "layer-norm", "eps": 1e-5, "bias": True})
 
 
 def test_the_same_twice(capsys):

@@ -46,6 +46,7 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delenv("KINFOLK_PLUGINS", raising=False)
     monkeypatch.setattr(fork_server, "_servers", {})
     monkeypatch.setattr(fork_server, "_refused", set())
     yield tmp_path

@@ -174,7 +174,7 @@ def test_a_run_carries_its_memory_from_step_to_step(tmp_path):
 
 
 def test_refusals():
-    with pytest.raises(SpecError, match="said by the batch"):
+    with pytest.raises(SpecError, match="comes from the batch"):
         TwoStreamAttention(n_heads=H, pattern=Causal()).build(Dims(D, V, 32, 0.0, 2))
 
 

@@ -42,7 +42,7 @@ class TwoStreamAttention(Attention, kind="two-stream-attention"):
     def build(self, dims: Dims) -> PartModule:
         if not isinstance(self.pattern, Full):
             raise SpecError(
-                f"two-stream-attention: the attention mask comes from the batch, not by the pattern {self.pattern}"
+                f"two-stream-attention: the attention mask comes from the batch, not from the pattern {self.pattern}"
             )
         return _TwoStreamAttention(self, dims)
 

@@ -1,4 +1,4 @@
-"""Skips over depth: x0 skips, values of the first layer for all others, streams of hyper-connections."""
+"""Residual streams over depth: x0 skips, values of the first layer for all others, hyper-connections."""
 
 from typing import Any
 
