@@ -275,12 +275,15 @@ def test_recomputed_steps_have_the_same_gradients():
     assert all(torch.equal(g, w) for g, w in zip(got, want, strict=True))
 
 
-@pytest.mark.parametrize("kind", ["stack", "universal"])
+@pytest.mark.parametrize("kind", ["stack", "universal", "skipping"])
 def test_the_position_of_a_step_counts_from_one(kind, monkeypatch):
     """Dehghani et al. 2019, equation 6: the first step is t = 1."""
     fields = {"blocks": (block(parts=(THINK,)),), "order": (0, 0, 0), "position": DepthTime()}
     spec = Stack(**fields) if kind == "stack" else Universal(**fields)
     built, steps = spec.build(DIMS), []
+    if kind == "skipping":
+        # halted positions are left out from the first step on, whatever their share
+        built.reader.crowded = 1.0
     x_BLD = torch.randn(2, 4, D)
     add = built.position.add
     monkeypatch.setattr(built.position, "add", lambda x, ctx, step: steps.append(step) or add(x, ctx, step))
