@@ -104,6 +104,7 @@ def build(out: Path) -> int:
         (out / name_of(page)).write_text(PAGE.format(title=html.escape(title), nav=nav, body=body), encoding="utf-8")
     for picture in (*DOCS.glob("*.svg"), *DOCS.glob("*.png")):
         shutil.copy(picture, out / picture.name)
+    shutil.copytree(DOCS / "reports", out / "reports", dirs_exist_ok=True)
     shutil.copy(DOCS / "site" / "style.css", out / "style.css")
     search = (DOCS / "site" / "search.js").read_text(encoding="utf-8")
     (out / "search.js").write_text(search.replace("INDEX", json.dumps(index)), encoding="utf-8")
