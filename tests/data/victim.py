@@ -36,7 +36,8 @@ def main(text: str, out: str, tokenizer: str, limit: str, whom: str) -> None:
 
 def strike(whom: str) -> None:
     workers = [child.pid for child in psutil.Process().children()]
-    sys.stdout.write(f"{workers[0]} {workers[1]}\n")
+    # near the end of the work one of them may have left already
+    sys.stdout.write(" ".join(map(str, workers)) + "\n")
     sys.stdout.flush()
     os.kill(os.getpid() if whom == "itself" else workers[0], signal.SIGKILL)
 

@@ -23,8 +23,12 @@ _QUICK = 48 << 20
 _SLOW = 4 << 20
 
 
-def run_jobs(shop: PreparationWorkshop, jobs: Sequence[int], workers: int, tell: Tell) -> None:
-    """Do the jobs, in this process or in several; raise the error of the first that fails."""
+def run_jobs(shop: PreparationWorkshop, jobs: Sequence[int], workers: int, tell: Tell, lock: int) -> None:
+    """Do the jobs, in this process or in several; raise the error of the first that fails.
+
+    lock: the descriptor that holds the folder. Workers have it too, so that a command started after this process was
+    killed waits for those that still write.
+    """
     workers = min(workers, len(jobs))
     if workers <= 1:
         for job in jobs:
@@ -36,7 +40,7 @@ def run_jobs(shop: PreparationWorkshop, jobs: Sequence[int], workers: int, tell:
     for _ in range(workers):
         todo.put(None)
     heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-    crew = [_start(shop.folder, workers) for _ in range(workers)]
+    crew = [_start(shop.folder, workers, lock) for _ in range(workers)]
     try:
         for worker in crew:
             threading.Thread(target=_serve, args=(worker, todo, heard), daemon=True).start()
@@ -83,9 +87,11 @@ def _serve(
     heard.put(None)
 
 
-def _start(folder: Path, workers: int) -> Child:
+def _start(folder: Path, workers: int, lock: int) -> Child:
     home = str(Path(__file__).parents[3])
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
     # the library's own threads would only fight over the cores that the workers use
     threads = max(1, cores() // workers)
-    return Child(module("kinfolk.data.preparing.worker", folder), threads=threads, environment=environment)
+    # elsewhere than on POSIX a child inherits no descriptor
+    held = [lock] if os.name == "posix" else []
+    return Child(module("kinfolk.data.preparing.worker", folder), threads=threads, held=held, environment=environment)

@@ -46,11 +46,11 @@ def prepare(
     _refuse_bad_files(plan)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
+        with locked(folder) as lock:
             if not (folder / MANIFEST).exists():
                 _begin(folder, plan)
                 _make_tokenizer(folder, plan, learned=learned)
-                _do_jobs(folder, workers or useful_workers(plan))
+                _do_jobs(folder, workers or useful_workers(plan), lock)
                 gather(PreparationWorkshop.open(folder))
             elif not _is_request(folder, plan):
                 raise DataError(f"{folder}: holds data of other files or other choices; choose a new folder")
@@ -116,10 +116,10 @@ def _make_tokenizer(folder: Path, plan: PreparationPlan, *, learned: bool) -> No
         make_tokenizer(plan.choices, sample(plan, tell)).save(folder / TOKENIZER)
 
 
-def _do_jobs(folder: Path, workers: int) -> None:
+def _do_jobs(folder: Path, workers: int, lock: int) -> None:
     """Do what is left to do; then see that both splits have something."""
     shop = PreparationWorkshop.open(folder)
-    _do_left(shop, workers)
+    _do_left(shop, workers, lock)
     lowest, count = 1.0, {"train": 0, "valid": 0}
     for record in records(shop):
         lowest = min(lowest, record["lowest"])
@@ -130,14 +130,14 @@ def _do_jobs(folder: Path, workers: int) -> None:
     if shop.plan.choices.valid and sum(count.values()) > 1 and not all(count.values()):
         # so few documents that chance left a split empty: hold out the one with the lowest place, and no other
         write_json(folder / WORK / HELD_OUT, {"below": float(np.nextafter(lowest, 1))})
-        _do_left(PreparationWorkshop.open(folder), workers)
+        _do_left(PreparationWorkshop.open(folder), workers, lock)
 
 
-def _do_left(shop: PreparationWorkshop, workers: int) -> None:
+def _do_left(shop: PreparationWorkshop, workers: int, lock: int) -> None:
     left = [job for job in range(len(shop.plan.jobs)) if not _done(shop, job)]
     with bar("preparing", shop.plan.total) as tell:
         tell(shop.plan.total - sum(map(shop.plan.size, left)))
-        run_jobs(shop, left, workers, tell)
+        run_jobs(shop, left, workers, tell, lock)
 
 
 def _done(shop: PreparationWorkshop, job: int) -> bool:
