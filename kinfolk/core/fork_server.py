@@ -45,11 +45,11 @@ class UnavailableError(Exception):
 class Forked:
     """A child of a fork server, with the part of `subprocess.Popen` that is used of it."""
 
-    def __init__(self, server: "ForkServer", pid: int, stdin: IO[str]) -> None:
+    def __init__(self, server: "ForkServer", pid: int, handle: int, stdin: IO[str]) -> None:
         self.server, self.pid, self.stdin = server, pid, stdin
         self.stdout = None
-        # not the number, which another process may get: what the number means now
-        self._handle = os.pidfd_open(pid)
+        # a descriptor of the process (pidfd), because another process may get its number
+        self._handle = handle
         self.returncode: int | None = None
 
     @classmethod
@@ -77,8 +77,8 @@ class Forked:
         try:
             call = {"module": command[place + 1], "arguments": list(command[place + 2 :]), "environment": changes}
             call |= {"cwd": str(folder or Path.cwd())}
-            server, pid = _ask((command[:place], variables, modules), call, [reading, *streams])
-            return cls(server, pid, os.fdopen(os.dup(writing), "w", encoding="utf-8"))
+            server, pid, handle = _ask((command[:place], variables, modules), call, [reading, *streams])
+            return cls(server, pid, handle, os.fdopen(os.dup(writing), "w", encoding="utf-8"))
         finally:
             os.close(reading)
             os.close(writing)
@@ -128,8 +128,10 @@ class ForkServer:
         self._codes: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def start(self, call: Mapping[str, Any], streams: Sequence[int]) -> int:
-        """Fork a child that runs a module, and return its process id.
+    def start(self, call: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, int]:
+        """Fork a child that runs a module; return its process id and a descriptor of it (pidfd).
+
+        The server opens the descriptor before it can reap the child, however soon that ends.
 
         streams: descriptors of its standard input, output and errors, and of what it holds besides.
         """
@@ -142,7 +144,7 @@ class ForkServer:
             while "pid" not in (answer := self._hear()):
                 pass
             self.children.add(answer["pid"])
-        return int(answer["pid"])
+        return int(answer["pid"]), int(answer["handle"])
 
     def exit_code(self, pid: int) -> int:
         """Return how a child that has ended did; 1 when the server has gone and it is not known."""
@@ -162,9 +164,9 @@ class ForkServer:
 
     def _hear(self) -> dict[str, Any]:
         try:
-            message = self.link.recv(LONGEST)
+            message, handles, _, _ = socket.recv_fds(self.link, LONGEST, 1)
         except OSError:
-            message = b""
+            message, handles = b"", []
         if not message:
             raise UnavailableError("the fork server has ended")
         answer: dict[str, Any] = json.loads(message)
@@ -172,7 +174,7 @@ class ForkServer:
             raise UnavailableError(answer["refused"])
         if "ended" in answer:
             self._codes[answer["ended"]] = answer["code"]
-        return answer
+        return answer | ({"handle": handles[0]} if handles else {})
 
 
 _servers: dict[str, tuple[Any, ForkServer]] = {}
@@ -183,7 +185,7 @@ _lock = threading.Lock()
 
 def _ask(
     kind: tuple[Sequence[str], Mapping[str, str], Sequence[str]], call: Mapping[str, Any], streams: Sequence[int]
-) -> tuple[ForkServer, int]:
+) -> tuple[ForkServer, int, int]:
     """Start a child of the server of one kind, and the server if there is none."""
     python, variables, modules = kind
     threads = variables.get("OMP_NUM_THREADS", "")
@@ -200,7 +202,7 @@ def _ask(
                 _servers[threads] = wanted, server
         # one that was idle for long has gone; one that cannot fork here says so each time
         with contextlib.suppress(UnavailableError):
-            return server, server.start(call, streams)
+            return server, *server.start(call, streams)
     _refused.add(threads)
     raise UnavailableError("the server cannot fork")
 
@@ -242,8 +244,9 @@ def serve(link: socket.socket, modules: Sequence[str]) -> tuple[str, list[str]] 
                 return _become(json.loads(message), streams, [link.detach(), *children])
             for stream in streams:
                 os.close(stream)
-            children[os.pidfd_open(pid)] = pid
-            _tell(link, {"pid": pid})
+            handle = os.pidfd_open(pid)
+            children[handle] = pid
+            _tell(link, {"pid": pid}, [handle])
         if children:
             last = time.monotonic()
     return None
@@ -283,10 +286,10 @@ def _reap(link: socket.socket, handle: int, pid: int) -> None:
     _tell(link, {"ended": pid, "code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])})
 
 
-def _tell(link: socket.socket, message: Mapping[str, Any]) -> None:
+def _tell(link: socket.socket, message: Mapping[str, Any], handles: Sequence[int] = ()) -> None:
     # a parent that has gone hears nothing; the next look at the link ends the server
     with contextlib.suppress(OSError):
-        link.sendall(json.dumps(message).encode())
+        socket.send_fds(link, [json.dumps(message).encode()], list(handles))
 
 
 if __name__ == "__main__":

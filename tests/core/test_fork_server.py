@@ -101,6 +101,19 @@ def test_signals_exit_codes_and_the_end_of_input(ours: Path) -> None:
     killed.ask_to_stop()
 
 
+def test_a_child_that_has_ended_at_once_is_known(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number means nothing any more when the parent hears of it."""
+    slow = fork_server.ForkServer.start
+
+    def late(*arguments: object) -> object:
+        answer = slow(*arguments)  # type: ignore[arg-type]
+        until(lambda: not Path(f"/proc/{answer[0]}").exists())
+        return answer
+
+    monkeypatch.setattr(fork_server.ForkServer, "start", late)
+    assert start(ours, "short").end(30) == 3
+
+
 def test_what_is_held_stays_locked_until_the_last_child_has_gone(ours: Path) -> None:
     with (ours / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

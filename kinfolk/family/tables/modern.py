@@ -75,7 +75,7 @@ def extended(*extras: Any) -> Change:
 
 
 def kind(name: str) -> Change:
-    """Return the change that a name stands for."""
+    """Return the change of that name."""
     return lambda recipe: with_kind(recipe, name)
 
 

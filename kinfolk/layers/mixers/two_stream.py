@@ -1,6 +1,6 @@
 """Two-stream attention: a content stream and a query stream (XLNet, Yang et al. 2019).
 
-A question stands at the position it asks about but is no key, so that the two streams are one sequence: first the
+A query is at the position it predicts but is no key, so that the two streams are one sequence: first the
 content, then the questions, and `ctx.visible_pairs` says which content each of both may look at. The mathematics is
 that of any attention. Without `visible_BLM` there are no questions, and all see all.
 """
