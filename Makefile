@@ -29,7 +29,7 @@ CHOOSING := tests/train/test_precision.py tests/train/test_loop.py tests/train/t
 # the rooms that everything else is built on
 QUICK := tests/core tests/ops tests/layers tests/models tests/objectives tests/optim tests/decoding tests/family/test_relatives.py
 
-.PHONY: demo test quick long machines check docs clean
+.PHONY: demo test quick long machines check bench-check docs clean
 
 demo: $(STAMP)  ## is ALiBi better than GPT-2 on the source of Python's own standard library? Matched, tuned, five seeds
 	$(BIN)/kin compare gpt2 alibi --budget $(DEMO_BUDGET) $(DEMO_BATCH) --out runs/demo
@@ -52,6 +52,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+bench-check: $(STAMP)  ## speed and memory as ratios, beside those kept for a machine like this one: an hour; stop other work first
+	$(BIN)/kin bench train generate memory experts --rounds 3 --threads 1 --check docs/bench-history.jsonl
+	$(BIN)/kin bench mixers --lengths 4096 --rounds 3 --threads 1 --check docs/bench-history.jsonl
 
 docs: $(STAMP)  ## write the pages that are read from the source, and build all pages as a site with search, offline
 	$(BIN)/python docs/readme.py

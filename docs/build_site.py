@@ -13,6 +13,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from kinfolk.core.formulas import readable
+
 DOCS = Path(__file__).parent
 HOUSE = DOCS.parent
 OUTSIDE = {"../README.md": "readme", "../CONTRIBUTING.md": "contributing", "../AGENTS.md": "agents"}
@@ -44,6 +46,15 @@ def navigation() -> list[str]:
     return list(dict.fromkeys(re.findall(r"\]\(((?:\.\./)?[\w-]+\.md)\)", text)))
 
 
+def groups() -> dict[str, dict[str, str]]:
+    """Return the headings of docs/index.md, and below each its pages with the names that it gives them."""
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    parts = re.split(r"^## +(.+)$", text, flags=re.MULTILINE)[1:]
+    link = r"\[([^\]]+)\]\(((?:\.\./)?[\w-]+\.md)\)"
+    pairs = zip(parts[::2], parts[1::2], strict=True)
+    return {heading: {page: label for label, page in re.findall(link, below)} for heading, below in pairs}
+
+
 def name_of(page: str) -> str:
     """Return the file of a page in the site."""
     return f"{OUTSIDE.get(page) or Path(page).stem}.html"
@@ -67,9 +78,9 @@ def rendered(text: str, page: str) -> tuple[str, list[dict[str, str]]]:
             if child.type == "link_open":
                 child.attrSet("href", linked(str(child.attrGet("href") or ""), page))
     body = markdown.renderer.render(tokens, markdown.options, {})
-    return body.replace("<table>", '<div class="wide" tabindex="0"><table>').replace(
-        "</table>", "</table></div>"
-    ), sections
+    # what scrolls sideways can be reached with the keyboard
+    body = body.replace("<pre>", '<pre tabindex="0">').replace("<table>", '<div class="wide" tabindex="0"><table>')
+    return body.replace("</table>", "</table></div>"), sections
 
 
 def linked(href: str, page: str) -> str:
@@ -89,18 +100,24 @@ def build(out: Path) -> int:
     pages = ["index.md", *navigation()]
     texts = {page: (DOCS / page).read_text(encoding="utf-8") for page in pages}
     titles = {page: re.search(r"^# (.+)$", text, re.MULTILINE) for page, text in texts.items()}
+    labels = {page: label for below in groups().values() for page, label in below.items()}
     index: list[dict[str, str]] = []
     for page, text in texts.items():
-        body, sections = rendered(text, page)
-        index += sections
-        items = (
-            f'<li><a href="{name_of(other)}"{" aria-current=page" * (other == page)}>{html.escape(title[1])}</a></li>'
-            for other, title in titles.items()
-            if title is not None and other != "index.md"
+        # formulas are LaTeX in Markdown, which hosts render; this page has them in tables of plain text
+        body, sections = rendered(readable(text) if page == "grammar.md" else text, page)
+        index += [section | {"page": labels.get(page, "")} for section in sections]
+        lists = (
+            f"<h2>{html.escape(heading)}</h2><ul>"
+            + "".join(
+                f'<li><a href="{name_of(other)}"{" aria-current=page" * (other == page)}>{html.escape(label)}</a></li>'
+                for other, label in below.items()
+            )
+            + "</ul>"
+            for heading, below in groups().items()
         )
         own = titles[page]
-        title = own[1] if own is not None else page
-        nav = f"<ul>{''.join(items)}</ul>"
+        title = re.sub("`", "", own[1]) if own is not None else page
+        nav = "".join(lists)
         (out / name_of(page)).write_text(PAGE.format(title=html.escape(title), nav=nav, body=body), encoding="utf-8")
     for picture in (*DOCS.glob("*.svg"), *DOCS.glob("*.png")):
         shutil.copy(picture, out / picture.name)

@@ -18,7 +18,7 @@ _PUBLIC = {
     "relative": ("kinfolk.family.making", "make"),
     "axes": ("kinfolk.family.grammar", "axes"),
     "choices": ("kinfolk.family.grammar", "choices"),
-    "about": ("kinfolk.family.registry", "about"),
+    "about": ("kinfolk.family.making", "about"),
     "build": ("kinfolk.family.building", "build"),
     "layer": ("kinfolk.family.standalone", "layer"),
     "save": ("kinfolk.family.building", "save"),
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from kinfolk.core.errors import KinfolkError
     from kinfolk.family.building import build, save
     from kinfolk.family.grammar import axes, choices
+    from kinfolk.family.making import about
     from kinfolk.family.making import make as relative
-    from kinfolk.family.registry import about, relatives
+    from kinfolk.family.registry import relatives
     from kinfolk.family.standalone import layer
     from kinfolk.ops.attention.attend import attend
     from kinfolk.ops.patterns import leaves as patterns

@@ -1,5 +1,6 @@
 """README and docs: commands and code run, options exist, links and anchors hold, the site builds with its search."""
 
+import importlib.util
 import json
 import re
 import shlex
@@ -105,6 +106,23 @@ def test_the_python_of_the_guide_runs(tmp_path, monkeypatch):
     assert names["weights"].shape[-2:] == (16, 16)
     assert {"label", "score"} <= set(names["answers"][0])
     assert names["best"] in ("gpt", "gpt2")
+
+
+@pytest.mark.slow
+def test_the_same_tasks_run_in_each_library(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    others = importlib.util.find_spec("x_transformers") is not None
+    monkeypatch.chdir(desk(tmp_path))
+    names = {}
+    blocks = fences(HOUSE / "docs" / "coming-from.md", "python")
+    libraries = [re.match(r"# ([\w -]+?)(?::|\n)", block)[1] for block in blocks]
+    assert libraries == ["Hugging Face transformers", "x-transformers", "Kinfolk"] * 5
+    for library, block in zip(libraries, blocks, strict=True):
+        if others or library != "x-transformers":
+            exec(block, names)
+    assert names["text"].startswith("The ")
+    assert names["hf_text"].startswith("The ")
+    assert names["y"].shape == (2, 16, 64)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)

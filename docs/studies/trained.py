@@ -1,11 +1,14 @@
 """The protocol on real training: rates against a fine grid, equals told apart, handicaps found.
 
-    python docs/studies/trained.py grid|tuned|equals|gate|gate_tuned|handicaps|improvement FOLDER [comparisons]
-    python docs/studies/trained.py reports FOLDER DATA
+    python docs/studies/trained.py grid|tuned FOLDER [cells]
+    python docs/studies/trained.py equals|gate|gate_tuned|improvement|improvement_tuned FOLDER [comparisons]
+    python docs/studies/trained.py rate_high|rate_low|layer FOLDER [comparisons]
+    python docs/studies/trained.py rate_low,layer,equals FOLDER [comparisons]
+    python docs/studies/trained.py words|labelled|optimisers|modern FOLDER DATA
 
 Every trial runs in this process (imports are paid once) through the runner, the statistics and the trials of
-`kin compare`; nothing is written but trials and one line of JSON for each comparison, in FOLDER/STUDY.jsonl.
-Stopped, the same command goes on.
+`kin compare`; nothing is written but trials and one line of JSON for each comparison, in FOLDER/STUDY.jsonl. The
+last four write full reports; DATA is a folder with lm/ and cls/. Stopped, the same command goes on.
 
 Equals are one relative under several names. Under one seed they would be the same trial to the last bit, and never told
 apart; so here each name draws its first weights from a seed of its own, while batches stay shared: the change that
@@ -19,6 +22,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +38,7 @@ from kinfolk.contests.report.files import write
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import RUN, Trial
 from kinfolk.core.console import Console
+from kinfolk.data.batches.batches import Batches
 
 RELATIVES = ("transformer-xl", "alibi", "gpt2", "gpt", "rezero")
 GRID = {"transformer-xl": (2, 7), "alibi": (0, 5), "gpt2": (0, 5), "gpt": (0, 5), "rezero": (3, 9)}
@@ -79,8 +84,12 @@ def prepare() -> None:
         return opened[key]
 
     trials.run_all, engine.build, trial._open = here, drawn, open_once
-    # what a study of thousands of short trials does not ask for: reports, safety from power cuts, speed
+    # what thousands of short trials can do without: reports, safety from power cuts, speed, checkpoints on the way, a
+    # search for the widest of windows of one width, and stacks that torch formats whenever it seeds absent devices
     runner.write = lambda result: None
+    loop.Session.save_is_due = lambda self: self.status() is not None
+    Batches.widest = lambda self: 0
+    traceback.format_stack = lambda *_, **__: []
     os.fsync = lambda descriptor: None
     loop.gemm_flops = lambda *_, **__: 1e12
     trial._special = lambda data, out: {}
@@ -203,13 +212,19 @@ def gate(folder: Path, n: int) -> None:
 
 
 def gate_tuned(folder: Path, n: int) -> None:
-    """The same with rates tuned for both."""
-    _gates(folder, "gate_tuned", n, ("gpt2", "gpt2"), tune="lr")
+    """The same with rates tuned for both, as the gate does by default, at half of that budget."""
+    plan.VALIDATIONS = (1, 1)
+    _gates(folder, "gate_tuned", n, ("gpt2", "gpt2"), tune="lr", budget="2k-tokens")
 
 
 def improvement(folder: Path, n: int) -> None:
-    """Ask the gate whether GPT-2 improves on GPT."""
-    _gates(folder, "improvement", n, ("gpt", "gpt2"), **HANDICAPPED)
+    """Ask the gate whether GPT-2 improves on GPT, at the recipe's own rate."""
+    _gates(folder, "improvement", n, ("gpt", "gpt2"), **SLIM)
+
+
+def improvement_tuned(folder: Path, n: int) -> None:
+    """The same with rates tuned for both and sizes matched, as the gate does by default."""
+    _gates(folder, "improvement_tuned", n, ("gpt", "gpt2"), tune="lr", match="params", **SLIM)
 
 
 def _gates(folder: Path, study: str, n: int, names: tuple[str, str], **fields: Any) -> None:
@@ -240,81 +255,99 @@ class _Read:
     folder: Path
 
 
-def handicaps(folder: Path, n: int) -> None:
-    """Compare GPT-2 with itself at a rate off by 8 times, and with itself short of a layer, tuning off."""
-    for study, change in (
-        ("rate-high", "training.optimiser.lr=8e-3"),
-        ("rate-low", "training.optimiser.lr=1.25e-4"),
-        ("layer", "n_layers=1"),
-    ):
-
-        def one(i: int, study: str = study, change: str = change) -> dict[str, Any]:
-            names = ("gpt2", f"gpt2+{change}")
-            labels = ("whole~1", "handicapped~2")
-            found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **HANDICAPPED)))
-            worse = next(row for row in found["rows"] if row["name"] == labels[1])
-            return {"found": worse["rank"] == 2 and worse["low"] is not None and worse["low"] > 0, **found}
-
-        every = list(kept(folder, study, n, one))
-        print(study, sum(found["found"] for found in every), "of", len(every), "found", flush=True)
+def rate_high(folder: Path, n: int) -> None:
+    """Compare GPT-2 with itself at a rate 8 times as high, tuning off."""
+    _handicap(folder, "rate-high", n, "training.optimiser.lr=8e-3")
 
 
-def reports(folder: Path, data: str) -> None:
-    """Compare six relatives on characters, on words and on labelled questions, tuned and matched, with full reports."""
-    runner.write = write
+def rate_low(folder: Path, n: int) -> None:
+    """Compare GPT-2 with itself at a rate 8 times as low, tuning off."""
+    _handicap(folder, "rate-low", n, "training.optimiser.lr=1.25e-4")
+
+
+def layer(folder: Path, n: int) -> None:
+    """Compare GPT-2 with itself short of a layer, tuning off."""
+    _handicap(folder, "layer", n, "n_layers=1")
+
+
+def _handicap(folder: Path, study: str, n: int, change: str) -> None:
+    def one(i: int) -> dict[str, Any]:
+        names, labels = ("gpt2", f"gpt2+{change}"), ("whole~1", "handicapped~2")
+        found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **SLIM)))
+        worse = next(row for row in found["rows"] if row["name"] == labels[1])
+        return {"found": worse["rank"] == 2 and worse["low"] is not None and worse["low"] > 0, **found}
+
+    every = list(kept(folder, study, n, one))
+    print(study, sum(found["found"] for found in every), "of", len(every), "found", flush=True)
+
+
+def words(folder: Path, data: str) -> None:
+    """Compare six relatives on the words of an encyclopedia."""
+    names = ("gpt2", "gpt", "alibi", "llama", "adaptive-input", "rezero")
+    source = f"{data}/lm/wikitext-2/valid.txt"
+    report(folder, "words", contestants=names, data=source, tokenizer="word", vocab=2000)
+
+
+def labelled(folder: Path, data: str) -> None:
+    """Compare six encoders on kinds of questions."""
     rows = [line.split(" ", 1) for line in (Path(data) / "cls/trec/TREC.train").read_text("latin-1").splitlines()]
     with (folder / "trec.csv").open("w", newline="") as out:
         table = csv.writer(out)
         table.writerow(("text", "label"))
         table.writerows((text, label.partition(":")[0]) for label, text in rows)
-    for name, (source, tokenizer, relatives) in REPORTS.items():
-        settings = Settings(
-            contestants=relatives,
-            data=source.format(data=data, folder=folder),
-            tokenizer=tokenizer,
-            vocab=4000 if tokenizer == "word" else None,
-            budget="16k-tokens",
-            assignments=("training.batch_size=4", "training.length=64", "training.eval_batches=8"),
-            threads=1,
-            jobs=1,
-            out=folder / name,
-            cache=folder / "cache",
-        )
-        start = time.process_time()
-        result = runner.run(settings, f"docs/studies/trained.py reports, {name}", Console(file=io.StringIO()))
-        print(name, round(time.process_time() - start), "s of processor time", flush=True)
-        for row in plain(result)["rows"]:
-            print("  ", json.dumps(row), flush=True)
+    names = ("bert", "albert", "distilbert", "roberta", "roformer", "deberta")
+    longer = {"budget": "12k-tokens", "assignments": (*SLIM["assignments"], "training.batch_size=16")}
+    source = f"labelled:{folder}/trec.csv"
+    report(folder, "labelled", contestants=names, data=source, tokenizer="word", vocab=2000, **longer)
 
 
-REPORTS = {
-    "characters": (
-        "{data}/lm/tinyshakespeare/input.txt",
-        "char",
-        ("gpt2", "alibi", "transformer-xl", "rezero", "llama", "lstm"),
-    ),
-    "words": ("{data}/lm/wikitext-2/valid.txt", "word", ("gpt2", "gpt", "alibi", "llama", "adaptive-input", "lstm")),
-    "labelled": (
-        "labelled:{folder}/trec.csv",
-        "word",
-        ("bert", "albert", "distilbert", "roberta", "roformer", "deberta"),
+def optimisers(folder: Path, data: str) -> None:
+    """Compare three relatives under three optimisers."""
+    names = [f"{name}{tail}" for name in ("gpt2", "llama", "alibi") for tail in ("", "+muon", "+schedule-free")]
+    report(folder, "optimisers", contestants=tuple(names), data=f"{data}/{SHAKESPEARE}", tokenizer="char")
+
+
+def modern(folder: Path, data: str) -> None:
+    """Compare changes after 2021 with one Llama-like body."""
+    report(folder, "modern", contestants=(), table="modern", data=f"{data}/{SHAKESPEARE}", tokenizer="char")
+
+
+def report(folder: Path, name: str, **fields: Any) -> None:
+    """Compare, matched and tuned, and write the full report."""
+    runner.write, trial._special, plan.VALIDATIONS = write, SPECIAL, VALIDATIONS
+    settings = Settings(
+        **SLIM | {"threads": 1, "jobs": 1} | fields,
+        out=folder / name,
+        cache=folder / "cache",
+    )
+    start = time.process_time()
+    result = runner.run(settings, f"docs/studies/trained.py {name}", Console(file=io.StringIO()))
+    print(name, round(time.process_time() - start), "s of processor time", flush=True)
+    for row in plain(result)["rows"]:
+        print("  ", json.dumps(row), flush=True)
+
+
+SHAKESPEARE = "lm/tinyshakespeare/input.txt"
+SPECIAL, VALIDATIONS = trial._special, plan.VALIDATIONS
+
+SLIM: dict[str, Any] = {
+    "budget": "8k-tokens",
+    "assignments": (
+        *("training.batch_size=4", "training.length=32", "training.eval_batches=4"),
+        *("n_layers=2", "d_model=32", "n_heads=2", "d_ff=64"),
     ),
 }
-"""Data, tokenizer and relatives of each report."""
-
-HANDICAPPED: dict[str, Any] = {
-    "budget": "64k-tokens",
-    "assignments": ("training.batch_size=8", "training.length=128", "training.eval_batches=4"),
-}
+"""62 steps of two narrow layers: about a quarter of a second for each trial."""
 
 
 def main() -> None:
-    """Run the study that the first argument names, in the folder that the second names."""
+    """Run the studies that the first argument names, in the folder that the second names."""
     prepare()
-    study, place = sys.argv[1], Path(sys.argv[2])
+    place = Path(sys.argv[2])
     place.mkdir(parents=True, exist_ok=True)
     argument = sys.argv[3] if len(sys.argv) > 3 else "10"
-    globals()[study](place, int(argument) if argument.isdigit() else argument)
+    for study in sys.argv[1].split(","):
+        globals()[study](place, int(argument) if argument.isdigit() else argument)
 
 
 if __name__ == "__main__":

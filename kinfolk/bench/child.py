@@ -15,10 +15,10 @@ import sys
 import time
 from typing import Any
 
-from kinfolk.bench import resident
+from kinfolk.bench import limits
 from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Work
 from kinfolk.core import allocator
-from kinfolk.core.memory import peak_memory
+from kinfolk.core.memory import forget_peak, peak_memory, resident
 
 ALLOCATORS = {"default": lambda: True, "speed": allocator.favour_speed, "memory": allocator.favour_memory}
 ENOUGH = 15.0
@@ -26,7 +26,7 @@ ENOUGH = 15.0
 
 
 def main() -> None:
-    """Do the task that stands on standard input."""
+    """Do the task read from standard input."""
     given = json.load(sys.stdin)
     task = BenchTask(**given | {"contestant": BenchContestant(**given["contestant"])})
     # what a library prints must not end up in the sample
@@ -45,8 +45,8 @@ def measure(task: BenchTask) -> BenchSample:
         torch.set_num_threads(task.threads)
     work: Work = subject.prepare(task.contestant, task.sizes)
     gc.collect()
-    before, so_far = resident.resident(), peak_memory()
-    resident.forget_peak()
+    before, so_far = resident(), peak_memory()
+    forget_peak()
     seconds, value = timed(work)
     most = peak_memory()
     return BenchSample(
@@ -56,8 +56,10 @@ def measure(task: BenchTask) -> BenchSample:
         parameters=work.parameters,
         growth_bytes=max(0, most - before),
         peak_bytes=max(most, so_far),
-        gemm=gemm() if work.flops else 0.0,
+        gemm=limits.gemm() if work.flops else 0.0,
         value=value,
+        read_bytes=work.read_bytes,
+        bandwidth=limits.bandwidth() if work.read_bytes else 0.0,
     )
 
 
@@ -88,15 +90,6 @@ def bound_memory(share: float = 0.85) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     except (ImportError, ValueError, OSError):
         pass  # elsewhere the system has its own ways
-
-
-def gemm() -> float:
-    """Return the speed of a matrix product in this process, with its threads."""
-    import torch
-
-    from kinfolk.train.peak import gemm_flops
-
-    return gemm_flops(torch.device("cpu"), seconds=0.5)
 
 
 def environment(threads: int) -> dict[str, str]:

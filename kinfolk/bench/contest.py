@@ -77,7 +77,8 @@ class Contest:
 class Work:
     """The work of one contestant, ready to be done again and again.
 
-    units: how many tokens (or whatever the contest counts) one step does; flops: its operations, 0 if not counted.
+    units: how many tokens (or whatever the contest counts) one step does; flops: its operations, 0 if not counted;
+    read_bytes: what it must read from memory, 0 if that is not its limit.
     """
 
     step: Callable[[], Any]
@@ -86,6 +87,7 @@ class Work:
     parameters: int = 0
     steps: int = 5
     warm_up: int = 2
+    read_bytes: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,8 @@ class BenchSample:
     """What one child process found.
 
     seconds: the median of its steps. growth_bytes: its peak while stepping over what it held just before the first
-    step; peak_bytes: all it ever held. gemm: operations per second of a matrix product in the same process.
+    step; peak_bytes: all it ever held. gemm: operations per second of a matrix product in the same process;
+    bandwidth: bytes per second that it reads.
     """
 
     seconds: float
@@ -115,3 +118,5 @@ class BenchSample:
     peak_bytes: int
     gemm: float
     value: float | None = None
+    read_bytes: float = 0.0
+    bandwidth: float = 0.0

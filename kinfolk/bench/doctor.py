@@ -36,7 +36,7 @@ NEAR = {"fp32": 2e-3, "bf16": 0.1, "fp16": 0.05}
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What was checked, in which number format, how far off it is, and what went wrong."""
+    """What was checked, in which precision, how far off it is, and what went wrong."""
 
     name: str
     precision: str

@@ -21,7 +21,7 @@ from kinfolk.bench.generate import HUGGING_FACE, NEW, PROMPT
 from kinfolk.bench.train import GPT, recipe_of
 from kinfolk.core.errors import MissingExtraError
 from kinfolk.decoding import generate
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.family.building import build
 from kinfolk.models.cost import cost
 from kinfolk.runs import durable
@@ -70,7 +70,7 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
 def _ours(contestant: BenchContestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
     n_new, precision = sizes["new"], contestant.settings["engine"]
     torch_here = precision == "torch"
-    model: Any = column_major(build(recipe_of(sizes), seed=0)) if torch_here else _graphs(sizes, precision)
+    model: Any = for_decoding(build(recipe_of(sizes), seed=0), len(prompt)) if torch_here else _graphs(sizes, precision)
 
     def step() -> int:
         return int(generate(model, prompt, max_new=n_new, greedy=True).numel())

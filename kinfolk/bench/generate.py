@@ -54,4 +54,6 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
 
     flops = cost(recipe.model, n_prompt + n_new).flops_per_token * rows * (n_prompt + n_new - 1)
     parameters = sum(p.numel() for p in model.parameters())
-    return Work(step, rows * n_new, flops, parameters, steps=sizes.get("steps", 5))
+    # every new token reads all weights once, however many rows there are
+    read_bytes = 4.0 * parameters * n_new
+    return Work(step, rows * n_new, flops, parameters, steps=sizes.get("steps", 5), read_bytes=read_bytes)

@@ -29,7 +29,6 @@ class DensePeer(nn.Module):
         self.inputs, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the past."""
         q, k, v = (t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for t in self.inputs(x).chunk(3, dim=-1))
         y: Tensor = self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return y
@@ -44,7 +43,6 @@ class Followed(nn.Module):
         self.out = nn.Linear(d_model, d_model) if d_model else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
         y: Tensor = self.out(self.call(self.inner, x))
         return y
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from kinfolk.bench import mixer_peers
 from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.core.context import Context
+from kinfolk.core.cost import Shape
 from kinfolk.core.paths import set_path
 from kinfolk.family.making import make
 from kinfolk.layers.init import Xavier
@@ -126,7 +127,8 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
 
     x.requires_grad_(sizes["backward"])
     parameters = sum(p.numel() for p in layer.parameters())
-    return Work(both if sizes["backward"] else forward, length, 0.0, parameters, steps=sizes.get("steps", 5))
+    flops = layer.flops * (3 if sizes["backward"] else 1) if isinstance(layer, MixerLayer) else 0.0
+    return Work(both if sizes["backward"] else forward, length, flops, parameters, steps=sizes.get("steps", 5))
 
 
 class MixerLayer(nn.Module):
@@ -137,6 +139,7 @@ class MixerLayer(nn.Module):
         spec, dims = mixer_of(settings, sizes)
         self.mixer = spec.build(dims)
         Xavier().apply(self, dims)
+        self.flops = spec.cost(dims, Shape(sizes["length"])).flops * sizes["length"]
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         """Run the mixer over [B, L, D]."""

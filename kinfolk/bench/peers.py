@@ -73,7 +73,6 @@ class TorchTransformer(nn.Module):
         self.register_buffer("positions", sinusoids(torch.arange(sizes["max_len"]), d_model).float(), persistent=False)
 
     def forward(self, source: Tensor, tokens: Tensor) -> Tensor:
-        """Return scores over the vocabulary."""
         x, y = (self.table(t) * self.scale + self.positions[: t.shape[1]] for t in (source, tokens))  # type: ignore[index]
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
         hidden = self.body(x, y, tgt_mask=mask, tgt_is_causal=True)

@@ -58,7 +58,6 @@ class Hugging(nn.Module):
         self.inner = HUGGING[settings["kind"]](sizes["d_model"], sizes["n_heads"])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run it."""
         y = self.inner(x)
         return y[0] if isinstance(y, tuple) else y
 

@@ -41,6 +41,7 @@ class BenchRow:
     spread: half of the distance between the fastest and the slowest round, as a share of the median.
     rival_speed, rival_memory: the same ratios to the contestant of another library that does the same.
     growth_bytes: peak while stepping, over what was held before; total_bytes: all of the process.
+    mfu, read_share: shares of the machine's limits that are reached, of products and of reading memory.
     """
 
     name: str
@@ -60,16 +61,18 @@ class BenchRow:
     rival_memory: float | None = None
     parameters: int = 0
     value: float | None = None
+    read_share: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchStanding:
-    """The result of a contest. `gemm` is the best speed of a matrix product in any of its processes."""
+    """The result of a contest. `gemm` and `bandwidth` are the best that any of its processes reached."""
 
     contest: Contest
     settings: BenchSettings
     gemm: float
     rows: tuple[BenchRow, ...]
+    bandwidth: float = 0.0
 
     def row(self, name: str) -> BenchRow:
         """Return what is said of one contestant."""
@@ -132,10 +135,15 @@ def summarise(
     contest: Contest, settings: BenchSettings, found: dict[str, dict[int, BenchSample]], notes: dict[str, str]
 ) -> BenchStanding:
     """Turn samples by contestant and round into rows."""
-    gemm = max((s.gemm for samples in found.values() for s in samples.values()), default=0.0)
-    beside = found[contest.beside]
-    rows = [_beside_rival(_row(c, found[c.name], beside, gemm, notes[c.name]), c, found) for c in contest.contestants]
-    return BenchStanding(contest, settings, gemm, tuple(rows))
+    samples = [s for by_round in found.values() for s in by_round.values()]
+    gemm, bandwidth = (max((get(s) for s in samples), default=0.0) for get in (lambda s: s.gemm, lambda s: s.bandwidth))
+    beside, rows = found[contest.beside], []
+    for c in contest.contestants:
+        row = _beside_rival(_row(c, found[c.name], beside, gemm, notes[c.name]), c, found)
+        read = next((s.read_bytes for s in found[c.name].values()), 0.0)
+        share = read / row.seconds / bandwidth if read and row.seconds and bandwidth else None
+        rows.append(dataclasses.replace(row, read_share=share))
+    return BenchStanding(contest, settings, gemm, tuple(rows), bandwidth)
 
 
 def _row(

@@ -44,7 +44,7 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
     run = write_run(Path(folder.name) / "gpt", sizes)
     host = start(run, contestant.settings.get("engine", "torch"), torch.get_num_threads())
     draw = torch.Generator().manual_seed(1)
-    # prompts of unequal lengths, so that rows stand at positions of their own
+    # prompts of unequal lengths, so that rows are at positions of their own
     lengths = [PROMPT - 4 + i % 9 for i in range(REQUESTS)]
     prompts = [torch.randint(7, 256, (n,), generator=draw).tolist() for n in lengths]
     clients = int(contestant.settings["clients"])

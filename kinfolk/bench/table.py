@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from importlib import metadata
 from typing import Any
 
-from kinfolk.bench import growth, memory
+from kinfolk.bench import growth, limits, memory
 from kinfolk.bench.runner import BenchRow, BenchStanding
 
 NONE = "-"
@@ -21,10 +21,9 @@ VERSIONS = (
 
 def machine() -> dict[str, Any]:
     """Describe where this is measured: kind of processor, cores, versions, and how busy it is."""
-    import torch
-
     return {
-        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        "processor": limits.processor(),
+        "instructions": limits.instruction_sets(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": {name: version for name in VERSIONS if (version := _version(name))},
@@ -41,6 +40,8 @@ def text(standings: Sequence[BenchStanding], where: dict[str, Any]) -> str:
     """Return all tables, and what a reader must know."""
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     head = f"{where['cores']} cores, {where['processor']}, Python {where['python']}, {versions}"
+    if where.get("instructions"):
+        head += f"\ninstruction sets: {', '.join(where['instructions'])}"
     return "\n\n".join([head, *(_table(s) for s in standings), "\n".join(notes(standings, where))])
 
 
@@ -74,9 +75,11 @@ def cells(row: BenchRow, standing: BenchStanding) -> dict[str, str]:
         found |= {standing.contest.size: NONE if row.value is None else f"{row.value / 1e3:,.0f} kB"}
     if standing.contest.number:
         found |= {standing.contest.number: _number(row.value, ".2f")}
+    if standing.bandwidth:
+        found |= {"of read limit": _share(row.read_share)}
     return found | {
         f"{unit}/s": _number(row.units_per_second, ",.0f"),
-        "MFU": NONE if row.mfu is None else f"{100 * row.mfu:.0f} %",
+        "MFU": _share(row.mfu),
         "memory": _number(row.memory, ".2f"),
         "growth": _megabytes(row.growth_bytes),
         "process": _megabytes(row.total_bytes),
@@ -89,6 +92,7 @@ def _table(standing: BenchStanding) -> str:
     rows = [cells(row, standing) for row in standing.rows]
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
     peak = f", GEMM peak {standing.gemm / 1e9:.0f} GFLOP/s" if standing.gemm else ""
+    peak += f", read limit {standing.bandwidth / 1e9:.1f} GB/s" if standing.bandwidth else ""
     lines = [
         standing.contest.title,
         f"beside {standing.contest.beside}; {settings.rounds} rounds, {settings.threads} threads, "
@@ -111,6 +115,7 @@ def _contest(standing: BenchStanding) -> dict[str, Any]:
         "unit": contest.unit,
         "settings": dataclasses.asdict(standing.settings),
         "gemm_flops": standing.gemm,
+        "read_bandwidth": standing.bandwidth,
         "rows": [dataclasses.asdict(row) for row in standing.rows],
     }
 
@@ -121,6 +126,10 @@ def _aligned(column: str, value: str, widths: dict[str, int]) -> str:
 
 def _number(value: float | None, how: str) -> str:
     return NONE if value is None else format(value, how)
+
+
+def _share(value: float | None) -> str:
+    return NONE if value is None else f"{100 * value:.0f} %"
 
 
 def _megabytes(size: float | None) -> str:

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinfolk.contests.acting import World
@@ -69,8 +69,8 @@ def evaluate(args: argparse.Namespace) -> int:
 
     recipe, learner, world = open_actor(args.what)
     training = recipe.training.replace(eval_batches=args.batches or recipe.training.eval_batches)
-    found = score(learner, Episodes(world, learner, training))
-    measures = {name: {"mean": s.mean, "count": int(s.count)} for name, s in found.items() if name != "cost"}
+    scores = score(learner, Episodes(world, learner, training))
+    measures = {name: {"mean": s.mean, "count": int(s.count)} for name, s in scores.items() if name != "cost"}
     require_finite({name: measure["mean"] for name, measure in measures.items()}, str(args.what))
     if args.json:
         print(json.dumps({"run": str(args.what), "env": world.name, "measures": measures}, indent=1))
@@ -80,55 +80,24 @@ def evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _for(name: str, names: list[str], args: argparse.Namespace) -> argparse.Namespace:
-    """Leave out numbers that only other contestants have: an LSTM has no segment."""
-    from kinfolk.family import registry
-    from kinfolk.family.making import numbers_of
-
-    known = {n: set(numbers_of(registry.entry(n).function)) for n in names if n in registry.relatives()}
-    of_others = set().union(*known.values()) - known.get(name, set())
-    kept = [text for text in args.set if text.partition("=")[0].strip() not in of_others]
-    return argparse.Namespace(**vars(args) | {"set": kept})
-
-
 def compare(args: argparse.Namespace) -> int:
     """Compare several relatives in one environment, and print who solved it."""
     import dataclasses
     import shlex
 
-    from kinfolk.contests.acting import open_world
-    from kinfolk.contests.acting.study import CURVES, DMLAB, ActingStudy, fitted, summary, table
-    from kinfolk.contests.acting.study import run as carry_out
-    from kinfolk.contests.settings import Settings
+    from kinfolk.cli.training import settings_of
+    from kinfolk.contests.acting.study import CURVES, DMLAB, compare_actors, summary, table
     from kinfolk.contests.table import show
     from kinfolk.core.console import Console
-    from kinfolk.core.errors import SpecError
 
-    names = [*args.contestants, *filter(None, args.relatives.split(","))] or list(DMLAB)
-    settings = Settings(
-        contestants=tuple(names),
-        budget=args.budget,
-        seeds=args.seeds,
-        tune="off",
-        match="none",
-        on=args.on,
-        per_trial=args.per_trial,
-        events=args.json,
-        jobs=args.jobs,
-        threads=args.threads,
-        nice=args.nice,
-        timeout=args.timeout,
+    settings = settings_of(
+        args,
+        contestants=tuple([*args.contestants, *filter(None, args.relatives.split(","))] or DMLAB),
+        **OF_TEXT,
         out=args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}",
     )
-    if settings.allowance.unit != "tokens":
-        raise SpecError(f"--budget {args.budget}: with --env, say how many steps in the environment: 100k-tokens")
-    world, budget = open_world(args.env), round(settings.allowance.amount)
-    threshold = world.threshold if args.solved is None else args.solved
-    if threshold is None:
-        raise SpecError(f"{world.name}: does not say from which return on it is solved; give --solved")
-    recipes = {name: fitted(recipe_of(_for(name, names, args), name, world), budget) for name in names}
-    study = ActingStudy(world=world, recipes=recipes, settings=settings, threshold=threshold)
-    result = carry_out(study, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
+    command = shlex.join(["kin", *sys.argv[1:]])
+    result, threshold = compare_actors(args.env, settings, args.solved, command, Console(stderr=True))
     if args.json:
         trials = [dataclasses.asdict(trial) for found in result.outcomes.values() for trial in found]
         plain = result.to_plain() | {"solved": summary(result.outcomes, threshold), "trials": trials}
@@ -138,3 +107,8 @@ def compare(args: argparse.Namespace) -> int:
         print(f"\n{table(result.outcomes, threshold)}\n\ncurves: {result.folder / CURVES}")
         print(f"report: {result.folder / 'report.html'}")
     return 0 if result.best else 1
+
+
+OF_TEXT: dict[str, Any] = {"tune": "off", "match": "none", "sizes": (), "finetune": (), "tactics": (), "table": ""}
+OF_TEXT |= {"max_seeds": 0, "against": "", "branches": 0, "battery": "none", "rows": "", "valid": ""}
+"""Options of comparisons on data, which have no meaning in an environment."""

@@ -30,6 +30,8 @@ examples:
   kin bench attention --rounds 1 --threads 1 --long --out runs/bench    two hours; without --long one
   kin bench mixers --only bigbird --lengths 4096,16384 --rounds 3
   kin bench memory --allocator memory       what a step needs, without what the allocator keeps for later
+  kin bench train --history runs/bench.jsonl   then `kin bench --history runs/bench.jsonl` prints version by version
+  kin bench train --check runs/bench.jsonl     ratios, not times, beside those of the last run on such a machine
 
 Every contestant runs in fresh processes, in turn, round after round. Ratios are taken within a round. `memory` is the
 peak while stepping over what was held just before the first step."""
@@ -39,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     add = parser.add_argument
-    add("subjects", nargs="+", metavar="SUBJECT", help="one or more of those below")
+    add("subjects", nargs="*", metavar="SUBJECT", help="one or more of those below; none with --history: print it")
     add("--peers", default="all", help="all or none (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
     add("--threads", type=int, metavar="N", help="of every process (default: one for each core; of engines, one)")
@@ -50,14 +52,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--lengths", metavar="N,N", help="attention, mixers, decoding: only these lengths, such as 1024,16384")
     add("--only", metavar="NAME,NAME", help="only contestants whose names contain one of these, and their peers")
     add("--out", type=Path, metavar="DIR", help="also write SUBJECT.json and SUBJECT.txt here")
+    add("--history", type=Path, metavar="FILE", help="also add the ratios to this file, by machine and version")
+    add("--check", type=Path, metavar="FILE", help="compare with the last ratios in this history: exit code 1 if worse")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the contests and print the tables."""
-    from kinfolk.bench import table
+    from kinfolk.bench import history, table
     from kinfolk.bench.runner import run as run_contest
 
-    settings = _settings(args)
+    if args.history and not args.subjects:
+        kept = history.read(args.history)
+        print(json.dumps(kept, indent=1) if args.json else history.text(kept))
+        return 0
+    settings, kept = _settings(args), history.read(args.check) if args.check else []
     where = table.machine()
     everything = []
     for subject in _subjects(args):
@@ -71,13 +79,18 @@ def run(args: argparse.Namespace) -> int:
                 _write(args.out, subject, table.plain(standings, where), table.text(standings, where))
         everything += standings
     print(json.dumps(table.plain(everything, where), indent=1) if args.json else table.text(everything, where))
-    return 0 if all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1
+    new = history.entries(everything, where)
+    if args.history:
+        history.append(args.history, new)
+    lines, good = history.check(kept, new) if args.check else ([], True)
+    print(*lines, sep="\n", file=sys.stderr, end="\n" if lines else "")
+    return 0 if good and all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1
 
 
 def _subjects(args: argparse.Namespace) -> list[str]:
     """Return the subjects, `generate` being what its options make of it."""
-    asked = ["engines"] if args.engines else ["generate", *(["decoding"] if args.family else [])]
-    return [subject for name in args.subjects for subject in (asked if name == "generate" else [name])]
+    subjects = ["engines"] if args.engines else ["generate", *(["decoding"] if args.family else [])]
+    return [subject for name in args.subjects for subject in (subjects if name == "generate" else [name])]
 
 
 def _settings(args: argparse.Namespace) -> "BenchSettings":
@@ -88,10 +101,12 @@ def _settings(args: argparse.Namespace) -> "BenchSettings":
     from kinfolk.core.errors import SpecError, suggest
     from kinfolk.core.machine import cores
 
-    known = {"--peers": (args.peers, ("all", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
-    for option, (value, choices) in known.items():
+    allowed = {"--peers": (args.peers, ("all", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
+    for option, (value, choices) in allowed.items():
         if value not in choices:
             raise SpecError(f"{option}: unknown choice {value!r}{suggest(value, choices)}")
+    if not args.subjects:
+        raise SpecError(f"name a subject: {', '.join(SUBJECTS)}")
     for subject in args.subjects:
         if subject not in SUBJECTS:
             raise SpecError(f"unknown subject {subject!r}{suggest(subject, SUBJECTS)}")
@@ -110,12 +125,14 @@ def _contests(subject: str, args: argparse.Namespace) -> "list[Contest]":
     from kinfolk.core.errors import SpecError
 
     contests: list[Contest] = importlib.import_module(f"kinfolk.bench.{subject}").contests(args.long)
-    known = {str(contest.sizes.get("length")) for contest in contests}
+    lengths = {str(contest.sizes.get("length")) for contest in contests}
     # what has one length only has none to choose, as the first part of `generate --family`
-    if args.lengths and len(known) > 1:
+    if args.lengths and len(lengths) > 1:
         wanted = args.lengths.split(",")
-        if strange := [text for text in wanted if text not in known]:
-            raise SpecError(f"--lengths: {subject} has no {strange[0]!r} (it has {', '.join(sorted(known, key=int))})")
+        if strange := [text for text in wanted if text not in lengths]:
+            raise SpecError(
+                f"--lengths: {subject} has no {strange[0]!r} (it has {', '.join(sorted(lengths, key=int))})"
+            )
         contests = [contest for contest in contests if str(contest.sizes["length"]) in wanted]
     if args.only:
         contests = [contest.only(args.only.split(",")) for contest in contests]

@@ -1,13 +1,14 @@
 """`kin compare`: train several relatives at an equal budget and rank them."""
 
 import argparse
+import dataclasses
 import json
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kinfolk.cli.training import precision_of
+from kinfolk.cli.training import settings_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.settings import Settings
@@ -29,6 +30,7 @@ examples:
   kin compare bert linformer --suite lra --budget 30m           the five tasks of the Long Range Arena, in one report
   kin compare --finetune minilm runs/bert --tactics plain,ulmfit,lora=8,scratch --data a.csv --valid b.csv
                                                                 which checkpoint and which tactic suits my labels?
+  kin compare llama gla --suite mad-small --budget 200k-tokens  MAD's six tasks; mqar: multi-query recall
   kin compare --suite lra-small --relatives bert,linear         the same five, small enough for two cores and minutes
   kin compare gpt2 llama --budget 200M-tokens --on slurm --per-trial gpus=1,cores=4,hours=2 --out /shared/a
   kin compare --status /shared/a                                how far it is, from any host
@@ -44,7 +46,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
     add("--table", default="", metavar="T", help="run the rows of a table: narang, modern")
     add("--rows", default="", metavar="R", help="of the table: a number, names between commas, or list to see them")
-    add("--suite", default="", metavar="S", help="run all tasks of a suite: lra, or lra-small for a laptop")
+    add(
+        "--suite",
+        default="",
+        metavar="S",
+        help="run all tasks of a suite: lra, mad, mqar, or for a laptop lra-small, …",
+    )
     add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")
     add("--finetune", nargs="+", default=[], metavar="RUN|FOLDER", help="begin with these, on the labels of --data")
     add("--tactics", default="", metavar="T,T", help="with --finetune: plain,ulmfit,lora=8 … (see kin finetune --help)")
@@ -133,8 +140,6 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the table, and say where the report is."""
-    from kinfolk.contests.settings import Settings
-
     if args.status is not None:
         from kinfolk.contests.fleet.status import status
 
@@ -147,40 +152,17 @@ def run(args: argparse.Namespace) -> int:
         return acting.compare(args)
     if args.table and args.rows == "list":
         return _list_rows(args)
-    settings = Settings(
+    settings = settings_of(
+        args,
         contestants=(*args.contestants, *filter(None, args.relatives.split(","))),
-        data=args.data,
-        budget=args.budget,
-        seeds=args.seeds,
-        max_seeds=args.max_seeds,
-        tune=args.tune,
-        match=args.match,
-        against=args.against,
-        branches=args.branches,
-        battery=args.battery,
-        size=args.size,
         sizes=tuple(filter(None, args.sizes.split(","))),
-        assignments=(*args.set, *precision_of(args)),
-        tokenizer=args.tokenizer,
-        vocab=args.vocab,
-        on=args.on,
-        per_trial=args.per_trial,
-        events=args.json,
-        jobs=args.jobs,
-        threads=args.threads,
-        nice=args.nice,
-        timeout=args.timeout,
-        out=args.out,
-        cache=args.cache,
-        table=args.table,
-        rows=args.rows,
         finetune=tuple(args.finetune),
         tactics=tuple(filter(None, args.tactics.split(","))),
-        valid=args.valid,
     )
     _begin(args, settings)
     # what follows takes seconds to import
     from kinfolk.contests.published_table import show_beside
+    from kinfolk.contests.report.answer import answer
     from kinfolk.contests.run import run as compare
     from kinfolk.contests.table import show
     from kinfolk.core.console import Console
@@ -192,18 +174,20 @@ def run(args: argparse.Namespace) -> int:
             return _suite(args, settings, command)
         result = compare(settings, command, notes)
     except KeyboardInterrupt:
-        said = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
-        notes.print(said, markup=False, highlight=False, soft_wrap=True)
+        message = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
+        notes.print(message, markup=False, highlight=False, soft_wrap=True)
         raise
+    found = answer(result.rows, settings.against)
     if args.json:
-        print(json.dumps(result.to_plain(), indent=2, ensure_ascii=False))
+        print(json.dumps(result.to_plain() | {"answer": dataclasses.asdict(found)}, indent=2, ensure_ascii=False))
     else:
         console = Console()
         show(result.rows, console, result.title)
         if result.beside:
             console.print()
             show_beside(result.beside, console)
-        console.print(f"\nreport: {result.folder / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+        for line in (found.sentence, f"report: {result.folder / 'report.html'}"):
+            console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     return 0 if result.best else 1
 
 
@@ -213,8 +197,8 @@ def _begin(args: argparse.Namespace, settings: "Settings") -> None:
     where = f"suite {args.suite}" if args.suite else settings.data
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds > 1)}"
     folder = settings.out or ("" if args.suite else settings.folder)
-    said = f"{who} on {where}: {settings.budget} for each of {seeds}{f' -> {folder}' if folder else ''}"
-    print(said, file=sys.stderr, flush=True)
+    line = f"{who} on {where}: {settings.budget} for each of {seeds}{f' -> {folder}' if folder else ''}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
@@ -232,8 +216,6 @@ def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
 
 
 def _list_rows(args: argparse.Namespace) -> int:
-    import dataclasses
-
     from kinfolk.contests.published_table import show_rows
     from kinfolk.core.console import Console
     from kinfolk.family.tables import table

@@ -122,11 +122,11 @@ def run(args: argparse.Namespace) -> int:
         if args.student:
             made = student_of(opened, args.student, _tell, assignments=args.student_set, seed=args.seed)
             student = shop.holding(made)
-        found = compress(shop, args.out, steps, student)
+        result = compress(shop, args.out, steps, student)
     if args.json:
-        print(json.dumps([dataclasses.asdict(m) for m in found], indent=2))
+        print(json.dumps([dataclasses.asdict(m) for m in result], indent=2))
         return 0
-    _show(found)
+    _show(result)
     print(f"run: {args.out}")
     return 0
 
@@ -143,35 +143,35 @@ def _search(args: argparse.Namespace, shop: "CompressionWorkshop") -> int:
     from kinfolk.use.compress.search import search
 
     goal, allowed = parse_goal(args.to), parse_allowed(args.allow)
-    found = search(shop, goal, allowed, args.recover, args.tries)
+    result = search(shop, goal, allowed, args.recover, args.tries)
     drawn = args.out.with_name(f"{args.out.name}-front")
     drawn.mkdir(parents=True, exist_ok=True)
     title = f"{args.what.name}: {goal}, at most {100 * allowed:g} % worse"
-    durable.write(drawn / "front.svg", picture(found, title))
-    durable.write(drawn / "front.html", page(found, title))
-    rows = [dataclasses.asdict(m) for m in (found.first, *(one.measured for one in found.tried))]
-    chosen = found.chosen
-    told = {
+    durable.write(drawn / "front.svg", picture(result, title))
+    durable.write(drawn / "front.html", page(result, title))
+    rows = [dataclasses.asdict(m) for m in (result.first, *(one.measured for one in result.tried))]
+    chosen = result.chosen
+    summary = {
         "goal": str(goal),
         "allowed": allowed,
         "chosen": None if chosen is None else chosen.measured.step,
-        "sentence": found.sentence(),
-        "front": [one.measured.step for one in found.front()],
-        "refused": found.refused,
+        "sentence": result.sentence(),
+        "front": [one.measured.step for one in result.front()],
+        "refused": result.refused,
         "tried": rows,
     }
-    durable.write(drawn / "front.json", json.dumps(told, indent=1))
+    durable.write(drawn / "front.json", json.dumps(summary, indent=1))
     if chosen is not None:
-        write(shop.opened, args.out, chosen.model(), [found.first, chosen.measured])
+        write(shop.opened, args.out, chosen.model(), [result.first, chosen.measured])
     if args.json:
-        print(json.dumps(told, indent=1))
+        print(json.dumps(summary, indent=1))
         return 0 if chosen else 1
-    columns, *lines = table(found)
+    columns, *lines = table(result)
     grid = Table(*columns)
     for line in lines:
         grid.add_row(*line)
     Console().print(grid)
-    print(found.sentence())
+    print(result.sentence())
     print(f"front: {drawn / 'front.html'}" + (f"\nrun: {args.out}" if chosen else ""))
     return 0 if chosen else 1
 
@@ -183,8 +183,8 @@ def _tell(line: str) -> None:
 def _source(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.data is None:
         return None
-    given = {"name": args.data} | {key: getattr(args, key) for key in ("valid", "tokenizer", "vocab", "cache")}
-    return {key: str(value) if key == "cache" else value for key, value in given.items() if value is not None}
+    source = {"name": args.data} | {key: getattr(args, key) for key in ("valid", "tokenizer", "vocab", "cache")}
+    return {key: str(value) if key == "cache" else value for key, value in source.items() if value is not None}
 
 
 def _show(found: "list[Measurement]") -> None:

@@ -70,7 +70,7 @@ def between(a: Any, b: Any) -> list[Any]:
 
     if type(a) is not type(b):
         a, b = getattr(a, "model", a), getattr(b, "model", b)
-    return [found for found in diff(a, b) if found.path != "name"]
+    return [one for one in diff(a, b) if one.path != "name"]
 
 
 def plain(differences: list[Any]) -> list[dict[str, Any]]:
@@ -83,12 +83,12 @@ def plain(differences: list[Any]) -> list[dict[str, Any]]:
             return [value(item) for item in x]
         return to_plain(x) if isinstance(x, Spec) else x
 
-    return [{"path": found.path, "a": value(found.a), "b": value(found.b)} for found in differences]
+    return [{"path": one.path, "a": value(one.a), "b": value(one.b)} for one in differences]
 
 
 def lines(differences: list[Any]) -> list[str]:
-    """Return one line per difference: where, what stands in the first, what stands in the second."""
+    """Return one line per difference: the path, the first value, the second value."""
     from kinfolk.core.paths import show
 
-    width = max((len(found.path) for found in differences), default=0)
-    return [f"{found.path:{width}}  {show(found.a)} → {show(found.b)}" for found in differences]
+    width = max((len(one.path) for one in differences), default=0)
+    return [f"{one.path:{width}}  {show(one.a)} → {show(one.b)}" for one in differences]

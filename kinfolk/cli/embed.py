@@ -45,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
             write(rows, vectors)
             n, cut, width = n + len(rows), cut + n_cut, vectors.shape[1]
             empty += sum(not row.values[column].strip() for row in rows)
-    found = {"run": str(args.what), "out": str(args.out), "rows": n, "width": width, "cut": cut, "empty": empty}
-    found |= {"pool": embedder.pool or "own", "unit": embedder.unit, "length": embedder.length}
+    summary = {"run": str(args.what), "out": str(args.out), "rows": n, "width": width, "cut": cut, "empty": empty}
+    summary |= {"pool": embedder.pool or "own", "unit": embedder.unit, "length": embedder.length}
     if args.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(summary, indent=1))
         return 0
     print(f"{n:,} vectors of {width} numbers -> {args.out}", file=sys.stderr)
     if empty:

@@ -60,11 +60,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=".html or .txt: each class, confusion matrix, worst examples",
     )
     labels.add_argument("--worst", type=int, default=20, metavar="N", help="examples in the report (default: 20)")
-    written = parser.add_argument_group("of pairs: what the model writes")
-    written.add_argument("--bleu", action="store_true", help="BLEU of what it writes, with sacrebleu's signature")
-    written.add_argument("--rouge", action="store_true", help="ROUGE-L of what it writes, the F-measure")
-    written.add_argument("--exact", action="store_true", help="the share of targets that it writes exactly")
-    written.add_argument("--written", type=int, default=0, metavar="N", help="of the first N pairs only")
+    written = parser.add_argument_group("of pairs: generated targets")
+    written.add_argument("--bleu", action="store_true", help="BLEU of generated targets, with sacrebleu's signature")
+    written.add_argument("--rouge", action="store_true", help="ROUGE-L of generated targets, the F-measure")
+    written.add_argument("--exact", action="store_true", help="share of targets that are generated exactly")
+    samples = "generate the targets of the first N pairs only (default: all)"
+    written.add_argument("--bleu-samples", "--written", dest="written", type=int, default=0, metavar="N", help=samples)
     written.add_argument("--beams", type=int, default=1, help="beam search with this many hypotheses (default: greedy)")
     written.add_argument("--length-penalty", type=float, default=0.6, help="of beam search (default: 0.6)")
     written.add_argument("--rows", type=int, default=32, metavar="N", help="pairs decoded at once (default: 32)")

@@ -73,8 +73,8 @@ def _to_hf(args: argparse.Namespace, out: Path) -> int:
     if run.chat_template is not None:
         durable.write(out / TEMPLATE, run.chat_template.text)
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    found = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}
-    print(json.dumps(found, indent=2) if args.json else f"{out}: {found['architecture']} ({found['model_type']})")
+    summary = {"folder": str(out), "model_type": config["model_type"], "architecture": config["architectures"][0]}
+    print(json.dumps(summary, indent=2) if args.json else f"{out}: {summary['architecture']} ({summary['model_type']})")
     return 0
 
 
@@ -84,7 +84,7 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
     print("tracing the model; the graphs are then held to torch", file=sys.stderr)
     about = export(args.what, out, args.int8)
     sizes = {name: (out / name).stat().st_size for name in about.files}
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "folder": str(out),
         "topology": about.topology,
         "precision": about.precision,
@@ -93,15 +93,15 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
         "difference": max(about.differences.values()),
     }
     if args.data is not None:
-        found["scores"] = _scores(args, out)
+        summary["scores"] = _scores(args, out)
     if args.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(summary, indent=2))
         return 0
     files = ", ".join(f"{name} {size / 1e6:.1f} MB" for name, size in sizes.items())
     beside = "torch" if about.precision == "fp32" else "fp32, which was held to torch"
     print(f"{out}: {about.topology}, {about.precision}: {files}")
-    print(f"largest difference to {beside}: {found['difference']:.1e} of the largest score, or of 1")
-    for name, scores in found.get("scores", {}).items():
+    print(f"largest difference to {beside}: {summary['difference']:.1e} of the largest score, or of 1")
+    for name, scores in summary.get("scores", {}).items():
         print(f"{name:14} " + "   ".join(f"{how} {value:.4f}" for how, value in scores.items()))
     return 0
 

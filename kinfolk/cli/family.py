@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
+from kinfolk.core.printing import hanging
 from kinfolk.family import catalogue
 from kinfolk.family.about import About
 
@@ -92,9 +93,8 @@ def explain(name: str, size: str) -> dict[str, Any]:
     from kinfolk.cli.diff import between
     from kinfolk.contests.reading import cost_of, one_picture, window
     from kinfolk.core.plain import to_plain
-    from kinfolk.family.making import make
+    from kinfolk.family.making import about, make
     from kinfolk.family.picture import patterns, picture
-    from kinfolk.family.registry import about
     from kinfolk.family.sizes import SIZES
     from kinfolk.models.cost import cost as parameters
 
@@ -109,7 +109,7 @@ def explain(name: str, size: str) -> dict[str, Any]:
         drawn.setdefault(pattern, []).append(path)
     return {
         **dataclasses.asdict(me),
-        "lineage": [step.name for step in catalogue.lineage(name, known())],
+        "lineage": [step.name for step in catalogue.lineage(name, known() | {name: me})],
         "size": size,
         "differences": [] if me.parent is None else between(make(me.parent, size=size), recipe),
         "params": cost.params,
@@ -129,13 +129,14 @@ def explain(name: str, size: str) -> dict[str, Any]:
 
 def _explain(name: str, size: str, as_json: bool) -> int:
     from kinfolk.cli.diff import lines, plain
+    from kinfolk.family.making import about
 
     found = explain(name, size)
     if as_json:
         print(json.dumps(found | {"differences": plain(found["differences"])}, indent=2))
         return 0
-    family = known()
-    print(f"{name} ({found['year']})  {found['changes']}\n")
+    family = known() | {name: about(name)}
+    print(hanging(f"{name} ({found['year']})  ", found["changes"], indent=2) + "\n")
     steps = [f"{family[step].name} ({family[step].year})" for step in found["lineage"]]
     sizes = ", ".join(f"{each} {_short(params)}" for each, params in found["sizes"].items())
     window = f"{found['batch_size']} × {found['length']} tokens"
@@ -149,13 +150,13 @@ def _explain(name: str, size: str, as_json: bool) -> int:
         f"{_bytes(found['activation_bytes'])} activations for a batch of {window}",
     }
     width = max(map(len, facts))
-    print("\n".join(f"{label:{width}}  {fact}" for label, fact in facts.items()))
+    print("\n".join(hanging(f"{label:{width}}  ", fact) for label, fact in facts.items()))
     if found["parent"]:
         changes = "\n".join(f"  {line}" for line in lines(found["differences"])) or "  nothing"
         print(f"\nwhat differs from {found['parent']} at {size}\n{changes}")
     for drawing in found["patterns"]:
         where = drawing["paths"][0] + (f" and {len(drawing['paths']) - 1} more" if drawing["paths"][1:] else "")
-        print(f"\nwho looks at whom (rows: queries, columns: keys), {where}")
+        print(f"\nattention pattern (rows: queries, columns: keys), {where}")
         # twice as wide, because characters are about twice as high as wide
         print("\n".join("  " + "".join(2 * cell for cell in line) for line in drawing["picture"]))
     return 0
@@ -180,14 +181,20 @@ def _listed(conditions: str, as_json: bool) -> int:
         print(json.dumps([dataclasses.asdict(about) for about in rows], indent=2))
         return 0
     width = max((len(about.name) for about in rows), default=0)
-    print("\n".join(f"{about.name:{width}}  {about.year}  {about.changes}" for about in rows))
+    for about in rows:
+        print(hanging(f"{about.name:{width}}  {about.year}  ", about.changes))
     print(f"{len(rows)} of {len(known())} relatives", file=sys.stderr)
     return 0
 
 
 def _source(name: str, as_json: bool) -> int:
-    """Print the function of a relative, as it stands in its file."""
+    """Print the function of a relative, as it is in its file."""
     listed = catalogue.read()
+    base, _, _ = name.partition("+")
+    if base != name:
+        raise SpecError(
+            f"{name} has no function of its own: see `kin family {base} --source` and `kin diff {base} {name}`"
+        )
     if name not in listed:
         # not ours: a plugin's, or unknown
         from kinfolk.family.registry import entry

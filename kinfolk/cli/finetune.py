@@ -5,15 +5,14 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kinfolk.cli.training import announce, begin, machine_arguments, options_of, plain_warnings, precision_of, show
+from kinfolk.cli.training import announce, begin, machine_arguments, options_of, plain_warnings, show
 from kinfolk.core.errors import SpecError
 from kinfolk.train.finetune.names import table
 
 if TYPE_CHECKING:
     from kinfolk.objectives.tasks.task import Task
-    from kinfolk.train.finetune.recipe import Effort
     from kinfolk.train.finetune.run import Prepared
     from kinfolk.train.finetune.transplant import Moved
 
@@ -96,12 +95,10 @@ def run(args: argparse.Namespace) -> int:
     """Fine-tune and say how it ended."""
     begin(args, args.what, args.train, args.out)
     from kinfolk.decoding.written import judge
-    from kinfolk.family.knowing import informed
-    from kinfolk.runs.knowledge import fitted
     from kinfolk.train import parallel
-    from kinfolk.train.finetune.further import further
-    from kinfolk.train.finetune.run import finetune, prepare
-    from kinfolk.train.finetune.source import open_source
+    from kinfolk.train.finetune.further import ready
+    from kinfolk.train.finetune.recipe import Effort
+    from kinfolk.train.finetune.run import finetune
     from kinfolk.train.finetune.task import choose
 
     if args.also and args.processes > 1:
@@ -109,27 +106,20 @@ def run(args: argparse.Namespace) -> int:
     task = choose(args.task, args.train, args.text_column, args.second_column, args.label_column, args.between)
     if args.unknown_classes == "add":
         task = task.replace(unknown="add")
-    source = open_source(args.what)
-    source = dataclasses.replace(source, recipe=source.recipe.assigned(precision_of(args)))
-    if args.further:
-        effort = dataclasses.replace(_effort(args), steps=args.further, patience=0)
-        known = {"seed": args.seed, "options": options_of(args), "cache": args.cache}
-        source = further(source, task, (args.train, args.valid), args.out, effort, **known)
-    made = prepare(
-        source,
+    prepared = ready(
+        args.what,
         task,
         (args.train, args.valid),
-        effort=_effort(args),
-        tactic=args.tactic,
+        args.out,
+        seed=args.seed,
+        options=options_of(args),
+        effort=Effort(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Effort)}),
         assignments=args.set,
-        cache=args.cache,
-        also=[(choose("auto", file), file) for file in args.also],
+        **{name: getattr(args, name) for name in ("precision", "tactic", "cache", "also", "knowledge")},
     )
-    if args.knowledge is not None:
-        made = dataclasses.replace(made, recipe=fitted(informed(made.recipe, str(args.knowledge))))
-    announce(args, made.recipe, options_of(args), args.out, made.data)
+    announce(args, prepared.recipe, options_of(args), args.out, prepared.data)
     if not args.quiet and not args.json:
-        print("\n".join(_guesses(args, task, made)), file=sys.stderr)
+        print("\n".join(_guesses(args, task, prepared)), file=sys.stderr)
     if args.processes > 1 and not parallel.inside():
         from kinfolk.cli.training import command_of
 
@@ -137,13 +127,13 @@ def run(args: argparse.Namespace) -> int:
     if args.metric in ("bleu", "rouge-l") and not args.written:
         args.written = WRITTEN
     with plain_warnings():
-        result, moved = finetune(made, args.out, seed=args.seed, options=options_of(args), judging=judge)
+        result, moved = finetune(prepared, args.out, seed=args.seed, options=options_of(args), judging=judge)
     if args.json:
-        found = dataclasses.asdict(result) | {"task": task.kind, "tactic": args.tactic, **_weights(made, moved)}
-        print(json.dumps(found, indent=1))
+        weights = {"kept": len(moved.kept), "fresh": list(moved.fresh), "left": list(moved.left)}
+        print(json.dumps(dataclasses.asdict(result) | {"task": task.kind, "tactic": args.tactic} | weights, indent=1))
         return 130 if result.status == "interrupted" else 0
     if not args.quiet:
-        _say(made, moved, task.kind)
+        _say(prepared, moved, task.kind)
     return show(result, False)
 
 
@@ -168,17 +158,6 @@ def _guesses(args: argparse.Namespace, task: "Task", made: "Prepared") -> list[s
     lines.append(f"rows: {rows['train']:,} to learn from, {rows['valid']:,} to validate on ({held})")
     lines.append(f"length: up to {made.recipe.training.length:,} tokens of a row are read")
     return lines
-
-
-def _effort(args: argparse.Namespace) -> "Effort":
-    from kinfolk.train.finetune.recipe import Effort
-
-    names = [field.name for field in dataclasses.fields(Effort)]
-    return Effort(**{name: getattr(args, name) for name in names})
-
-
-def _weights(made: "Prepared", moved: "Moved") -> dict[str, Any]:
-    return {"kept": len(moved.kept), "fresh": list(moved.fresh), "left": list(moved.left)}
 
 
 def _say(made: "Prepared", moved: "Moved", task: str) -> None:

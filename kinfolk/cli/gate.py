@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from kinfolk.cli.compare import shared_arguments
-from kinfolk.cli.training import precision_of
+from kinfolk.cli.training import settings_of
 
 EPILOG = """\
 examples:
@@ -42,24 +42,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer; the exit code says it too."""
-    from kinfolk.contests.settings import Settings
-
-    names = ("data", "budget", "seed", "seeds", "max_seeds", "tune", "match", "size", "tokenizer", "vocab", "jobs")
-    more = ("threads", "nice", "timeout", "out", "cache", "on", "per_trial")
-    settings = Settings(
-        contestants=(args.baseline, args.candidate),
-        assignments=(*args.set, *precision_of(args)),
-        events=args.json,
-        **{name: getattr(args, name) for name in (*names, *more)},
-    )
+    settings = settings_of(args, contestants=(args.baseline, args.candidate))
     from kinfolk.contests.gate import gate
     from kinfolk.core.console import Console
 
-    found = gate(settings, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
+    answer = gate(settings, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
     if args.json:
-        print(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(answer), indent=1, ensure_ascii=False))
     else:
-        print(f"{found.answer}: {args.candidate} against {args.baseline}, {found.measure}, {found.seeds} seeds")
-        print(found.reason)
-        print(f"report: {Path(found.folder) / 'report.html'}")
-    return found.code
+        print(f"{answer.answer}: {args.candidate} against {args.baseline}, {answer.measure}, {answer.seeds} seeds")
+        print(answer.reason)
+        print(f"report: {Path(answer.folder) / 'report.html'}")
+    return answer.code

@@ -30,9 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder, or an export for onnxruntime")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)")
-    what.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument(
+        "--prompt", metavar="TEXT", help="what to continue (default: nothing, from the start of a text)"
+    )
+    prompt.add_argument("--prompts", metavar="FILE", help="one prompt per line; - is standard input")
     parser.add_argument(
         "--chat",
         action="store_true",
@@ -43,7 +45,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--average", type=int, default=0, metavar="N", help="use the mean of the weights of the newest N checkpoints"
     )
     parser.add_argument("--max-new", type=int, default=100, metavar="N", help="most new tokens (default: 100)")
-    parser.add_argument("--engine", metavar="E", help="torch, onnx or a plugin's (default: torch; of exports, onnx)")
+    parser.add_argument(
+        "--engine",
+        metavar="E",
+        help="torch, onnx, a plugin's, or auto, which says what it takes (default: torch; of exports, onnx)",
+    )
     parser.add_argument(
         "--draft",
         metavar="RUN|lookup",
@@ -78,14 +84,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what the model writes, token by token where there is one prompt."""
     from kinfolk.decoding import generate
-    from kinfolk.objectives.image import Pictures
+    from kinfolk.objectives.image import ImageObjective
+    from kinfolk.runs.engines import AUTO, automatic
     from kinfolk.runs.run import Run
     from kinfolk.use.generating import encoded, refuse_long, runner
 
     opened = Run.open(args.what)
-    model = runner(opened, args.engine, args.draft, args.ahead, args.average)
+    if args.engine == AUTO:
+        args.engine, why = automatic(opened.path)
+        print(f"engine: {args.engine}: {why}", file=sys.stderr)
+    several = args.prompts is not None or args.beams > 1
+    model = runner(opened, args.engine, args.draft, args.ahead, args.average, 8 if several else 1)
     topology, names = opened.recipe.model.topology, ["greedy", "temperature", "top_k", "top_p", "seed"]
-    if isinstance(opened.recipe.objective, Pictures):
+    if isinstance(opened.recipe.objective, ImageObjective):
         return drawing.draw(args, opened, model, {name: getattr(args, name) for name in names})
     if args.chat:
         return talk(args, opened, model, {name: getattr(args, name) for name in [*names, "repetition_penalty"]})

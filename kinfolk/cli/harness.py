@@ -27,11 +27,11 @@ def evaluate(args: argparse.Namespace) -> int:
         raise MissingExtraError("harness", "kin eval --tasks") from None
     if args.json:
         logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    found = run_tasks(args.what, args.tasks, args.limit, args.shots, args.rows, trusted=args.trust_tasks)
+    results = run_tasks(args.what, args.tasks, args.limit, args.shots, args.rows, trusted=args.trust_tasks)
     if args.json:
-        print(json.dumps({"run": str(args.what), "tasks": found}, indent=1))
+        print(json.dumps({"run": str(args.what), "tasks": results}, indent=1))
         return 0
-    for task, scores in found.items():
+    for task, scores in results.items():
         for name, value in scores.items():
             print(f"{task:14} {name:18} {value:.4f}")
     return 0

@@ -63,7 +63,7 @@ def _import(args: argparse.Namespace) -> int:
     from kinfolk.objectives.tasks.registry import of_objective
     from kinfolk.runs import folder
     from kinfolk.runs.huggingface import sentence
-    from kinfolk.runs.huggingface.folder import open_folder, write_tensors
+    from kinfolk.runs.huggingface.folder import narrowed, open_folder, write_tensors
     from kinfolk.runs.huggingface.recipe import recipe_of_import
     from kinfolk.runs.knowledge import n_entities
     from kinfolk.runs.metadata import ReadingNotes
@@ -72,7 +72,7 @@ def _import(args: argparse.Namespace) -> int:
     tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
     model, recipe = imported.model, recipe_of_import(imported)
     if tokenizer is None and model.spec.embedding.one_size:
-        tokenizer = Tokenizer.byte()  # values of pictures are bytes
+        tokenizer = Tokenizer.byte()  # values of images are bytes
     if args.entities is not None:
         model = knowledgeable(model, n_entities=n_entities(args.entities))
         recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
@@ -82,9 +82,9 @@ def _import(args: argparse.Namespace) -> int:
             raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
         about = about.replace(reading=ReadingNotes(sequences=2))
     folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)
-    said = {GENERATION: json.dumps(imported.generation.plain())}
-    _add_files(args, lambda file: write_tensors(model.state_dict(), file, said))
-    found = {
+    notes = {GENERATION: json.dumps(imported.generation.plain())}
+    _add_files(args, lambda file: write_tensors(narrowed(model.state_dict()), file, notes))
+    summary = {
         "run": str(args.out),
         "model_type": imported.model_type,
         "architecture": imported.architecture,
@@ -93,7 +93,7 @@ def _import(args: argparse.Namespace) -> int:
         "left_out": list(imported.left_out),
     }
     if args.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(summary, indent=2))
         return 0
     print(f"{args.out}: {imported.architecture}, {model.n_params:,} parameters")
     if tokenizer is None:
@@ -122,8 +122,8 @@ def _metadata(imported: "Imported", length: int | None) -> "Metadata":
         config=json.dumps(imported.also),
         length=length,
     )
-    known = Metadata(imported=origin, generation=imported.generation, classes=imported.classes or None)
-    return known.with_origin()
+    metadata = Metadata(imported=origin, generation=imported.generation, classes=imported.classes or None)
+    return metadata.with_origin()
 
 
 class Whole:

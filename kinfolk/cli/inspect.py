@@ -29,9 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     add = parser.add_argument
     add("what", type=Path, metavar="RUN", help="the run folder")
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--text", metavar="TEXT", help="what to look at; of an encoder-decoder, its source")
-    what.add_argument("--file", type=Path, metavar="FILE", help="the same from a file, its first 512 tokens")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", metavar="TEXT", help="what to look at; of an encoder-decoder, its source")
+    source.add_argument("--file", type=Path, metavar="FILE", help="the same from a file, its first 512 tokens")
     add("--target", metavar="TEXT", help="what an encoder-decoder reads besides (default: what it writes)")
     add("--out", type=Path, default=Path("inspect.html"), metavar="FILE", help="the page (default: inspect.html)")
     add("--word", metavar="WORD", help="what is near it in the table, and near each time it occurs in the text")
@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     if not sight.maps and not sight.specials:
         raise DataError(f"{args.what}: nothing in {recipe.name} reports what it does")
     special = [i in tokenizer.special_ids for i in sight.tokens]
-    found = _findings(args, recipe, learner, tokenizer)
+    findings = _findings(args, recipe, learner, tokenizer)
     if args.word is not None:
         near = neighbours(learner.model, tokenizer, text, args.word, layer=args.layer)
-        found = dataclasses.replace(found, neighbours=near)
-    data = describe(sight, special, found)
+        findings = dataclasses.replace(findings, neighbours=near)
+    data = describe(sight, special, findings)
     if args.json:
         print(json.dumps(_numbers(data), indent=2, ensure_ascii=False))
         return 0
@@ -90,20 +90,20 @@ def _findings(args: argparse.Namespace, recipe: Any, learner: Any, tokenizer: An
     from kinfolk.use.inspect.syntax import relations
 
     facts = {"relative": recipe.name, "parameters": f"{learner.model.n_params:,}"}
-    found: tuple[Any, ...] = ()
+    findings: tuple[Any, ...] = ()
     if args.conllu is not None:
         sentences = read_treebank(args.conllu)[: args.sentences]
         with _bar("sentences") as tell:
-            found = tuple(relations(learner.model, tokenizer, sentences, lambda done: tell(done, len(sentences))))
+            findings = tuple(relations(learner.model, tokenizer, sentences, lambda done: tell(done, len(sentences))))
     if not args.remove:
-        return Findings(found, facts=facts)
+        return Findings(findings, facts=facts)
     batches = _batches(args, learner, recipe.training)
     learner.eval()
     with _bar("heads") as tell:
         loss, rises = removed(learner, batches, tell)
     leans = importance(learner, [batch.rows(slice(0, 8)) for batch in batches])
     worth = {path: (leans[path].tolist(), rises[path].tolist()) for path in rises}
-    return Findings(found, worth, loss, facts)
+    return Findings(findings, worth, loss, facts)
 
 
 @contextlib.contextmanager
@@ -141,12 +141,12 @@ def _numbers(data: dict[str, Any]) -> dict[str, Any]:
 
 def _sentences(data: dict[str, Any]) -> list[str]:
     """Say what is special to a relative, over its layers."""
-    found = []
+    lines = []
     for one in data["specials"]:
-        told = _summary(one)
-        around = f", from {told['least']:.4g} to {told['most']:.4g}" if told["least"] < told["most"] else ""
-        found.append(f"{one['path']}: {one['meaning']}: {told['mean']:.4g}{around}")
-    return found + _near(data["neighbours"])
+        summary = _summary(one)
+        around = f", from {summary['least']:.4g} to {summary['most']:.4g}" if summary["least"] < summary["most"] else ""
+        lines.append(f"{one['path']}: {one['meaning']}: {summary['mean']:.4g}{around}")
+    return lines + _near(data["neighbours"])
 
 
 def _near(found: dict[str, Any] | None) -> list[str]:

@@ -1,6 +1,6 @@
 """The command `kin`: a table of verbs, the options they share, and what happens when something goes wrong.
 
-A verb is a module with `arguments(parser)` and `run(args) -> int`. Its heavy imports stand inside `run`, so that
+A verb is a module with `arguments(parser)` and `run(args) -> int`. Its heavy imports are inside `run`, so that
 help and the family tree answer at once.
 """
 
@@ -24,7 +24,7 @@ OK, FAILED, REFUSED, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 
 class Verb(NamedTuple):
-    """One verb: where it stands in the help, and what it does in one line. Its module has its name."""
+    """One verb: its group in the help, and what it does in one line. Its module has its name."""
 
     group: str
     help: str
@@ -75,9 +75,9 @@ class Parser(argparse.ArgumentParser):
         """Parse everything that was given, or refuse it."""
         args, rest = self.parse_known_args(argv)
         if rest:
-            known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+            options = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
             kind = "option" if rest[0].startswith("-") else "argument"
-            hint = suggest(rest[0].partition("=")[0], known) if kind == "option" else ""
+            hint = suggest(rest[0].partition("=")[0], options) if kind == "option" else ""
             raise SpecError(f"unknown {kind} {rest[0]!r}{hint}")
         return args
 

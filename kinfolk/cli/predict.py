@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(args: argparse.Namespace, opened: "AnsweringRun") -> Any:
-    """Return the rows of the input, or its pictures."""
+    """Return the rows of the input, or its images."""
     if opened.picture is None:
         return rows_of(args, opened.columns.text)
     from kinfolk.data.files.image_rows import read_pictures
@@ -146,24 +146,24 @@ def _columns(args: argparse.Namespace, opened: "AnsweringRun") -> "AnsweringRun"
             f"--second-column: {args.what} judges one text at a time; a model that others taught to judge two is "
             "imported with kin import --pairs"
         )
-    given = {"text": args.text_column, "second": args.second_column}
-    given |= {"question": args.question_column, "context": args.context_column}
-    given |= {} if opened.picture is None else {"file": args.text_column}
-    columns = dataclasses.replace(opened.columns, **{key: value for key, value in given.items() if value})
+    named = {"text": args.text_column, "second": args.second_column}
+    named |= {"question": args.question_column, "context": args.context_column}
+    named |= {} if opened.picture is None else {"file": args.text_column}
+    columns = dataclasses.replace(opened.columns, **{key: value for key, value in named.items() if value})
     return dataclasses.replace(opened, columns=columns)
 
 
 def _tell(args: argparse.Namespace, opened: "AnsweringRun", tally: Any) -> None:
     """Say how many rows there were, and what was lost, where it is not in the way of the answers."""
     out = str(args.out) if args.out else None
-    said = {"run": str(args.what), "task": opened.task.labels, "rows": tally.rows, "out": out}
-    said |= {"cut": tally.cut, "in_parts": tally.parted, "skipped": len(tally.bad)}
+    summary = {"run": str(args.what), "task": opened.task.labels, "rows": tally.rows, "out": out}
+    summary |= {"cut": tally.cut, "in_parts": tally.parted, "skipped": len(tally.bad)}
     if args.json and args.out:
-        print(json.dumps(said | {"bad": tally.bad[:20]}, indent=1))
+        print(json.dumps(summary | {"bad": tally.bad[:20]}, indent=1))
         return
     lines = [f"{tally.rows:,} rows" + (f" -> {args.out}" if args.out else "")]
-    what = "questions" if opened.task.windows else f"rows of more than {opened.length:,} tokens"
-    lines += [f"{tally.cut:,} {what} lost their end"] * bool(tally.cut)
+    unit = "questions" if opened.task.windows else f"rows of more than {opened.length:,} tokens"
+    lines += [f"{tally.cut:,} {unit} lost their end"] * bool(tally.cut)
     parts = f"sentences of more than {opened.length:,} tokens were read in parts, {tally.parted:,} more than sentences"
     lines += [parts] * bool(tally.parted)
     lines += [f"{len(tally.bad):,} bad rows were skipped, first: {tally.bad[0]}"] if tally.bad else []

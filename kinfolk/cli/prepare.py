@@ -147,7 +147,7 @@ def _summary(manifest: "PreparedManifest") -> dict[str, Any]:
         # the share of what the model is scored on that the vocabulary does not know
         splits[name]["unknown"] = row["unknown"] / max(1, row["scored"])
         if manifest.kind == "labelled":
-            # the labels stand beside the tokens, but are none
+            # labels are stored beside the tokens, but are none
             splits[name] |= {"tokens": row["scored"], "labels": row.get("labels", {})}
     return {
         "kind": manifest.kind,

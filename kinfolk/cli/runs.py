@@ -8,8 +8,10 @@ import dataclasses
 import datetime
 import json
 import os
+import shutil
+import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +59,27 @@ def run(args: argparse.Namespace) -> int:
     table = [("run", "what", "of", "score", "date", "size")]
     table += [(row.path, row.what, row.of, row.score, row.date, _size(row.bytes)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * len(widths) > shutil.get_terminal_size().columns:
+        _folded(table)
+        return 0
     for line in table:
         print("  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
+
+
+def _folded(table: Sequence[Sequence[str]]) -> None:
+    """Print a table that is wider than the terminal: long cells on several lines, dates and sizes whole."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from kinfolk.core.console import Console
+
+    grid = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, header_style="")
+    for name in table[0]:
+        grid.add_column(name, overflow="fold", no_wrap=name == "size", min_width=10 if name == "date" else None)
+    for row in table[1:]:
+        grid.add_row(*map(Text, row))
+    Console().print(grid)
 
 
 def listed(folder: Path, depth: int = DEPTH) -> Iterator[Found]:
@@ -92,7 +112,9 @@ def _run(folder: Path) -> tuple[str, str, str]:
     recipe, result = _toml(folder / "spec.toml"), _json(folder / "result.json")
     about = _toml(folder / "run.toml")
     data = about.get("data", {})
-    source = data.get("name") or data.get("env") or "" if isinstance(data, dict) else ""
+    source = str(data.get("name") or data.get("env") or "") if isinstance(data, dict) else ""
+    # the name of a file, without the folders and options before it
+    source = source.rpartition(":")[2].rstrip("/").rpartition("/")[2] if "/" in source else source
     of = f"{recipe.get('name', '?')}{f' on {source}' if source else ''}"
     if not (folder / "result.json").is_file() and not (folder / "model.safetensors").is_file():
         return "unfinished run", of, ""

@@ -6,13 +6,12 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli.compare import shared_arguments
 from kinfolk.cli.training import precision_of
 
 if TYPE_CHECKING:
-    from kinfolk.contests.scaling.law import Range
     from kinfolk.contests.scaling.study import ScalingStudy
     from kinfolk.core.console import Console
 
@@ -46,52 +45,32 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train the ladder, print the law, and say where the picture is."""
-    from kinfolk.contests.scaling.ladder import RUNGS, TOKENS, amounts, rungs
-    from kinfolk.contests.scaling.study import PICTURE, Asked, study
-    from kinfolk.contests.settings import Settings
+    """Train the ladder, print the law, and say where the chart is."""
+    from kinfolk.contests.scaling.ladder import RUNGS, TOKENS, amounts
+    from kinfolk.contests.scaling.study import PICTURE, scale
     from kinfolk.core.console import Console
 
-    names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads"
-    settings = Settings(
-        contestants=(f"{args.relative} {args.rungs or RUNGS} {args.tokens or TOKENS}",),
+    sizes = amounts(args.predict, "predict") if args.predict else []
+    names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads", "out", "on", "per_trial"
+    study = scale(
+        args.relative,
+        rungs=args.rungs or RUNGS,
+        tokens=args.tokens or TOKENS,
         assignments=(*args.set, *precision_of(args)),
-        # a law is about sizes as they are
-        tune="off",
-        match="none",
-        out=args.out,
         events=args.json,
+        command=shlex.join(["kin", *sys.argv[1:]]),
+        console=Console(stderr=True),
         **{name: getattr(args, name) for name in names},
     )
-    asked = Asked(
-        relative=args.relative,
-        rungs=tuple(rungs(args.rungs or RUNGS)),
-        tokens=tuple(amounts(args.tokens or TOKENS)),
-        settings=dataclasses.replace(
-            settings,
-            out=args.out or _folder(settings.folder),
-            on=args.on,
-            per_trial=args.per_trial,
-            # each amount of the ladder is a budget of its own, in tokens
-            budget=f"{amounts(args.tokens or TOKENS)[0]:.0f}-tokens",
-        ),
-    )
-    beyond = amounts(args.predict, "predict") if args.predict else []
-    asked.rungs[0].numbers(asked.relative)
-    found = study(asked, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
+    predictions = study.predicted(sizes, args.flops)
     if args.json:
-        print(json.dumps(found.plain() | _wished(found, beyond, args.flops), indent=2))
+        print(json.dumps(study.plain() | predictions, indent=2))
         return 0
     console = Console()
-    _show(found, console)
-    _show_wished(found, beyond, args.flops, console)
-    console.print(f"\npicture: {found.folder / PICTURE}", markup=False, highlight=False, soft_wrap=True)
+    _show(study, console)
+    _show_predictions(predictions, console)
+    console.print(f"\npicture: {study.folder / PICTURE}", markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def _folder(named: Path) -> Path:
-    """Return a name of its own for a study; the digest is that of what was asked."""
-    return named.with_name(named.name.replace("compare", "scale"))
 
 
 def _show(found: "ScalingStudy", console: "Console") -> None:
@@ -105,14 +84,14 @@ def _show(found: "ScalingStudy", console: "Console") -> None:
         grid.add_column(name, justify="left" if name == "model" else "right")
     sizes = {trial.rung: trial.params for trial in found.trials}
     for (rung, tokens), loss in means(found.trials).items():
-        told = found.law.at(params=sizes[rung], tokens=tokens).value
+        fitted = found.law.at(params=sizes[rung], tokens=tokens).value
         grid.add_row(
             rung,
             amount(sizes[rung], 3),
             amount(tokens, 3),
             f"{loss:.4f}",
-            f"{told:.4f}",
-            f"{100 * (loss / told - 1):+.1f} %",
+            f"{fitted:.4f}",
+            f"{100 * (loss / fitted - 1):+.1f} %",
         )
     console.print(grid)
     law = found.law
@@ -120,40 +99,28 @@ def _show(found: "ScalingStudy", console: "Console") -> None:
     terms = [f"{law.coefficient(v):.4g} / {words[v]}^{law.exponent(v).value:.3f}" for v in law.variables]
     floor = [f"{law.floor.value:.3f}"] if law.has_floor else []
     lines = [f"L = {' + '.join([*floor, *terms])}"]
-    lines += [f"  exponent of {words[v]}: {_said(law.exponent(v), 3)}" for v in law.variables]
-    lines += [f"  floor: {_said(law.floor, 3)}"] if law.has_floor else ["  no floor: too few sizes to see one"]
+    lines += [f"  exponent of {words[v]}: {_interval(dataclasses.asdict(law.exponent(v)))}" for v in law.variables]
+    lines += (
+        [f"  floor: {_interval(dataclasses.asdict(law.floor))}"]
+        if law.has_floor
+        else ["  no floor: too few sizes to see one"]
+    )
     lines.append(f"  residuals: {100 * law.residual:.2f} % of the loss, {law.n_points} trials")
     lines += [f"note: {note}" for note in found.notes]
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_wished(found: "ScalingStudy", beyond: list[float], flops: float | None, console: "Console") -> None:
+def _show_predictions(predictions: dict[str, Any], console: "Console") -> None:
     from kinfolk.contests.budget import amount
 
-    largest = max(trial.tokens for trial in found.trials)
-    for params in beyond:
-        said = _said(found.law.at(params=params, tokens=largest), 3)
-        console.print(f"{amount(params, 3)} parameters, {amount(largest, 3)} tokens: {said}", highlight=False)
-    if flops:
-        n, d = found.law.best_size(flops)
-        said = _said(found.law.at(params=n, tokens=d), 3)
-        console.print(
-            f"{flops:.3g} operations: {amount(n, 3)} parameters on {amount(d, 3)} tokens, {said}", highlight=False
-        )
+    for at in predictions["predicted"]:
+        line = f"{amount(at['params'], 3)} parameters, {amount(at['tokens'], 3)} tokens: {_interval(at)}"
+        console.print(line, highlight=False)
+    if best := predictions["best"]:
+        size = f"{amount(best['params'], 3)} parameters on {amount(best['tokens'], 3)} tokens"
+        console.print(f"{best['flops']:.3g} operations: {size}, {_interval(best)}", highlight=False)
 
 
-def _wished(found: "ScalingStudy", beyond: list[float], flops: float | None) -> dict[str, object]:
-    largest = max(trial.tokens for trial in found.trials)
-    told = [
-        {"params": p, "tokens": largest, **dataclasses.asdict(found.law.at(params=p, tokens=largest))} for p in beyond
-    ]
-    best: dict[str, object] = {}
-    if flops:
-        n, d = found.law.best_size(flops)
-        best = {"flops": flops, "params": n, "tokens": d, **dataclasses.asdict(found.law.at(params=n, tokens=d))}
-    return {"predicted": told, "best": best}
-
-
-def _said(found: "Range", digits: int) -> str:
-    return f"{found.value:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+def _interval(at: dict[str, float]) -> str:
+    return f"{at['value']:.3f} [{at['low']:.3f}, {at['high']:.3f}]"

@@ -22,7 +22,7 @@ examples:
        -d '{"model": "a", "prompt": "def ", "max_tokens": 40}'
 
 The addresses are those of OpenAI's protocol: /v1/models, /v1/completions, /v1/chat/completions (of a run
-with a chat template), /v1/embeddings; besides /v1/classify,
+with a chat template), /v1/embeddings; besides /v1/classify, /v1/predict,
 /v1/inspect, /health, /metrics and /openapi.json. Ctrl-C ends it after what is being written is finished."""
 
 
@@ -41,12 +41,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="answer under this name too, besides localhost, addresses and this machine's own name",
     )
-    add("--engine", default="torch", help="torch or onnx (default: torch)")
+    add("--engine", default="torch", help="torch, onnx, or auto, which says what it takes (default: torch)")
     add("--threads", type=int, metavar="N", help="of the engine (default: one for each core)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--rows", type=int, metavar="N", help="texts written at once (default: 16)")
     limits.add_argument("--queue", type=int, metavar="N", help="texts that may wait; more get 429 (default: 64)")
     limits.add_argument("--context", type=int, metavar="N", help="positions of a text (default: 4096, or the model's)")
+    limits.add_argument(
+        "--prefixes", type=int, metavar="BYTES", help="of the prefix cache; 0 turns it off (default: 256 MiB)"
+    )
     limits.add_argument("--new", type=int, metavar="N", help="new tokens of one text (default: 4096)")
     limits.add_argument("--body", type=int, metavar="BYTES", help="of a request (default: 1 MiB)")
     limits.add_argument("--seconds", type=float, metavar="S", help="that a request may take (default: 300)")
@@ -57,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.use.serve.limits import ServerLimits
     from kinfolk.use.serve.server import listen, make_server, open_runs, own_names
 
-    given = {name: getattr(args, name) for name in ("rows", "queue", "context", "new", "body", "seconds")}
-    limits = ServerLimits(**{name: value for name, value in given.items() if value is not None})
+    names = ("rows", "queue", "context", "prefixes", "new", "body", "seconds")
+    bounds = {name: getattr(args, name) for name in names}
+    limits = ServerLimits(**{name: value for name, value in bounds.items() if value is not None})
     if args.threads:
         import torch
 
@@ -73,8 +77,12 @@ def run(args: argparse.Namespace) -> int:
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if args.host not in LOOPBACK and not token:
         print(f"kin serve: anybody who reaches {url} may use it; --token asks for one", file=sys.stderr)
-    told = {"url": url, "models": list(served), "engine": args.engine, "rows": limits.rows, "queue": limits.queue}
-    print(json.dumps(told) if args.json else f"{', '.join(served)} at {url}", flush=True)
+    if args.engine == "auto":
+        for name, one in served.items():
+            print(f"engine of {name}: {one.engine_kind}", file=sys.stderr)
+    engines = ", ".join(sorted({one.engine_kind for one in served.values()}))
+    summary = {"url": url, "models": list(served), "engine": engines, "rows": limits.rows, "queue": limits.queue}
+    print(json.dumps(summary) if args.json else f"{', '.join(served)} at {url}", flush=True)
     # Ctrl-C is how a server ends, once what is being written is finished
     with contextlib.suppress(KeyboardInterrupt):
         server.run(sockets=[sock])

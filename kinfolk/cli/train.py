@@ -75,5 +75,5 @@ def run(args: argparse.Namespace) -> int:
         folder.refuse_existing(out, dumps(recipe), describe(data, args.seed, options, source))
         return parallel.launch(command_of("train", args, out=out), args.processes, args.restarts)
     with plain_warnings():
-        known = {"seed": args.seed, "options": options, "source": source}
-        return show(train(recipe, data, out, **known, judging=judge), args.json)
+        arguments = {"seed": args.seed, "options": options, "source": source}
+        return show(train(recipe, data, out, **arguments, judging=judge), args.json)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kinfolk.contests.settings import Settings
     from kinfolk.data import Data
     from kinfolk.family.recipe import Recipe
     from kinfolk.train import Result, RunOptions
@@ -39,7 +40,14 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument(
         "--precision", metavar="P", help="fp32, tf32, bf16 or fp16 (default: what the device is built for)"
     )
-    machine.add_argument("--written", type=int, metavar="N", help="of pairs, BLEU of N written targets at validations")
+    machine.add_argument(
+        "--bleu-samples",
+        "--written",
+        dest="written",
+        type=int,
+        metavar="N",
+        help="generate N targets of pairs at each validation and report BLEU",
+    )
     machine.add_argument("--quiet", action="store_true", help="show no progress")
     machine.add_argument("--no-tensorboard", action="store_true", help="write no files for TensorBoard")
 
@@ -77,8 +85,8 @@ def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
 
     rest = {key: value for key, value in source.items() if key != "name"}
     if whole:
-        known = {key: rest.pop(key) for key in ("tokenizer", "vocab") if key in rest}
-        rest["choices"] = Preparation(**known, valid=0.0)
+        tokenizing = {key: rest.pop(key) for key in ("tokenizer", "vocab") if key in rest}
+        rest["choices"] = Preparation(**tokenizing, valid=0.0)
     return open_data(source["name"], **rest)
 
 
@@ -100,6 +108,16 @@ def precision_of(args: argparse.Namespace) -> list[str]:
     return [] if args.precision is None else [f"training.precision={args.precision}"]
 
 
+def settings_of(args: argparse.Namespace, **changes: Any) -> "Settings":
+    """Return the settings that options of the same names give; `changes` are taken as they are."""
+    import dataclasses
+
+    from kinfolk.contests.settings import Settings
+
+    named = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings) if field.name in args}
+    return Settings(**named | {"assignments": (*args.set, *precision_of(args)), "events": args.json} | changes)
+
+
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":
     """Return how to carry a run out: what was begun with, where the options do not say otherwise."""
     from kinfolk.train import RunOptions
@@ -113,12 +131,12 @@ def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "
 
 def command_of(verb: str, args: argparse.Namespace, **changes: Any) -> list[str]:
     """Return the command line that these options came from, for the processes that a launcher starts."""
-    known = vars(args) | changes
-    words = [verb, str(known.pop("what"))]
+    options = vars(args) | changes
+    words = [verb, str(options.pop("what"))]
     for name in ("run", "plugin", "processes", "restarts"):
         # plugins travel in the environment; the rest is the launcher's
-        known.pop(name, None)
-    for name, value in known.items():
+        options.pop(name, None)
+    for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
             words.append(option)
@@ -167,9 +185,9 @@ def _add_samples(out: Path) -> None:
     from kinfolk.decoding.samples import samples
     from kinfolk.train.report import NAME, write
 
-    found = samples(out) if (out / NAME).exists() else []
-    if found:
-        write(out, found)
+    texts = samples(out) if (out / NAME).exists() else []
+    if texts:
+        write(out, texts)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,9 @@ from kinfolk.optim import Training
 from kinfolk.optim.schedule import Constant, Cooldown
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
+COOLING = 0.2
+"""The share of a branch's own steps that it cools down in; it begins with the trunk's."""
+
 UNIT = 40
 """Steps of a budget are cut into this many parts: a branch begins after 4, 8, 16, 32 and ends after 5, 10, 20, 40."""
 
@@ -57,7 +60,7 @@ class Tree:
         """Return the branch of a share of the budget; `source` is the folder of the trunk."""
         training, warmup = self._training()
         end = round(UNIT * share) * self.part
-        begin = 4 * end // 5
+        begin = end - round(COOLING * end)
         training = training.replace(
             steps=end,
             # progress counts steps already made, so the step after `begin` is the first that is lower

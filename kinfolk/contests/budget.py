@@ -1,4 +1,4 @@
-"""An equal budget: so many seconds, tokens or floating-point operations for every contestant.
+"""An equal budget: N seconds, tokens or floating-point operations for every contestant.
 
 A budget becomes a number of steps before a trial starts, because schedules of the learning rate need to know
 where the end is. Tokens divide by the tokens of a step, operations go through the cost model, and seconds

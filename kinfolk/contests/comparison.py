@@ -109,14 +109,14 @@ class Comparison:
             lr=rates.chosen if rates else None,
             rates=rates,
             epochs=epochs(self.outcomes.get(row.name, ()), self.train_tokens),
-            flags=tuple(flags(row.name, row.measure, self.outcomes, rates, row.retrials)),
+            flags=tuple(flags(row.name, row.measure, self.outcomes, rates, row.retrials, self.as_is.get(row.name, ()))),
             branches=self.branches.get(row.name, ()),
             battery=self.battery.get(row.name),
         )
 
     @property
     def best(self) -> str | None:
-        """Name of the first contestant of the largest group, or None when nobody finished."""
+        """Name of the first contestant of the largest group, or None when no trial finished."""
         return next((row.name for row in self.rows if row.rank == 1), None)
 
     @property
@@ -133,14 +133,12 @@ class Comparison:
             "title": self.title,
             "facts": dict(self.facts),
             "protocol": dataclasses.asdict(self.protocol),
-            "rows": [dataclasses.asdict(row) for row in self.rows],
+            "rows": [row.to_plain() for row in self.rows],
             "limits": [dataclasses.asdict(found) for found in self.limits],
             "contestants": [dataclasses.asdict(card) for card in self.cards],
             "trials": [dataclasses.asdict(o) for trials in self.outcomes.values() for o in trials],
             "as_is": [dataclasses.asdict(o) for trials in self.as_is.values() for o in trials],
             "searched": [dataclasses.asdict(o) for trials in self.searched.values() for o in trials],
-            "retried": [
-                dataclasses.asdict(o) | {"lr": at[1][0]} for at, trials in self.retried.items() for o in trials
-            ],
+            "retried": [dataclasses.asdict(o) for trials in self.retried.values() for o in trials],
             "sizes": None if self.sizes is None else dataclasses.asdict(self.sizes),
         } | ({"published": dataclasses.asdict(published)} if published else {})

@@ -24,10 +24,8 @@ from kinfolk.family.about import About
 from kinfolk.family.building import read_recipe
 from kinfolk.family.changes import parted
 from kinfolk.family.making import divided, make, numbers_of
-from kinfolk.family.pictures import Picture
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.sizes import SIZES
-from kinfolk.family.supervise import Labelling
 from kinfolk.family.tables import NotAtThisSizeError, Table, TableRow, table
 from kinfolk.runs.fit import Needs
 from kinfolk.runs.run import Run
@@ -41,8 +39,7 @@ TABLES: dict[str, tuple[str, ...]] = {"first": FIRST}
 class Contestant:
     """One that takes part: a relative with some numbers, a recipe read from a file, or a row of a published table.
 
-    `assignments` is what `--set` changes besides. `labelling` is what labelled data makes of all of them, `picture` the
-    size of what they see, where data is made of pictures, `reads` the kind of data.
+    `assignments` is what `--set` changes besides.
     """
 
     name: str
@@ -53,9 +50,6 @@ class Contestant:
     written: Recipe | None = None
     assignments: tuple[str, ...] = ()
     row: tuple[Table, TableRow] | None = None
-    labelling: Labelling | None = None
-    picture: Picture | None = None
-    reads: str = "text"
 
     @property
     def about(self) -> About | None:
@@ -77,26 +71,25 @@ class Contestant:
         """Whether its width may be changed: a relative's may, unless its numbers fix it; a file's is as written."""
         return self.written is None and "d_model" in self._known() and "d_model" not in self.overrides
 
-    def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
-        """Return its recipe for data of this vocabulary, at other widths if they are given."""
-        needs = Needs(vocab_size, self.reads, self.labelling, self.picture)
+    def recipe(self, needs: Needs, widths: Mapping[str, int] | None = None) -> Recipe:
+        """Return its recipe for data with these needs, at other widths if they are given."""
         if self.written is not None:
-            return needs.adapt(self.written.fitted(vocab_size), self.assignments)
-        known = self._known()
-        scaled = {name: value for name, value in (widths or {}).items() if name in known}
-        recipe = self._made(needs.numbers(known) | scaled | dict(self.overrides))
+            return needs.adapt(self.written.fitted(needs.vocab_size), self.assignments)
+        numbers = self._known()
+        scaled = {name: value for name, value in (widths or {}).items() if name in numbers}
+        recipe = self._made(needs.numbers(numbers) | scaled | dict(self.overrides))
         return needs.adapt(recipe, self.assignments)
 
-    def parent(self, vocab_size: int) -> Recipe | None:
+    def parent(self, needs: Needs) -> Recipe | None:
         """Return its parent with the same numbers, as far as the parent takes them; None at the root and for files."""
         elder = self._elder()
         if elder is None:
             return None
         try:
-            return elder.recipe(vocab_size)
+            return elder.recipe(needs)
         except SpecError:
             # a path of `--set` may lead to what only the child has
-            return dataclasses.replace(elder, assignments=()).recipe(vocab_size)
+            return dataclasses.replace(elder, assignments=()).recipe(needs)
 
     def changed(self, assignments: Sequence[str]) -> Self:
         """Return it with `--set` applied: `n_layers=4` is a number of a relative, `model.dropout=0.1` a path."""
@@ -129,41 +122,32 @@ class Contestant:
             return None
         if self.row is not None:
             return dataclasses.replace(self, name=about.parent, row=(self.row[0], self.row[0].rows[0]))
-        known = numbers_of(registry.entry(about.parent).function)
-        same = {name: value for name, value in self.overrides.items() if name in known}
-        return Contestant(
-            about.parent,
-            about.parent,
-            self.size,
-            overrides=same,
-            assignments=self.assignments,
-            labelling=self.labelling,
-            picture=self.picture,
-            reads=self.reads,
-        )
+        numbers = numbers_of(registry.entry(about.parent).function)
+        same = {name: value for name, value in self.overrides.items() if name in numbers}
+        return Contestant(about.parent, about.parent, self.size, overrides=same, assignments=self.assignments)
 
 
 def gather(
     names: Sequence[str | Path], size: str = "tiny", assignments: Sequence[str] = (), labels: Sequence[str] = ()
 ) -> list[Contestant]:
-    """Find everybody who was named; a name that stands for nothing, or for two, is refused before anything runs.
+    """Resolve names to contestants; an unknown or ambiguous name is refused before anything runs.
 
     labels: what they are called instead of their names, one for each.
     """
     if size not in SIZES:
         raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
-    found = [each.changed(assignments) for name in (names or FIRST) for each in _named(name, size)]
+    contestants = [each.changed(assignments) for name in (names or FIRST) for each in _named(name, size)]
     if labels:
-        if len(labels) != len(found):
-            what = ", ".join(contestant.name for contestant in found)
-            raise SpecError(f"expected one contestant for each of {', '.join(labels)}, found {what}")
-        found = [dataclasses.replace(one, name=label) for one, label in zip(found, labels, strict=True)]
-    for i, contestant in enumerate(found):
-        if contestant.name in (other.name for other in found[:i]):
+        if len(labels) != len(contestants):
+            names_of = ", ".join(contestant.name for contestant in contestants)
+            raise SpecError(f"expected one contestant for each of {', '.join(labels)}, found {names_of}")
+        contestants = [dataclasses.replace(one, name=label) for one, label in zip(contestants, labels, strict=True)]
+    for i, contestant in enumerate(contestants):
+        if contestant.name in (other.name for other in contestants[:i]):
             raise SpecError(
                 f"contestant {contestant.name!r} is named twice; a table of contestants gives names of its own"
             )
-    return found
+    return contestants
 
 
 def gather_rows(
@@ -172,20 +156,20 @@ def gather_rows(
     """Find the rows of a published table that were asked for, and those of them that cannot be run, with the reason."""
     if size not in SIZES:
         raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
-    found, missing, asked = [], [], table(name)
-    for row in asked.pick(rows):
+    contestants, missing, published = [], [], table(name)
+    for row in published.pick(rows):
         if row.change is None:
             missing.append((row.name, row.missing))
             continue
-        contestant = Contestant(row.name, size=size, row=(asked, row)).changed(assignments)
+        contestant = Contestant(row.name, size=size, row=(published, row)).changed(assignments)
         try:
             # what a row needs of a size does not depend on the vocabulary
-            contestant.recipe(SIZES["tiny"].numbers["vocab_size"])
+            contestant.recipe(Needs(SIZES["tiny"].numbers["vocab_size"]))
         except NotAtThisSizeError as error:
             missing.append((row.name, str(error)))
         else:
-            found.append(contestant)
-    return found, missing
+            contestants.append(contestant)
+    return contestants, missing
 
 
 def _named(name: str | Path, size: str) -> Iterator[Contestant]:
@@ -199,8 +183,8 @@ def _named(name: str | Path, size: str) -> Iterator[Contestant]:
     elif path.suffix == ".toml" or path.is_dir():
         yield from _from_file(path, size)
     else:
-        known = [*relatives, *TABLES]
-        raise SpecError(f"contestant {text!r}: no relative, table, spec file or run of this name{suggest(text, known)}")
+        names = [*relatives, *TABLES]
+        raise SpecError(f"contestant {text!r}: no relative, table, spec file or run of this name{suggest(text, names)}")
 
 
 def _from_file(path: Path, size: str) -> Iterator[Contestant]:

@@ -37,6 +37,12 @@ class Spent:
             flops=sum(o.flops for o in used),
         )
 
+    def share(self, part: float) -> "Spent":
+        """Return a part of it: what is left where the rest was begun with."""
+        return dataclasses.replace(
+            self, tokens=round(part * self.tokens), seconds=part * self.seconds, flops=part * self.flops
+        )
+
     def __add__(self, other: "Spent") -> "Spent":
         """Return what both used."""
         return Spent(
@@ -222,7 +228,7 @@ class Sizes:
 class Protocol:
     """How contestants were given an equal chance, in words and numbers that a methods section can use.
 
-    tune: "lr" or "off"; match: "params", "flops" or "none". judged_on, chosen_on: the split of the verdict and
+    tune: what was searched for, or "off"; match: how widths were. judged_on, chosen_on: the split of the verdict and
     that of the rates, in words. against: the named baseline, "" for the best. looks: numbers of seeds at which the
     verdict was, or may be, taken. tuning_seeds, seeds: of the search and of the verdict. costs: by part ("tuning",
     "verdict", "as is", "retrials", "branches").

@@ -1,6 +1,8 @@
 """How a comparison was made: what a reader needs to judge it, and to do it again."""
 
 import datetime
+import functools
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -126,12 +128,22 @@ def machine_of() -> dict[str, str]:
     origin = Metadata().with_origin()
     versions = {"kinfolk": importlib.metadata.version("kinfolk")} | to_plain(origin.versions or Versions())
     commit = f", commit {origin.commit[:12]}" if origin.commit else ""
+    named = [f"{name} {version}" for name, version in versions.items() if name != "threads"]
     memory = psutil.virtual_memory().total / 2**30
     cores = f"{machine.cores()} of {os.cpu_count()} cores"
     return {
         "machine": f"{_processor()}, {cores}, {memory:.0f} GiB, {platform.system()}",
-        "versions": ", ".join(f"{name} {version}" for name, version in versions.items() if name != "threads") + commit,
+        "versions": f"{', '.join(named)}{commit}, source {source_hash()}",
     }
+
+
+@functools.cache
+def source_hash() -> str:
+    """Return a hash of this package's source as it is on disk: a commit does not know of changes beside it."""
+    home, digest = Path(__file__).parents[1], hashlib.blake2b(digest_size=6)
+    for file in sorted(home.rglob("*.py")):
+        digest.update(f"{file.relative_to(home).as_posix()}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 def _processor() -> str:

@@ -14,6 +14,7 @@ from kinfolk.contests.settings import Settings
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
 from kinfolk.family.recipe import Recipe
+from kinfolk.runs.fit import Needs
 from kinfolk.train.finetune.names import TACTICS
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import Prepared, prepare
@@ -29,11 +30,11 @@ class Tuned(Contestant):
 
     made: Prepared | None = None
 
-    def recipe(self, vocab_size: int, widths: Mapping[str, int] | None = None) -> Recipe:
+    def recipe(self, needs: Needs, widths: Mapping[str, int] | None = None) -> Recipe:
         """Return its recipe; the body is what it is."""
         return self.prepared.recipe
 
-    def parent(self, vocab_size: int) -> Recipe | None:
+    def parent(self, needs: Needs) -> Recipe | None:
         """It descends from a checkpoint, not from a relative."""
         return None
 
@@ -46,8 +47,8 @@ class Tuned(Contestant):
     @property
     def changes(self) -> str:
         """The tactics in words, and where it begins."""
-        said = "; ".join(TACTICS[name].says for name, _ in self.prepared.tactic.parts)
-        return f"begins with {self.prepared.source.path}: {said}"
+        tactics = "; ".join(TACTICS[name].says for name, _ in self.prepared.tactic.parts)
+        return f"begins with {self.prepared.source.path}: {tactics}"
 
     @property
     def data(self) -> Data:
@@ -57,12 +58,12 @@ class Tuned(Contestant):
     @property
     def begins(self) -> dict[str, Any]:
         """What a trial must know to begin."""
-        made = self.prepared
+        prepared = self.prepared
         return {
-            "source": str(made.source.path.resolve()),
-            "digest": made.source.digest,
-            "tactic": made.tactic.name,
-            "where": dict(made.where),
+            "source": str(prepared.source.path.resolve()),
+            "digest": prepared.source.digest,
+            "tactic": prepared.tactic.name,
+            "where": dict(prepared.where),
         }
 
 
@@ -72,10 +73,10 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
     tactics = settings.tactics or ("plain",)
     path = Path(settings.data)
     task = Named(name=settings.data) if settings.data.startswith(PREFIXES) else choose("auto", path)
-    found = []
+    contestants = []
     for source in sources:
         for tactic in tactics:
-            made = prepare(
+            prepared = prepare(
                 source,
                 task,
                 (path, Path(settings.valid) if settings.valid else None),
@@ -85,9 +86,9 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
                 cache=settings.cache,
             )
             words = [source.name] * (len(sources) > 1) + [tactic] * (len(tactics) > 1 or len(sources) == 1)
-            found.append(Tuned(" ".join(words), written=made.recipe, made=made))
-    names = [one.name for one in found]
+            contestants.append(Tuned(" ".join(words), written=prepared.recipe, made=prepared))
+    names = [one.name for one in contestants]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SpecError(f"contestant {twice!r} is named twice; give sources and tactics names of their own")
-    return found
+    return contestants

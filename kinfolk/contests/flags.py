@@ -22,10 +22,12 @@ def flags(
     outcomes: Mapping[str, Sequence[Outcome]],
     rates: RateCurve | None,
     retrials: Sequence[Retrial] = (),
+    as_is: Sequence[Outcome] = (),
 ) -> list[str]:
     """Return what is unusual: failed trials, the clock, an upturned validation, an early lead, a rate at the edge.
 
-    Or a difference that is the rates' and not the contestants'.
+    Or a difference that is the rates' and not the contestants', or a search that ended with a worse rate than it began
+    with. as_is: the trials at the recipe's own rate.
     """
     trials = outcomes.get(name, ())
     found = []
@@ -41,11 +43,23 @@ def flags(
         found.append(f"ahead of {', '.join(passed)} at {EARLY_SHARE:g} of the steps and behind at the end")
     if rates is not None and rates.edge:
         found.append(f"its best rate is the {rates.edge} that was tried")
+    if _better(as_is, trials, measure):
+        found.append("better at its recipe's own rate, under every seed, than at the one that was chosen")
     for again in retrials:
         if again.open:
             at = " ".join([f"{again.lr:.3g}", *(f"{key} {value:.3g}" for key, value in again.others.items())])
             found.append(f"told apart by the choice of a rate: at {at} {again.name} has {again.score:.4f}")
     return found
+
+
+def _better(some: Sequence[Outcome], others: Sequence[Outcome], measure: str) -> bool:
+    """Tell whether some trials are better than others under every seed that both have, two at least."""
+    first, second = (
+        {o.seed: o.scores[measure] for o in each if o.done and measure in o.scores} for each in (some, others)
+    )
+    sign = -1 if measure_of(measure).higher else 1
+    gaps = [sign * (first[seed] - second[seed]) for seed in first.keys() & second.keys()]
+    return len(gaps) > 1 and all(gap < 0 for gap in gaps)
 
 
 def _turned(trial: Outcome, measure: str) -> bool:

@@ -71,9 +71,9 @@ def answer(result: Comparison, names: tuple[str, ...]) -> GateAnswer:
     # of the intervals of a comparison positive is worse
     gap = [None if x is None else -x if higher else x for x in (candidate.difference, candidate.low, candidate.high)]
     low, high = sorted(gap[1:], key=lambda x: (x is None, x))
-    found, reason = _read(result, baseline, candidate)
+    verdict, reason = _read(result, baseline, candidate)
     return GateAnswer(
-        answer=found,
+        answer=verdict,
         reason=reason,
         measure=baseline.measure,
         higher=higher,
@@ -104,12 +104,12 @@ def _read(result: Comparison, baseline: ResultRow, candidate: ResultRow) -> tupl
         return WORSE, f"the interval of the difference is above 0: {interval}"
     if candidate.high < 0:
         return BETTER, f"the interval of the difference is below 0: {interval}"
-    said = [
+    rates_open = [
         f"at a rate of {again.lr:.3g} the {again.name} has {again.score:.4g}"
         for again in candidate.retrials
         if again.open
     ]
-    rates = f"; told apart by the choice of a rate only: {', '.join(said)}" if said else ""
+    rates = f"; told apart by the choice of a rate only: {', '.join(rates_open)}" if rates_open else ""
     return OPEN, f"the interval of the difference contains 0: {interval}{rates}"
 
 

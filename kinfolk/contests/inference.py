@@ -120,8 +120,8 @@ def null(k: int, looks: tuple[int, ...], paired: bool = False, scatter: float = 
     rng = np.random.default_rng([2026, k, *looks])
     sigma = np.exp(scatter * rng.standard_normal((SAMPLES, k, 1)))
     score = sigma * rng.standard_normal((SAMPLES, k, looks[-1]))
-    found = [estimate(score[..., :n]).statistic(0 if paired else None).max(-1) for n in looks]
-    return np.stack(found, -1)
+    statistics = [estimate(score[..., :n]).statistic(0 if paired else None).max(-1) for n in looks]
+    return np.stack(statistics, -1)
 
 
 @functools.cache
@@ -154,7 +154,7 @@ def p_value(t: float, k: int, looks: tuple[int, ...], look: int, paired: bool = 
     return worst
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Standing:
     """A contestant beside the reference (the best, or the named baseline), in the unit of the score.
 
@@ -166,10 +166,10 @@ class Standing:
     """
 
     name: str
-    rank: int
-    mean: float
-    spread: float | None
-    n: int
+    rank: int | None = None
+    final: float | None = None
+    spread: float | None = None
+    seeds: int = 0
     noise: float | None = None
     difference: float | None = None
     low: float | None = None
@@ -212,9 +212,9 @@ def judge(
         Standing(
             name=name,
             rank=1 + sum(worth[other] < worth[name] for other in worth),
-            mean=float(np.mean(present[name])),
+            final=float(np.mean(present[name])),
             spread=float(np.std(present[name], ddof=1)) if len(present[name]) > 1 else None,
-            n=len(present[name]),
+            seeds=len(present[name]),
             **tests.get(name, {}),
         )
         for name in sorted(worth, key=lambda name: worth[name])

@@ -1,9 +1,11 @@
 """A job: a folder, and the command that leaves `result.json` in it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from kinfolk.contests.trial import last_row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,9 +24,12 @@ class Job:
     threads: int
     weight: float = 1.0
     limit: float | None = None
-    progress: Callable[[], float] = lambda: 0.0
     steps: int = 0
     needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def progress(self) -> float:
+        """Return how far a job is that runs in its folder."""
+        return self.fraction(last_row(self.folder))
 
     def fraction(self, row: Mapping[str, Any]) -> float:
         """Return how far a job is, from the last row of its metrics."""

@@ -60,5 +60,5 @@ def memories() -> tuple[float, float]:
     """Return the bytes of the machine, and those that can be had now without swapping."""
     import psutil
 
-    found = psutil.virtual_memory()
-    return float(found.total), float(found.available)
+    memory = psutil.virtual_memory()
+    return float(memory.total), float(memory.available)

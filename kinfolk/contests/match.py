@@ -34,10 +34,10 @@ def kept_widths(folder: Path) -> dict[str, dict[str, int]] | None:
 
     Seconds are a stopwatch's: measured again they would be others. So they decide once, and the folder remembers.
     """
-    known: dict[str, dict[str, int]] | None = read_kept(
+    widths: dict[str, dict[str, int]] | None = read_kept(
         folder / WIDTHS, lambda data: all(type(n) is int and n > 0 for one in data.values() for n in one.values())
     )
-    return known
+    return widths
 
 
 def nearest_width(value_of: Callable[[int], float], target: float, unit: int) -> int:

@@ -33,6 +33,7 @@ class Outcome:
     """How a trial ended and what it used.
 
     status, reason: one of the endings above, and why, for those that are not "done".
+    lr: the learning rate of its recipe, added by who ordered it.
     planned_steps, steps: what the budget allowed and what was done (fewer where the clock stopped it).
     tokens, seconds, flops: what training used; validation and start-up do not count.
     start_bytes, peak_bytes: resident memory before the model was built, and the most there ever was.
@@ -50,6 +51,7 @@ class Outcome:
     status: str
     reason: str = ""
     key: str = ""
+    lr: float | None = None
     params: int = 0
     planned_steps: int = 0
     steps: int = 0

@@ -33,7 +33,7 @@ from kinfolk.data.batches.halves import TEST, halved, judging
 from kinfolk.data.location import located
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import ModelCost
-from kinfolk.runs.fit import labelling_of, picture_of
+from kinfolk.runs.fit import Needs
 
 VALIDATIONS = (5, 10)
 """Fewest and most validations of a trial; the first, after a fifth to a tenth of the steps, is the early loss."""
@@ -80,6 +80,7 @@ class Plan:
 
     settings: Settings
     data: Data
+    needs: Needs
     reading: Reading
     entrants: tuple[Entrant, ...]
     layout: Layout
@@ -157,7 +158,8 @@ class Plan:
         """Return what a trial reads, and what it begins with."""
         contestant = entrant.contestant
         if not isinstance(contestant, Tuned):
-            return {"data": _location(self.settings), "fingerprint": self.data.fingerprint}
+            # a relative path must not depend on where the trial is started
+            return {"data": located(_arguments(self.settings)), "fingerprint": self.data.fingerprint}
         begins = contestant.begins
         return {"data": begins.pop("where"), "fingerprint": contestant.data.fingerprint, "begins": begins}
 
@@ -167,7 +169,7 @@ class Plan:
         about = contestant.about
         if trial is not None:
             recipe = recipe.replace(training=recipe.training.replace(steps=trial.recipe["training"]["steps"]))
-        parent = contestant.parent(self.data.tokenizer.vocab_size)
+        parent = contestant.parent(self.needs)
         return Card(
             name=entrant.name,
             parent=(about.parent or "") if about else "",
@@ -205,10 +207,8 @@ def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan
     if settings.tune != "off":
         # a part that cannot be divided is refused before anything runs
         judging(halved(data), batch_size=1, length=1)
-    vocab_size, labelling = data.tokenizer.vocab_size, labelling_of(data)
-    asked = {"labelling": labelling, "picture": picture_of(data), "reads": data.kind}
-    contestants = [dataclasses.replace(contestant, **asked) for contestant in contestants]  # type: ignore[arg-type]
-    recipes = [contestant.recipe(vocab_size) for contestant in contestants]
+    needs = Needs.of(data)
+    recipes = [contestant.recipe(needs) for contestant in contestants]
     recipes[0] = _settled(recipes[0], settings)
     first = recipes[0].training
     reading = read(data, first.batch_size, first.length, first.grouping)
@@ -216,13 +216,16 @@ def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan
         _entrant(contestant, recipe, recipes[0], reading)
         for contestant, recipe in zip(contestants, recipes, strict=True)
     ]
+    # matched to the first, whose objective may have added ids
+    fixed = dataclasses.replace(needs, vocab_size=recipes[0].model.vocab_size)
     entrants = [
         entrants[0],
-        *(_matched(e, entrants[0], settings, reading, (factors or {}).get(e.name, 1.0)) for e in entrants[1:]),
+        *(_matched(e, entrants[0], settings, reading, fixed, (factors or {}).get(e.name, 1.0)) for e in entrants[1:]),
     ]
     return Plan(
         settings=settings,
         data=data,
+        needs=needs,
         reading=reading,
         entrants=tuple(entrants),
         layout=_layout(settings, entrants, reading),
@@ -234,9 +237,9 @@ def _tuning(settings: Settings) -> Plan:
     """Settle a comparison of sources and tactics."""
     contestants = gather_tuned(settings)
     first = contestants[0].prepared.recipe
-    known = {one.data.fingerprint: one.data for one in contestants}
+    data_of = {one.data.fingerprint: one.data for one in contestants}
     rows, length, grouping = first.training.batch_size, first.training.length, first.training.grouping
-    read_of = functools.cache(lambda fingerprint: read(known[fingerprint], rows, length, grouping))
+    read_of = functools.cache(lambda fingerprint: read(data_of[fingerprint], rows, length, grouping))
     entrants = []
     for one in contestants:
         reading = read_of(one.data.fingerprint)
@@ -246,6 +249,7 @@ def _tuning(settings: Settings) -> Plan:
     return Plan(
         settings=settings,
         data=contestants[0].data,
+        needs=Needs.of(contestants[0].data),
         reading=reading,
         entrants=tuple(entrants),
         layout=_layout(settings, entrants, reading),
@@ -276,9 +280,11 @@ def _cost(recipe: Recipe, reading: Reading) -> ModelCost:
         return ModelCost(0, 0.0, 0.0)
 
 
-def _matched(entrant: Entrant, first: Entrant, settings: Settings, reading: Reading, factor: float) -> Entrant:
+def _matched(
+    entrant: Entrant, first: Entrant, settings: Settings, reading: Reading, needs: Needs, factor: float
+) -> Entrant:
     """Scale a contestant's width until it is as large, or as costly, as the first; `factor` of it, to match by time."""
-    by, contestant, vocab_size = settings.matching, entrant.contestant, first.recipe.model.vocab_size
+    by, contestant = settings.matching, entrant.contestant
     if by == "none":
         return entrant
     target = factor * _size(first.cost, by)
@@ -291,7 +297,7 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, reading: Read
         )
 
     def at(**widths: int) -> Entrant:
-        recipe = contestant.recipe(vocab_size, widths)
+        recipe = contestant.recipe(needs, widths)
         return _entrant(contestant, recipe, first.recipe, reading)
 
     def size(**widths: int) -> float:
@@ -299,20 +305,24 @@ def _matched(entrant: Entrant, first: Entrant, settings: Settings, reading: Read
 
     kept = match.kept_widths(settings.folder) if by == "time" else None
     if kept and entrant.name in kept:
-        found = at(**kept[entrant.name])
-        said = ", ".join(f"{name} {width}" for name, width in kept[entrant.name].items())
-        left = match.difference(_size(found.cost, by), _size(first.cost, by))
-        return dataclasses.replace(found, matched=f"matched to {first.name} by time: {said}; operations {left}")
+        entrant_at = at(**kept[entrant.name])
+        widths_text = ", ".join(f"{name} {width}" for name, width in kept[entrant.name].items())
+        left = match.difference(_size(entrant_at.cost, by), _size(first.cost, by))
+        return dataclasses.replace(
+            entrant_at, matched=f"matched to {first.name} by time: {widths_text}; operations {left}"
+        )
     unit = match.unit_of(entrant.recipe.model)
     widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
     if "d_ff" in widths:
         # what is left is taken up by the feed-forward, whose width knows no heads
         finer = match.nearest_width(lambda f: size(d_model=widths["d_model"], d_ff=f), target, 8)
         widths["d_ff"] = match.near(finer, widths["d_ff"], 8)
-    found = at(**widths)
-    left = match.difference(_size(found.cost, by), target)
-    said = ", ".join(f"{name} {width}" for name, width in widths.items())
-    return dataclasses.replace(found, widths=widths, matched=f"matched to {first.name}: {said}; {by} {left}")
+    entrant_at = at(**widths)
+    left = match.difference(_size(entrant_at.cost, by), target)
+    widths_text = ", ".join(f"{name} {width}" for name, width in widths.items())
+    return dataclasses.replace(
+        entrant_at, widths=widths, matched=f"matched to {first.name}: {widths_text}; {by} {left}"
+    )
 
 
 def _size(cost: ModelCost, by: str) -> float:
@@ -345,15 +355,15 @@ def _is_layout(data: Any) -> bool:
 
 def _layout(settings: Settings, entrants: Sequence[Entrant], reading: Reading) -> Layout:
     """Choose a layout, or keep the one with which this folder's trials were begun."""
-    known = _kept(settings)
+    kept = _kept(settings)
     n_devices = len(devices.environments())
     trials = settings.seeds * len(entrants)
     chosen = layout.choose(
         trials=trials,
         step_flops=min(e.cost.train_flops_per_token for e in entrants) * reading.tokens_per_step,
         trial_bytes=PROGRAM_BYTES + max(_bytes(e, reading) for e in entrants),
-        jobs=settings.jobs or known.get("jobs") or min(n_devices, trials) or None,
-        threads=settings.threads or known.get("threads") or (settings.resources.cores if settings.per_trial else None),
+        jobs=settings.jobs or kept.get("jobs") or min(n_devices, trials) or None,
+        threads=settings.threads or kept.get("threads") or (settings.resources.cores if settings.per_trial else None),
     )
     settings.folder.mkdir(parents=True, exist_ok=True)
     precision = entrants[0].recipe.training.precision
@@ -371,8 +381,8 @@ def _differences(parent: Recipe | None, recipe: Recipe) -> tuple[tuple[str, str,
     """Say what a recipe changes against its parent, leaving out what a comparison makes equal or counts itself."""
     if parent is None:
         return ()
-    given = {name: getattr(recipe.training, name) for name in _GIVEN}
-    parent = parent.replace(name=recipe.name, training=parent.training.replace(**given))
+    equal = {name: getattr(recipe.training, name) for name in _GIVEN}
+    parent = parent.replace(name=recipe.name, training=parent.training.replace(**equal))
     return tuple((d.path, paths.show(d.a), paths.show(d.b)) for d in paths.diff(parent, recipe))
 
 
@@ -381,14 +391,13 @@ _GIVEN = ("steps", "batch_size", "length", "accumulate", "eval_batches", "precis
 
 def _arguments(settings: Settings) -> dict[str, Any]:
     """Return how to open the data."""
-    given = {"name": settings.data, "cache": settings.cache, "tokenizer": settings.tokenizer, "vocab": settings.vocab}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _location(settings: Settings) -> dict[str, Any]:
-    """Return the same as plain data, for another process that may run elsewhere."""
-    # a relative path must not depend on where the trial is started
-    return located(_arguments(settings))
+    arguments = {
+        "name": settings.data,
+        "cache": settings.cache,
+        "tokenizer": settings.tokenizer,
+        "vocab": settings.vocab,
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _foreign(recipe: Recipe) -> list[str]:

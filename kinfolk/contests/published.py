@@ -7,6 +7,7 @@ than another, can. So each row is held against the baseline of its own side, and
 import csv
 import dataclasses
 import io
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
@@ -70,22 +71,24 @@ class Beside:
     def sentences(self) -> list[str]:
         """Say what came of it."""
         directed = [line for line in self.lines if line.holds and line.holds != EQUAL]
-        said = [
+        lines = [
             f"The published direction of the final loss holds for {self.count(HOLDS)} of {len(directed)} rows, "
             f"fails for {self.count(FAILS)}, and cannot be told for {self.count(UNCLEAR)} "
             f"(simultaneous {1 - LEVEL:.0%} intervals over paired seeds against {self.baseline})."
         ]
-        if directed and all(line.p is None for line in directed):
-            said[0] = (
+        if not directed:
+            lines[0] = "No final loss was published for these rows, so there is no direction to hold them to."
+        elif all(line.p is None for line in directed):
+            lines[0] = (
                 f"The published direction of the final loss holds for {self.count(HOLDS)} of {len(directed)} rows and "
                 f"fails for {self.count(FAILS)}; with one seed there is no test, and a difference may be chance."
             )
-        said += [
+        lines += [
             f"Rank correlation of {column} with the published one: {value:+.2f} over {n} rows."
             for column, (value, n) in self.correlations.items()
         ]
-        said += [f"{name}: not quite theirs: {how}" for name, how in self.differs]
-        return said + [f"{name}: not available: {reason}" for name, reason in self.unavailable]
+        lines += [f"{name}: not quite theirs: {how}" for name, how in self.differs]
+        return lines + [f"{name}: not available: {reason}" for name, reason in self.unavailable]
 
     def to_csv(self) -> str:
         """Write the lines as CSV, unknown numbers as empty cells, rows that could not be run with the reason."""
@@ -111,13 +114,13 @@ def beside(
     lines = [_line(ours[name], ours.get(base), printed[name], printed[base]) for name in names]
     lines = _ranked(_tested(lines, base, ours, outcomes))
     columns = {"the final loss": "final", "the early loss": "early", "the speed": "speed"}
-    found = {label: _correlation(lines, field) for label, field in columns.items()}
+    correlations = {label: _correlation(lines, field) for label, field in columns.items()}
     return Beside(
         title=table.title,
         paper=table.paper,
         baseline=base,
         lines=tuple(lines),
-        correlations={label: value for label, value in found.items() if value is not None},
+        correlations={label: value for label, value in correlations.items() if value is not None},
         unavailable=unavailable,
         differs=tuple((row.name, row.differs) for row in table.rows if row.name in ours and row.differs),
     )
@@ -140,35 +143,27 @@ def _line(row: ResultRow, base: ResultRow | None, printed: Published, base_print
         return _against(of, getattr(row, name), None if base is None else getattr(base, name))
 
     def theirs(of: Callable[[float, float], float], name: str) -> float | None:
-        found = _against(of, getattr(printed, name), getattr(base_printed, name))
+        value = _against(of, getattr(printed, name), getattr(base_printed, name))
         # what is printed with three digits has no more after a subtraction
-        return None if found is None else round(found, 6)
+        return None if value is None else round(value, 6)
 
     return Line(
         name=row.name,
-        final=ours(_minus, "final"),
-        final_published=theirs(_minus, "final"),
-        early=ours(_minus, "early"),
-        early_published=theirs(_minus, "early"),
-        params=ours(_over, "params"),
-        params_published=theirs(_over, "params"),
-        ops=ours(_over, "flops_per_token"),
-        ops_published=theirs(_over, "ops"),
-        speed=ours(_over, "tokens_per_second"),
-        speed_published=theirs(_over, "steps_per_second"),
+        final=ours(operator.sub, "final"),
+        final_published=theirs(operator.sub, "final"),
+        early=ours(operator.sub, "early"),
+        early_published=theirs(operator.sub, "early"),
+        params=ours(operator.truediv, "params"),
+        params_published=theirs(operator.truediv, "params"),
+        ops=ours(operator.truediv, "flops_per_token"),
+        ops_published=theirs(operator.truediv, "ops"),
+        speed=ours(operator.truediv, "tokens_per_second"),
+        speed_published=theirs(operator.truediv, "steps_per_second"),
     )
 
 
 def _against(of: Callable[[float, float], float], value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else of(value, base)
-
-
-def _minus(a: float, b: float) -> float:
-    return a - b
-
-
-def _over(a: float, b: float) -> float:
-    return a / b
 
 
 def _tested(
@@ -178,8 +173,8 @@ def _tested(
 
     judged = [line for line in lines if line.name != base and None not in (line.final, line.final_published)]
     scores = aligned(ours[base].measure, {name: outcomes.get(name, ()) for name in (base, *(x.name for x in judged))})
-    found = {standing.name: standing.p for standing in judge(scores, against=base)}
-    p_of = {line.name: found.get(line.name) for line in judged}
+    p_values = {standing.name: standing.p for standing in judge(scores, against=base)}
+    p_of = {line.name: p_values.get(line.name) for line in judged}
     return [
         dataclasses.replace(line, p=p_of[line.name], holds=_verdict(line, p_of[line.name]))
         if line.name in p_of
@@ -212,8 +207,8 @@ def _ranked(lines: Sequence[Line]) -> list[Line]:
 
 def _correlation(lines: Sequence[Line], field: str) -> tuple[float, int] | None:
     pairs = [(getattr(line, field), getattr(line, f"{field}_published")) for line in lines]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if len(known) < FEWEST:
+    both = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(both) < FEWEST:
         return None
-    value = spearman([a for a, _ in known], [b for _, b in known])
-    return None if value is None else (value, len(known))
+    value = spearman([a for a, _ in both], [b for _, b in both])
+    return None if value is None else (value, len(both))

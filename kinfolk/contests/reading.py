@@ -1,7 +1,7 @@
 """What a step reads, and what a model computes for it: the bridge between data, budgets and the cost model.
 
 An objective decides what a model sees of a text or a pair (two halves, one joined row, masks), so costs come from the
-shapes of a few prepared batches, padding included: it is computed as well. They are told per token that is read,
+shapes of a few prepared batches, padding included: it is computed as well. They are given per token that is read,
 which is the same number for every contestant.
 """
 
@@ -43,20 +43,20 @@ class Reading:
 def read(data: Data, batch_size: int, length: int, grouping: str = "auto") -> Reading:
     """Look at the first batches of the training data."""
     batches = Batches(data.split("train"), batch_size=batch_size, length=length, grouping=grouping)
-    # pictures are all alike
+    # images are all alike
     count = 1 if data.split("train").picture is not None else min(SAMPLES[data.kind], batches.steps_per_epoch)
     return Reading(tuple(map(batches.at, range(count))), vocabulary_of(data.tokenizer))
 
 
 def window(length: int) -> Reading:
-    """Stand in for the reading of running text where there is none: one row, of ordinary tokens."""
+    """Return a substitute where there is no running text: one row, of ordinary tokens."""
     vocabulary = Vocabulary(size=256)
     tokens = torch.full((1, length + 1), vocabulary.n_special)
     return Reading((Batch(index=torch.zeros(1, dtype=torch.long), tokens=tokens),), vocabulary)
 
 
 def one_picture(n_values: int) -> Reading:
-    """Stand in for the reading of pictures where there are none: one, of one value, with a label."""
+    """Return a substitute where there are no images: one, of one value, with a label."""
     vocabulary, one = Vocabulary(size=263), torch.zeros(1, dtype=torch.long)
     tokens = torch.full((1, n_values), vocabulary.n_special)
     return Reading((Batch(index=one, tokens=tokens, labels=one),), vocabulary)
@@ -71,9 +71,9 @@ def cost_of(recipe: Recipe, reading: Reading) -> ModelCost:
         whole = cost(recipe.model, shape.length, shape.source, shape.scored)
         params, core = whole.params, whole.core_params
         for network in (recipe.model,) if companion is None else (recipe.model, companion):
-            found = cost(network, shape.length, shape.source, shape.scored)
-            flops += found.flops_per_token * shape.positions * recipe.objective.passes
-            kept += found.activation_bytes * shape.positions * recipe.objective.passes
+            network_cost = cost(network, shape.length, shape.source, shape.scored)
+            flops += network_cost.flops_per_token * shape.positions * recipe.objective.passes
+            kept += network_cost.activation_bytes * shape.positions * recipe.objective.passes
     tokens = sum(map(tokens_of, reading.batches))
     return ModelCost(params, flops / tokens, kept / tokens, core)
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.evidence import Battery, Branch, RateCurve, Retrial, SeedLimits, Speedup
+from kinfolk.contests.evidence import Battery, Branch, RateCurve, SeedLimits, Speedup
 from kinfolk.contests.groups import finished, group
 from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE, Standing, t_quantile
 from kinfolk.contests.outcome import Outcome
@@ -25,21 +25,18 @@ NESTED = ("rates", "retrials", "speedup", "branches", "battery")
 """Fields of a row that a CSV cannot hold; `results.json` has them."""
 
 SEQUENTIAL = ("next-token", "continuation", "target-token")
-"""Measures that predict a text from what stands before it, so that they are code lengths: bits per byte."""
+"""Measures that predict a text from what precedes it, so that they are code lengths: bits per byte."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ResultRow:
-    """One contestant in the table. Numbers are means over the seeds that finished, memory is the largest.
+class ResultRow(Standing):
+    """One contestant in the table: its standing, and what it took. Means over finished seeds, memory the largest.
 
-    core_params: parameters without embedding and output layer, which `--match params` makes equal.
     measure: what `early` and `final` are the loss of, in nats per target, or a share of right answers; ranks compare
-        within it.
+        within it. core_params: parameters without embedding and output layer, which `--match params` makes equal.
     final, final_low, final_high: the score that is ranked (at the tuned rate, on the split that judges), and the
         interval of its mean over seeds. as_is, …: the same at the recipe's own rate; None where nothing was tuned.
-    spread: sample standard deviation of `final` over seeds. mark, p, difference, low, high, chance, noise: beside the
-        reference, see `kinfolk.contests.inference.Standing`.
-    lr: the learning rate of `final`; rates: how it was chosen. retrials, speedup, branches, battery: see
+    lr: the learning rate of `final`; rates: how it was chosen. speedup, branches, battery: see
         `kinfolk.contests.evidence`.
     peak_bytes: of the accelerator, where they were trained `on_device`; otherwise of the process.
     growth_bytes: how much of `peak_bytes` came after the program had started: model, optimiser, activations.
@@ -48,9 +45,9 @@ class ResultRow:
         step. flags: what is unusual, in short words (`kinfolk.contests.flags`); note: what a reader must know besides.
     """
 
-    name: str
-    params: int
-    flops_per_token: float
+    params: int = 0
+    core_params: int = 0
+    flops_per_token: float = 0.0
     tokens_per_second: float | None = None
     peak_bytes: int | None = None
     growth_bytes: int | None = None
@@ -61,22 +58,7 @@ class ResultRow:
     flops: float | None = None
     measure: str = ""
     early: float | None = None
-    final: float | None = None
-    spread: float | None = None
     bits_per_byte: float | None = None
-    rank: int | None = None
-    mark: str = ""
-    p: float | None = None
-    noise: float | None = None
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
-    chance: float | None = None
-    seeds: int = 0
-    failed: int = 0
-    cut_short: int = 0
-    note: str = ""
-    core_params: int = 0
     final_low: float | None = None
     final_high: float | None = None
     as_is: float | None = None
@@ -84,12 +66,23 @@ class ResultRow:
     as_is_high: float | None = None
     lr: float | None = None
     epochs: float | None = None
+    failed: int = 0
+    cut_short: int = 0
+    note: str = ""
     flags: tuple[str, ...] = ()
     rates: RateCurve | None = None
-    retrials: tuple[Retrial, ...] = ()
     speedup: Speedup | None = None
     branches: tuple[Branch, ...] = ()
     battery: Battery | None = None
+
+    @property
+    def mark(self) -> str:
+        """The verdict as a sign beside the rank."""
+        return MARKS.get(self.verdict, "")
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return dataclasses.asdict(self) | {"mark": self.mark}
 
 
 def rows(
@@ -110,9 +103,9 @@ def rows(
     made: list[ResultRow] = []
     for found in groups:
         for place in standings(found, outcomes, against, looks, rates, retried):
-            made.append(_row(place.name, outcomes[place.name], costs[place.name], place, found.measure))
+            made.append(_row(place, outcomes[place.name], costs[place.name], found.measure))
     scored = {row.name for row in made}
-    made += [_row(name, outcomes[name], costs[name], None, "") for name in outcomes if name not in scored]
+    made += [_row(Standing(name=name), outcomes[name], costs[name], "") for name in outcomes if name not in scored]
     if len(groups) > 1:
         first = groups[0].measure
         alone = {found.names[0] for found in groups if len(found.names) == 1}
@@ -142,6 +135,12 @@ def limits(table: Sequence[ResultRow]) -> list[SeedLimits]:
     return found
 
 
+def held_against(table: Sequence[ResultRow], measure: str) -> str:
+    """Return what the differences of a measure are to, in words: the best, or a named baseline that is not."""
+    held = next((row for row in table if row.measure == measure and row.noise is not None and row.p is None), None)
+    return "the best" if held is None or held.rank == 1 else held.name
+
+
 def _needed(tested: Sequence[ResultRow]) -> int | None:
     """Return how many seeds would decide the widest open difference, if it is as large as it seems."""
     waiting = (
@@ -169,7 +168,7 @@ def early(outcome: Outcome, measure: str) -> float | None:
 def to_csv(table: Sequence[ResultRow]) -> str:
     """Write rows as CSV, unknown numbers as empty cells."""
     text = io.StringIO()
-    columns = [f.name for f in dataclasses.fields(ResultRow) if f.name not in NESTED]
+    columns = [*(f.name for f in dataclasses.fields(ResultRow) if f.name not in NESTED), "mark"]
     out = csv.DictWriter(text, columns, lineterminator="\n")
     out.writeheader()
     out.writerows({k: _cell(getattr(row, k)) for k in columns} for row in table)
@@ -180,23 +179,20 @@ def _cell(value: Any) -> Any:
     return "" if value is None else "; ".join(value) if isinstance(value, tuple) else value
 
 
-def _row(
-    name: str, trials: Sequence[Outcome], cost: tuple[int, float], place: Standing | None, measure: str
-) -> ResultRow:
+def _row(place: Standing, trials: Sequence[Outcome], cost: tuple[int, float], measure: str) -> ResultRow:
     done = finished(trials)
     failed = [trial for trial in trials if not trial.done]
     row = ResultRow(
-        name=name,
+        **{field.name: getattr(place, field.name) for field in dataclasses.fields(place)} | {"seeds": len(done)},
         params=cost[0] or next((trial.params for trial in trials if trial.params), 0),
         flops_per_token=cost[1],
-        seeds=len(done),
         failed=len(failed),
         cut_short=sum(trial.cut_short for trial in done),
         note="; ".join(filter(None, (_failures(failed), _cut_short(done)))),
         peak_bytes=max((trial.most_bytes for trial in trials), default=0) or None,
         on_device=any(trial.device_bytes for trial in trials),
     )
-    if place is None:
+    if place.final is None:
         return row
     first = [value for trial in done if (value := early(trial, measure)) is not None]
     around = interval_of([trial.scores[measure] for trial in done]) or (None, None)
@@ -204,14 +200,9 @@ def _row(
         row,
         measure=measure,
         early=statistics.fmean(first) if first else None,
-        final=place.mean,
-        spread=place.spread,
         final_low=around[0],
         final_high=around[1],
-        bits_per_byte=_bits_per_byte(place.mean, done, measure),
-        rank=place.rank,
-        mark=MARKS.get(place.verdict, ""),
-        **{name: getattr(place, name) for name in ("p", "noise", "difference", "low", "high", "chance", "retrials")},
+        bits_per_byte=_bits_per_byte(place.final, done, measure),
         growth_bytes=max(trial.growth_bytes for trial in done),
         **_used(done),
     )

@@ -1,7 +1,7 @@
 """Retrials: a contestant is called worse only if it is worse at every learning rate that may be its best.
 
 A search for rates has noise. Two equal contestants may end at different rates, and at different rates they are no
-longer equal: the difference is real, but it is the search's, not theirs. So the worse one of a pair that is told apart
+longer equal: the difference is real, but it is the search's, not theirs. So the worse one of a pair told apart
 is judged again, with the same seeds, at
 
     the rate of the better one (where that is another), and
@@ -35,7 +35,7 @@ Retried = Mapping[tuple[str, RatePoint], Sequence[Outcome]]
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """Two that are told apart, the worse one's points to be judged at again, and whose difference it is."""
+    """Two told apart, the worse one's points to be judged at again, and whose difference it is."""
 
     worse: str
     better: str
@@ -47,8 +47,8 @@ class Pair:
 
 
 def pairs(places: Sequence[Standing], rates: Mapping[str, RateCurve]) -> list[Pair]:
-    """Return every pair that is told apart, where the worse one has further points."""
-    reference = next((place for place in places if place.p is None and place.n > 1), None)
+    """Return every pair told apart, where the worse one has further points."""
+    reference = next((place for place in places if place.p is None and place.seeds > 1), None)
     found = []
     for place in places:
         if reference is None or place.verdict not in (WORSE, BETTER):

@@ -5,11 +5,12 @@ command finds it again, and one with another contestant or more seeds adds only 
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.contests import facts, match, plan, rates, retrials, sizes
-from kinfolk.contests.branches import SHARES, UNIT, Tree, gathered
+from kinfolk.contests.branches import COOLING, SHARES, UNIT, Tree, gathered
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.evidence import Battery, Protocol, RateCurve, RatePoint, Spent
 from kinfolk.contests.groups import Group, group
@@ -91,7 +92,7 @@ MATCHING = 2
 
 
 def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
-    """Measure how long a step of each contestant takes and what memory it needs, and train nobody."""
+    """Measure how long a step of each contestant takes and what memory it needs, without training."""
     made = plan.make(settings)
     console = console or Console(stderr=True)
     with lock(settings.folder) as held, terminable(), Trials(settings, made.layout, console, held) as trials:
@@ -109,6 +110,7 @@ class _Contest:
         self.searched: dict[str, dict[SearchOrder, Outcome]] = {entrant.name: {} for entrant in made.entrants}
         self.rates: dict[str, RateCurve] = {}
         self.branched: dict[str, dict[float, list[Outcome]]] = {}
+        self.trunks: list[Outcome] = []
         self.batteries: dict[str, Battery] = {}
         self.retried: dict[tuple[str, RatePoint], list[Trial]] = {}
         self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
@@ -136,7 +138,7 @@ class _Contest:
         orders = {entrant.name: self.plan.calibration(entrant) for entrant in self.plan.entrants}
         missing = [order for order in orders.values() if not _is_done(self.trials.known(order))]
         if missing:
-            # the last round is filled up, so that nobody is measured with fewer neighbours than the others
+            # the last round is filled up, so that all are measured with equally many neighbours
             jobs = [self.trials.job(order, self.trials.place(order)) for order in missing]
             short = -len(jobs) % self.plan.layout.jobs
             for i, order in enumerate(list(orders.values())[:short]):
@@ -182,7 +184,7 @@ class _Contest:
             self.retry()
 
     def retry(self) -> None:
-        """Train the worse one of every pair that is told apart at the further rates that may be its best."""
+        """Train the worse one of every pair told apart at the further rates that may be its best."""
         orders = {
             (pair.worse, point): self._at(pair.worse, point)
             for each, outcomes in self._groups()
@@ -200,6 +202,7 @@ class _Contest:
         if not trees:
             return
         self.trials.run([tree.trunk() for tree in trees], f"{len(trees)} trainings at a constant rate")
+        self.trunks = list(self._ended([tree.trunk() for tree in trees]))
         trees = [tree for tree in trees if _is_done(self.trials.known(tree.trunk()))]
         orders = [
             (tree, share, tree.branch(share, str(self.trials.place(tree.trunk()).resolve())))
@@ -338,7 +341,7 @@ class _Contest:
         for each, outcomes in self._groups():
             places = self._standings(each, outcomes)
             waiting = [place.name for place in places if place.verdict == OPEN and place.difference]
-            references = [place.name for place in places if place.p is None and place.n > 1]
+            references = [place.name for place in places if place.p is None and place.seeds > 1]
             found += [*references, *waiting] if waiting else []
         return [name for name in self.n_seeds if name in found and self.n_seeds[name] < self.settings.looks[-1]]
 
@@ -369,7 +372,6 @@ class _Contest:
         settings, first = self.settings, self.settings.seed
         own = [o for name, found in as_is.items() for o in found if o.key not in {j.key for j in judged}]
         parts = {"tuning": [o for found in searched.values() for o in found], "verdict": judged, "as is": own}
-        parts["branches"] = [o for found in self.branched.values() for trials in found.values() for o in trials]
         # a retrial may be at the recipe's own rate
         known = {o.key for part in parts.values() for o in part}
         parts["retrials"] = [o for trials in self._retried().values() for o in trials if o.key not in known]
@@ -383,8 +385,14 @@ class _Contest:
             looks=settings.looks,
             tuning_seeds=tuple(first + seed for seed in rates.SEEDS) if self.tuned else (),
             seeds=tuple(range(first, first + max(self.n_seeds.values(), default=0))),
-            costs={name: Spent.by(outcomes) for name, outcomes in parts.items() if outcomes},
+            costs={name: Spent.by(outcomes) for name, outcomes in parts.items() if outcomes} | self._branching(),
         )
+
+    def _branching(self) -> dict[str, Spent]:
+        """Return what trunks and branches used; a branch counts what it begins with as its own."""
+        cooled = (o for found in self.branched.values() for trials in found.values() for o in trials)
+        used = [Spent.by(self.trunks), *(Spent.by([o]).share(COOLING) for o in cooled)]
+        return {"branches": functools.reduce(Spent.__add__, used)} if self.trunks else {}
 
     def _trial(self, entrant: Entrant, seed: int, **fields: object) -> Trial | None:
         """Return a trial, or None for a contestant that cannot be run; the reason is kept."""

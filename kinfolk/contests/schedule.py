@@ -18,6 +18,7 @@ from typing import Self
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, FILE, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.contests.screen import Screen
+from kinfolk.contests.trial import last_row
 from kinfolk.core.child import Child, explain
 from kinfolk.core.errors import KinfolkError
 from kinfolk.core.lock import locked
@@ -55,7 +56,11 @@ def run_all(
                     running.remove(trial)
                     outcomes.append(outcome)
                     screen.finished(trial.job, outcome)
-            screen.update([(trial.job, trial.job.progress()) for trial in running])
+            screen.counted(queued=len(waiting), running=len(running))
+            rows = [(trial.job, last_row(trial.job.folder)) for trial in running]
+            for job, row in rows:
+                screen.heard(job, row)
+            screen.update([(job, job.fraction(row)) for job, row in rows])
             time.sleep(LOOK_EVERY)
     except BaseException:
         screen.note("stopping: each running trial saves what it has")
@@ -154,6 +159,6 @@ def _stop(running: Sequence[Running]) -> None:
         try:
             trial.child.end(max(0.0, deadline - time.monotonic()))
         except KeyboardInterrupt:
-            # asked twice: whoever asks does not want to wait for the saving
+            # a second interrupt: do not wait for the checkpoint
             deadline = time.monotonic()
             trial.child.end(0)

@@ -1,4 +1,4 @@
-"""What is seen while trials run: a line per running trial and the time left, or plain lines where nobody watches."""
+"""What is seen while trials run: a line per running trial and the time left, or plain lines without a terminal."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from kinfolk.contests.budget import duration
 from kinfolk.contests.fleet.totals import Totals
@@ -135,6 +136,7 @@ def summary(outcome: Outcome) -> str:
     return f"{losses} after {steps} steps in {duration(outcome.seconds)}{cut}"
 
 
-def _bar(fraction: float) -> str:
+def _bar(fraction: float) -> Text:
+    # no markup: a note printed above the bars turns it off for them too
     full = round(BAR * min(max(fraction, 0.0), 1.0))
-    return f"[green]{'━' * full}[/][dim]{'─' * (BAR - full)}[/]"
+    return Text.assemble(("━" * full, "green"), ("─" * (BAR - full), "dim"))

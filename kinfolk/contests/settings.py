@@ -176,13 +176,13 @@ class Settings:
         """Where the comparison lives: the same command finds the same folder, and so goes on."""
         if self.out is not None:
             return Path(self.out)
-        asked = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
+        question = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
         # a comparison without a table, or without fine-tuning, is called what it was before there were any
-        asked = {name: value for name, value in asked.items() if value or name not in _LATER}
-        asked |= {"match": self.matching}
+        question = {name: value for name, value in question.items() if value or name not in _LATER}
+        question |= {"match": self.matching}
         if self.tune == "off":
-            del asked["tune"]
-        digest = hashlib.blake2b(json.dumps(asked, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
+            del question["tune"]
+        digest = hashlib.blake2b(json.dumps(question, default=str, sort_keys=True).encode(), digest_size=4).hexdigest()
         return Path("runs") / f"compare-{digest}"
 
 

@@ -40,7 +40,7 @@ def gather(found: Mapping[str, Comparison]) -> Sizes:
     pairs = itertools.combinations(found, 2)
     names = list(dict.fromkeys(card.name for result in found.values() for card in result.cards))
     laws = {name: _law(name, measure, found) for name in names}
-    known = {name: law for name, law in laws.items() if isinstance(law, Law)}
+    fitted = {name: law for name, law in laws.items() if isinstance(law, Law)}
     reach = [o.flops for result in found.values() for trials in result.outcomes.values() for o in trials if o.done]
     return Sizes(
         ranks=ranks,
@@ -48,7 +48,7 @@ def gather(found: Mapping[str, Comparison]) -> Sizes:
         tau={f"{a},{b}": _tau(losses[a], losses[b]) for a, b in pairs},
         laws={name: law.plain() if isinstance(law, Law) else {"says": law} for name, law in laws.items()},
         crossings=tuple(
-            crossing(a, known.get(a), b, known.get(b), (min(reach), max(reach)))
+            crossing(a, fitted.get(a), b, fitted.get(b), (min(reach), max(reach)))
             for a, b in itertools.combinations(names, 2)
             if reach
         ),

@@ -78,12 +78,12 @@ class SpaceSearch:
         """Return all rounds up to the first that has not ended; the recipe's own point comes first."""
         study, drawn = _study(self.higher), [SearchOrder(self.own, HALF, SEEDS[0])]
         for _ in range(1 + ROUNDS_EACH * len(self.names)):
-            asked = [study.ask(_distributions(self.names, self.own)) for _ in range(ROUND)]
-            orders = [self._order(trial.params) for trial in asked]
+            trials = [study.ask(_distributions(self.names, self.own)) for _ in range(ROUND)]
+            orders = [self._order(trial.params) for trial in trials]
             drawn += orders
             if any(order not in outcomes for order in orders):
                 break
-            for trial, order in zip(asked, orders, strict=True):
+            for trial, order in zip(trials, orders, strict=True):
                 score = score_of(outcomes[order], self.measure)
                 _tell(study, trial, score)
         return drawn

@@ -71,14 +71,14 @@ def speedup(row: ResultRow, baseline: ResultRow, law: BaselineLaw) -> Speedup | 
         return None
     speed = row.tokens_per_second / baseline.tokens_per_second
     gap = row.final - baseline.final
-    reach = _reach(row, baseline)
-    at = [law.ratio(law.floor + law.scale + x) for x in (gap, gap + reach, gap - reach)]
-    value, low, high = (None if ratio is None else ratio * speed for ratio in at)
+    low, high = _interval(row, baseline, gap)
+    at = [law.ratio(law.floor + law.scale + x) for x in (gap, high, low)]
+    value, least, most = (None if ratio is None else ratio * speed for ratio in at)
     return Speedup(
         baseline=baseline.name,
         value=value,
-        low=low,
-        high=high,
+        low=least,
+        high=most,
         compute_ratio=at[0],
         speed_ratio=speed,
         law=str(law),
@@ -86,14 +86,24 @@ def speedup(row: ResultRow, baseline: ResultRow, law: BaselineLaw) -> Speedup | 
     )
 
 
-def _reach(row: ResultRow, baseline: ResultRow) -> float:
-    """Return how far the difference of the two may be off: half of its simultaneous interval."""
-    if row.name == baseline.name:
-        return 0.0
-    for each in (row, baseline):
-        if each.p is not None and each.low is not None and each.high is not None:
-            return (each.high - each.low) / 2
-    return 0.0
+def _interval(row: ResultRow, baseline: ResultRow, gap: float) -> tuple[float, float]:
+    """Return the simultaneous interval of the difference of the two.
+
+    It is known where one of them is what the other was tested against. Two others were both tested against the best:
+    the wider of their intervals, moved to where their own difference is.
+    """
+    known = {
+        each.name: (each.low, each.high)
+        for each in (row, baseline)
+        if each.p is not None and each.low is not None and each.high is not None
+    }
+    if row.name == baseline.name or not known:
+        return gap, gap
+    if len(known) == 2:
+        reach = max(high - low for low, high in known.values()) / 2
+        return gap - reach, gap + reach
+    low, high = known.get(row.name) or sorted(-x for x in known[baseline.name])
+    return min(low, gap), max(high, gap)
 
 
 def finished(baseline: ResultRow) -> dict[float, float]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from kinfolk.contests.arena import FIRST, Arena, arena
+from kinfolk.contests.arena import Arena, arena
 from kinfolk.contests.contestants import gather
 from kinfolk.contests.report.suite import write
 from kinfolk.contests.run import pace, run
@@ -18,6 +18,7 @@ from kinfolk.contests.suite_result import SuiteResult
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Data, open_data
+from kinfolk.runs.fit import Needs
 
 
 def run_suite(name: str, settings: Settings, command: str = "", console: Console | None = None) -> SuiteResult:
@@ -28,7 +29,7 @@ def run_suite(name: str, settings: Settings, command: str = "", console: Console
     folder = settings.folder if settings.out else settings.folder.with_name(f"{name}-{settings.folder.name[8:]}")
     own = (f"training.eval_batches={_batches(asked, settings)}",)
     settings = dataclasses.replace(
-        settings, contestants=settings.contestants or FIRST, assignments=own + settings.assignments
+        settings, contestants=settings.contestants or asked.origin.first, assignments=own + settings.assignments
     )
     comparisons, paces, guesses = {}, {}, {}
     for task, data in asked.tasks.items():
@@ -37,7 +38,7 @@ def run_suite(name: str, settings: Settings, command: str = "", console: Console
         comparisons[task] = run(dataclasses.replace(settings, data=data, out=folder / task), command, console)
     for n in asked.lengths:
         console.print(f"steps a second and memory at {n:,} tokens", markup=False, highlight=False)
-        # a text and its end; one at a time, so that nobody is slowed down by a neighbour
+        # a text and its end; one at a time, so that none is slowed down by a neighbour
         alone = dataclasses.replace(
             settings,
             data=f"text:length={n - 1}",
@@ -56,11 +57,13 @@ def run_suite(name: str, settings: Settings, command: str = "", console: Console
 def majority(data: Data, n: int) -> float:
     """Return how often the most frequent class is right on the first examples of valid."""
     split = cast(Any, data.split("valid"))
-    labels = [label for *_, label in split.examples(np.arange(min(n, len(split))))]
-    return max(np.bincount(labels)) / len(labels)
+    labels = np.hstack([label for *_, label in split.examples(np.arange(min(n, len(split))))])
+    # of classes of tokens, those that are asked for
+    labels = labels[labels >= 0]
+    return float(max(np.bincount(labels)) / len(labels))
 
 
 def _batches(asked: Arena, settings: Settings) -> int:
     """Return how many batches a validation takes, with the batch size that the first contestant will have."""
-    first = gather(settings.contestants or FIRST, settings.size, settings.assignments)[0]
-    return max(1, asked.valid // first.recipe(263).training.batch_size)
+    first = gather(settings.contestants or asked.origin.first, settings.size, settings.assignments)[0]
+    return max(1, asked.valid // first.recipe(Needs(263)).training.batch_size)

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, Arena, average, row_of
+from kinfolk.contests.arena import Arena, average, row_of
 from kinfolk.contests.comparison import Comparison
+from kinfolk.contests.interquartile import bootstrap
 from kinfolk.contests.outcome import DONE, Outcome
 
 MEASURE = "accuracy"
@@ -20,14 +21,16 @@ MEASURE = "accuracy"
 class SuiteStanding:
     """One contestant: accuracies by task in per cent with their spreads over seeds; steps a second and bytes by length.
 
-    memory: what came on top after the program had started, at its most. `average` only where every task has a score.
-    published: the row of the published table that it stands for.
+    memory: what came on top after the program had started, at its most. `average` only where every task has a score;
+    middle: the interquartile mean over all tasks and seeds then, with its interval (`contests.interquartile`).
+    published: its row of the published table.
     """
 
     name: str
     scores: Mapping[str, float]
     spreads: Mapping[str, float]
     average: float | None
+    middle: tuple[float, float, float] | None
     speed: Mapping[int, float]
     memory: Mapping[int, float]
     relative_speed: float | None = None
@@ -37,7 +40,7 @@ class SuiteStanding:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SuiteResult:
-    """What came of a suite. `guesses`: the accuracy of whoever always says the most frequent class."""
+    """What came of a suite. `guesses`: the accuracy of always answering the most frequent class."""
 
     suite: Arena
     folder: Path
@@ -63,6 +66,7 @@ class SuiteResult:
 
     def to_plain(self) -> dict[str, Any]:
         """Return everything as plain data, the content of `results.json`."""
+        origin = self.suite.origin
         return {
             "suite": self.suite.name,
             "tasks": dict(self.suite.tasks),
@@ -70,9 +74,9 @@ class SuiteResult:
             "guesses": dict(self.guesses),
             "standings": [dataclasses.asdict(standing) for standing in self.standings],
             "published": {
-                "paper": PAPER,
-                "note": NOT_COMPARABLE,
-                "rows": {name: dict(zip(COLUMNS, scores, strict=True)) for name, scores in PUBLISHED.items()},
+                "paper": origin.paper,
+                "note": origin.note,
+                "rows": {name: dict(zip(origin.columns, scores, strict=True)) for name, scores in origin.rows.items()},
             },
         }
 
@@ -82,46 +86,46 @@ class SuiteResult:
         text = io.StringIO()
         out = csv.writer(text, lineterminator="\n")
         costs = [f"{what} {n}" for what in ("steps/s", "bytes") for n in lengths]
-        out.writerow(["contestant", *self.suite.tasks, "average", *costs, "published row"])
+        middle = ["interquartile mean", "low", "high"]
+        out.writerow(["contestant", *self.suite.tasks, "average", *middle, *costs, "published row"])
         for s in self.standings:
             scores = [s.scores.get(task, "") for task in self.suite.tasks]
             out.writerow(
-                [s.name, *scores, _or_nothing(s.average)]
+                [s.name, *scores, _or_nothing(s.average), *(s.middle or ("",) * 3)]
                 + [found.get(n, "") for found in (s.speed, s.memory) for n in lengths]
                 + [s.published]
             )
         return text.getvalue()
 
     def _standing(self, name: str, speed: dict[int, float], first: dict[int, float]) -> SuiteStanding:
-        scores, spreads, notes = {}, {}, []
+        judged: dict[str, list[float]] = {}
+        notes: list[str] = []
         for task, found in self.comparisons.items():
-            done = [100 * o.curve[-1].valid[MEASURE] for o in found.outcomes.get(name, ()) if _scored(o)]
-            if done:
-                scores[task], spreads[task] = statistics.fmean(done), statistics.stdev(done) if len(done) > 1 else 0.0
+            done = [100 * o.scores[MEASURE] for o in found.outcomes.get(name, ()) if o.done and MEASURE in o.scores]
+            judged |= {task: done} if done else {}
             row = next((row for row in found.rows if row.name == name), None)
             notes += [f"{task}: {row.note}"] if row is not None and row.note else []
         used = {n: self.paces[n][name] for n in self.paces if name in self.paces[n]}
         common = [n for n in speed if n in first]
         ratios = [math.log(speed[n] / first[n]) for n in common]
+        scores = {task: statistics.fmean(done) for task, done in judged.items()}
+        whole = len(scores) == len(self.suite.tasks)
         return SuiteStanding(
             name=name,
             scores=scores,
-            spreads=spreads,
-            average=_mean(scores) if len(scores) == len(self.suite.tasks) else None,
+            spreads={task: statistics.stdev(done) if len(done) > 1 else 0.0 for task, done in judged.items()},
+            average=_mean(scores) if whole else None,
+            middle=bootstrap(list(judged.values())) if whole else None,
             speed=speed,
             memory={n: o.growth_bytes for n, o in used.items() if n in speed},
             relative_speed=math.exp(statistics.fmean(ratios)) if ratios else None,
-            published=row_of(name),
+            published=row_of(name) if self.suite.origin.rows else "",
             notes=tuple(notes),
         )
 
     def _speed(self, name: str) -> dict[int, float]:
         found = {n: outcomes[name] for n, outcomes in self.paces.items() if name in outcomes}
         return {n: o.steps / o.seconds for n, o in found.items() if o.status == DONE and o.seconds > 0}
-
-
-def _scored(outcome: Outcome) -> bool:
-    return outcome.done and MEASURE in outcome.curve[-1].valid
 
 
 def _mean(scores: Mapping[str, float]) -> float:

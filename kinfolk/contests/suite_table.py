@@ -6,7 +6,6 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from kinfolk.contests.arena import NOT_COMPARABLE, PAPER
 from kinfolk.contests.report.suite import costs, published, scores
 from kinfolk.contests.suite_result import SuiteResult
 from kinfolk.core.console import Console
@@ -17,9 +16,12 @@ def show(result: SuiteResult, console: Console) -> None:
     if not console.is_terminal:
         console.width = max(console.width, 160)
     _print(scores(result), f"{result.suite.name}: accuracy in per cent", console)
-    _print(costs(result), "a training step on text, by its length", console)
-    _print(published(result), PAPER, console)
-    console.print(Text(NOT_COMPARABLE, style="dim"))
+    origin = result.suite.origin
+    if result.suite.lengths:
+        _print(costs(result), "a training step on text, by its length", console)
+    if origin.rows:
+        _print(published(result), origin.paper, console)
+    console.print(Text(origin.note if origin.rows else f"{origin.paper}. {origin.note}", style="dim"))
     for standing in result.standings:
         for note in standing.notes:
             console.print(Text(f"{standing.name}, {note}", style="dim"))

@@ -21,7 +21,7 @@ from kinfolk.contests import devices
 from kinfolk.contests.outcome import CRASHED, DIVERGED, DONE, OUT_OF_MEMORY, Outcome, Point, write_json
 from kinfolk.core.child import interrupt_with_parent, last_lines
 from kinfolk.core.errors import DataError, TrainingError
-from kinfolk.core.memory import peak_memory
+from kinfolk.core.memory import peak_memory, resident
 from kinfolk.objectives.measures.measure import measure_of
 
 if TYPE_CHECKING:
@@ -70,16 +70,16 @@ class Trial:
     @property
     def key(self) -> str:
         """A hash of everything that can change the result: two trials of one key are the same trial."""
-        what = dataclasses.asdict(self)
+        fields = dataclasses.asdict(self)
         # where the data lies and how polite the process is are not part of what is measured
         for name in ("data", "nice"):
-            del what[name]
+            del fields[name]
         # nor is where a source lies, whose weights have a hash
-        what["begins"].pop("source", None)
+        fields["begins"].pop("source", None)
         for name in ("begins", "held_out"):
-            if not what[name]:
-                del what[name]
-        text = json.dumps(what, sort_keys=True)
+            if not fields[name]:
+                del fields[name]
+        text = json.dumps(fields, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def completed(self) -> Self:
@@ -101,34 +101,34 @@ class Trial:
 
 def run(trial: Trial, folder: Path) -> Outcome | None:
     """Train, and say how it ended; None when it was interrupted and can go on."""
-    known = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
+    outcome = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
     try:
         # the engine is part of the program, not of what training takes
         importlib.import_module("kinfolk.train.run")
         if "env" in trial.data:
-            return _act(trial, folder / RUN, known.replace(start_bytes=_resident()))
+            return _act(trial, folder / RUN, outcome.replace(start_bytes=resident()))
         data = _open(trial)
         if BATTERY in trial.begins:
-            return known.replace(battery=_battery(trial, data, folder))
-        known = known.replace(start_bytes=_resident(), bytes_per_token=_bytes_per_token(data))
+            return outcome.replace(battery=_battery(trial, data, folder))
+        outcome = outcome.replace(start_bytes=resident(), bytes_per_token=_bytes_per_token(data))
         result = _train(trial, data, folder / RUN)
-        known = _with_result(known, result, folder / RUN, trial)
+        outcome = _with_result(outcome, result, folder / RUN, trial)
         if result.status == "interrupted":
             return None
-        known = _judged(known, data.tokenizer.vocab_size)
-        if trial.held_out == "judged" and known.done:
-            known = known.replace(test=_scores(data, folder / RUN))
-        return known.replace(special=_special(data, folder / RUN))
+        outcome = _judged(outcome, data.tokenizer.vocab_size)
+        if trial.held_out == "judged" and outcome.done:
+            outcome = outcome.replace(test=_scores(data, folder / RUN))
+        return outcome.replace(special=_special(data, folder / RUN))
     except TrainingError as error:
-        known = _with_curve(known, folder / RUN, trial)
+        outcome = _with_curve(outcome, folder / RUN, trial)
         status = DIVERGED if _not_finite(error) else CRASHED
-        return known.replace(status=status, reason=str(error), peak_bytes=peak_memory())
+        return outcome.replace(status=status, reason=str(error), peak_bytes=peak_memory())
     except KeyboardInterrupt:
         return None
     except Exception as error:
         traceback.print_exc()
         status = OUT_OF_MEMORY if _no_memory(error) else CRASHED
-        return known.replace(status=status, reason=_words(error), peak_bytes=peak_memory())
+        return outcome.replace(status=status, reason=_words(error), peak_bytes=peak_memory())
 
 
 def measure(trial: Trial) -> Outcome:
@@ -139,21 +139,21 @@ def measure(trial: Trial) -> Outcome:
     from kinfolk.train.parallel import join
     from kinfolk.train.run import make_job
 
-    known = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
+    outcome = Outcome(name=trial.name, seed=trial.seed, key=trial.key, threads=trial.threads, status=DONE)
     try:
         torch.set_num_threads(trial.threads)
         data = _open(trial)
-        known = known.replace(start_bytes=_resident())
+        outcome = outcome.replace(start_bytes=resident())
         with join() as team:
             job = make_job(_recipe(trial), data, trial.seed, team)
             job.learner.begin()
             rough = calibrate(job, team=team)
             steps = min(1000, max(5, round(trial.max_seconds / rough)))
-            known = known.replace(steps=steps, seconds=steps * calibrate(job, steps=steps, team=team))
-        return known.replace(peak_bytes=peak_memory(), device_bytes=devices.peak_memory())
+            outcome = outcome.replace(steps=steps, seconds=steps * calibrate(job, steps=steps, team=team))
+        return outcome.replace(peak_bytes=peak_memory(), device_bytes=devices.peak_memory())
     except Exception as error:
         traceback.print_exc()
-        return known.replace(status=CRASHED, reason=_words(error))
+        return outcome.replace(status=CRASHED, reason=_words(error))
 
 
 def last_row(folder: Path) -> dict[str, Any]:
@@ -260,8 +260,8 @@ def _battery(trial: Trial, data: "Data", folder: Path) -> dict[str, Any]:
     from kinfolk.contests.battery import measure
 
     torch.set_num_threads(trial.threads)
-    found = measure(Path(trial.begins["source"]) / RUN, data, trial.begins[BATTERY], folder, trial.seed)
-    return dataclasses.asdict(found)
+    battery = measure(Path(trial.begins["source"]) / RUN, data, trial.begins[BATTERY], folder, trial.seed)
+    return dataclasses.asdict(battery)
 
 
 def _start(trial: Trial, recipe: "Recipe", data: "Data", file: Path) -> Path:
@@ -364,19 +364,13 @@ def _tidy(out: Path) -> None:
 
     if (out / "model.safetensors").exists():
         durable.remove(out / "checkpoints")
-        # what fine-tuning began with can be made again from its source
+        # what fine-tuning began with can be restored from its source
         durable.remove(out.with_name("start.safetensors"))
 
 
 def _bytes_per_token(data: "Data") -> float:
     split = data.split("valid")
     return split.n_bytes / split.n_tokens if split.n_tokens else 0.0
-
-
-def _resident() -> int:
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)
 
 
 def _not_finite(error: TrainingError) -> bool:
@@ -391,8 +385,8 @@ def _words(error: Exception) -> str:
     """Return the end of the traceback, and what and where in one last line."""
     lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    what = traceback.format_exception_only(error)[-1].strip()
-    return "\n".join([*lines[-6:-1], f"{what} ({Path(frame.filename).name}:{frame.lineno})"])
+    message = traceback.format_exception_only(error)[-1].strip()
+    return "\n".join([*lines[-6:-1], f"{message} ({Path(frame.filename).name}:{frame.lineno})"])
 
 
 if __name__ == "__main__":

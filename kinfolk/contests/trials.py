@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from kinfolk.contests import devices, trial
+from kinfolk.contests import devices
 from kinfolk.contests.fleet import hosts
 from kinfolk.contests.fleet.desk import PREFIX, Desk
 from kinfolk.contests.fleet.driver import Driver, FleetEngine
@@ -62,7 +62,8 @@ class Trials:
 
     def known(self, order: Trial) -> Outcome | None:
         """Return how a trial ended; None if it has not."""
-        return Outcome.read(self.place(order))
+        outcome = Outcome.read(self.place(order))
+        return None if outcome is None else outcome.replace(lr=order.recipe["training"]["optimiser"]["lr"])
 
     def place(self, order: Trial) -> Path:
         """Return the folder of a trial."""
@@ -98,7 +99,6 @@ class Trials:
             threads=order.threads,
             weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
             limit=self.settings.limit,
-            progress=lambda: trial.last_step(folder) / steps,
             steps=steps,
             needs={} if "env" in order.data else {"data": order.fingerprint},
         )

@@ -73,6 +73,14 @@ class PrefixLength(Annotation):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class TokenIds(Annotation):
+    """The ids of the tokens, for layers with tables of their own."""
+
+    for_layers: ClassVar[bool] = True
+    ids_BL: Tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Segments(Annotation):
     """Token types: which sentence of a pair a token belongs to, 0 or 1."""
 

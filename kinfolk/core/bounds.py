@@ -60,11 +60,11 @@ def problem(value: Any, hint: Any) -> str:
         return wrong or ("" if value in bounds else f"{brief(value)} is not allowed; {bounds}")
     if origin is Literal:
         allowed = get_args(hint)
-        known = isinstance(value, str) and value in allowed
-        return "" if known else f"unknown {brief(value)}{suggest(value if isinstance(value, str) else '', allowed)}"
+        is_choice = isinstance(value, str) and value in allowed
+        return "" if is_choice else f"unknown {brief(value)}{suggest(value if isinstance(value, str) else '', allowed)}"
     if origin in (Union, types.UnionType):
-        found = [problem(value, option) for option in get_args(hint)]
-        return "" if "" in found else found[0]
+        faults = [problem(value, option) for option in get_args(hint)]
+        return "" if "" in faults else faults[0]
     if origin is tuple:
         return _tuple_problem(value, get_args(hint))
     return _plain_problem(value, hint)

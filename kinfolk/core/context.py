@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from kinfolk.core.encoder_output import EncoderOutput
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padding:
-    """Which tokens are real. `right` is true if the others all stand at the end, where a causal pattern hides them."""
+    """Which tokens are real. `right` is true if all others are at the end, where a causal pattern hides them."""
 
     keep_BL: Tensor
     right: bool
@@ -98,7 +99,8 @@ class Context(Annotated):
     @property
     def visible_until(self) -> Tensor | None:
         """The last key that each token may attend to, where a prefix is read in both directions."""
-        visible = self.annotation(Visible)
+        # written out: asked for by every layer at every step of decoding
+        visible = self.annotation(Visible) if self.annotations else None
         return None if visible is None else visible.until_BL
 
     def layer(self, n: int) -> "Context":
@@ -127,6 +129,13 @@ class Context(Annotated):
     def asked(self, name: str) -> bool:
         """Tell whether somebody wants this very name, for what is of no use to those who listen to everything."""
         return self.taps is not None and self.taps.names is not None and name in self.taps.names
+
+    def within(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function whose reports get a name in front."""
+        if self.taps is None:
+            return function(*arguments)
+        with self.taps.scope(name):
+            return function(*arguments)
 
     def scope(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Name the part of the model that reports inside."""

@@ -25,6 +25,18 @@ def accelerator() -> torch.device | None:
     return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
+def seed_draws(seed: int, device: torch.device) -> None:
+    """Seed what is drawn on the CPU and on a device.
+
+    `torch.manual_seed` also seeds accelerators that are not there, and formats the caller's stack for each: 0.35 ms,
+    which is a share of a small step.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def choose_device(name: str = "auto", local: int = 0) -> torch.device:
     """Return the device of a name; "auto" is the accelerator if there is one.
 

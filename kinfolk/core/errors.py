@@ -43,6 +43,10 @@ class MissingExtraError(KinfolkError):
         super().__init__(f"{why} needs an extra that is not installed: pip install 'kinfolk[{extra}]'")
 
 
+LISTED = 60
+"""More names than these are not listed whole in an error."""
+
+
 def brief(value: object, most: int = 60) -> str:
     """Write a value as Python would, in at most `most` characters."""
     try:
@@ -60,4 +64,7 @@ def suggest(found: object, known: Iterable[str]) -> str:
     # comparing takes time that grows with the square of a name's length
     close = difflib.get_close_matches(str(found)[:100], names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
+    if len(names) > LISTED:
+        near = difflib.get_close_matches(str(found)[:100], names, n=8, cutoff=0.3)
+        return f"{hint} ({len(names)} are known{', near it: ' if near else ''}{', '.join(near)})"
     return f"{hint} (known: {', '.join(names) or 'nothing'})"

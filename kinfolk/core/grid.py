@@ -1,6 +1,6 @@
-"""How the values of a picture stand in one row: which position is which row, column and channel.
+"""Order of the values of an image in one sequence: which position is which row, column and channel.
 
-A picture of H rows, W columns and C channels is H·W·C values in raster order: row by row, in a row pixel by pixel, in a
+An image of H rows, W columns and C channels is H·W·C values in raster order: row by row, in a row pixel by pixel, in a
 pixel channel by channel. Block-raster order goes block by block instead, and in raster order inside each.
 """
 
@@ -15,7 +15,7 @@ from kinfolk.core.spec import Spec
 
 
 class Grid(Spec):
-    """A picture `columns` pixels wide, of any height. Blocks, where there are any, are counted in pixels."""
+    """An image `columns` pixels wide, of any height. Blocks, where there are any, are counted in pixels."""
 
     columns: PositiveInt
     channels: PositiveInt = 1
@@ -53,7 +53,7 @@ class Grid(Spec):
         return block // across * self.block_height + inside // wide, column, inside % self.channels
 
     def order(self, n: int) -> Tensor:
-        """Return where in raster order the first n positions stand; n values must be whole blocks."""
+        """Return where in raster order the first n positions are; n values must be whole blocks."""
         row = self.width * max(1, self.block_height)
         if self.block_width and n % row:
             raise DataError(
@@ -63,7 +63,7 @@ class Grid(Spec):
         return _order(self, n)
 
     def inverse(self, n: int) -> Tensor:
-        """Return where in this order the first n values of raster order stand."""
+        """Return where in this order the first n values of raster order are."""
         return self.order(n).argsort()
 
 

@@ -30,10 +30,10 @@ class Names(Generic[T]):
     @functools.cached_property
     def lengths(self) -> dict[int, list[int]]:
         """How many tokens the names have that begin with each token, the most first."""
-        found: dict[int, set[int]] = {}
+        lengths_of: dict[int, set[int]] = {}
         for name in self.known:
-            found.setdefault(name[0], set()).add(len(name))
-        return {first: sorted(lengths, reverse=True) for first, lengths in found.items()}
+            lengths_of.setdefault(name[0], set()).add(len(name))
+        return {first: sorted(lengths, reverse=True) for first, lengths in lengths_of.items()}
 
     def mentions(self, row: NDArray[Any], starts: NDArray[np.bool_] | None = None) -> Iterator[Mention[T]]:
         """Yield what a row names, from the left, the longest name first; no two of them share a token.
@@ -57,7 +57,7 @@ Branches = tuple[Name, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SentenceTree:
-    """A sentence with branches, flattened: each branch stands behind the name it hangs on (Liu et al. 2020, figure 3).
+    """A sentence with branches, flattened: each branch follows the name it belongs to (Liu et al. 2020, figure 3).
 
     tokens, positions: of each token its id, and its place on the way from the root: a branch and what follows the name
         in the sentence count on from the same place.

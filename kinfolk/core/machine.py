@@ -25,9 +25,9 @@ def threads_for(step_flops: float, processes: int = 1) -> int:
 
     OMP_NUM_THREADS, where it is set, is an answer already.
     """
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    if setting.isdigit() and int(setting):
+        return int(setting)
     useful = max(1, int(step_flops / FLOPS_PER_THREAD))
     return max(1, min(cores() // processes, useful))
 

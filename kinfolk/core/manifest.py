@@ -155,8 +155,8 @@ def _matches(folder: Path, name: str, manifest: Manifest) -> bool:
 
 
 def _refusal(file: Path) -> CheckpointError:
-    what = "is not what the run was written with (SHA-256 differs)" if file.is_file() else "is missing"
-    return CheckpointError(f"{file}: {what}; {_way_on(file.parent)}, if the change is meant")
+    reason = "is not what the run was written with (SHA-256 differs)" if file.is_file() else "is missing"
+    return CheckpointError(f"{file}: {reason}; {_way_on(file.parent)}, if the change is meant")
 
 
 def _way_on(folder: Path) -> str:

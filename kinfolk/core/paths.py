@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 def get(spec: Spec, path: str) -> Any:
     """Return the value at a path; with `[*]`, a tuple of the values of all elements that have it."""
     steps = _parse(path)
-    values = tuple(_walk(spec, found) for found in _expand(spec, steps, ()))
+    values = tuple(_walk(spec, place) for place in _expand(spec, steps, ()))
     several = any(step == STAR or isinstance(step, SeveralPaths) for step in steps)
     return values if several else values[0]
 
@@ -113,8 +113,12 @@ def show(value: Any) -> str:
         return "none"
     if isinstance(value, Spec):
         fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        said = ", ".join(f"{f.name}={show(item)}" for f, item in fields if item != f.default)
-        return f"{value.kind or type(value).__name__}({said})" if said else value.kind or type(value).__name__
+        fields_text = ", ".join(f"{f.name}={show(item)}" for f, item in fields if item != f.default)
+        return (
+            f"{value.kind or type(value).__name__}({fields_text})"
+            if fields_text
+            else value.kind or type(value).__name__
+        )
     if isinstance(value, tuple):
         if len(value) > 3 and all(type(x) is int for x in value) and value == tuple(range(value[0], value[-1] + 1)):
             return f"({value[0]} … {value[-1]})"
@@ -160,16 +164,16 @@ def _expand(value: Any, steps: Steps, done: Steps) -> Iterator[Steps]:
     if not steps:
         yield done
     elif steps[0] == STAR:
-        found: list[Steps] = []
+        places: list[Steps] = []
         refused: list[SpecError] = []
         for i, item in enumerate(_tuple(value, done)):
             try:
-                found += _expand(item, steps[1:], (*done, i))
+                places += _expand(item, steps[1:], (*done, i))
             except SpecError as error:
                 refused.append(error)
-        if not found:
+        if not places:
             raise refused[0] if refused else SpecError(f"{_text(done)}: is empty")
-        yield from found
+        yield from places
     elif isinstance(steps[0], SeveralPaths):
         numbers = steps[0].of(len(_tuple(value, done)))
         if not numbers:
@@ -214,7 +218,7 @@ def _walk(value: Any, steps: Steps) -> Any:
 
 
 def _hint(spec: Spec, steps: Steps) -> Any:
-    """Return the declared type of what stands at a concrete path."""
+    """Return the declared type of what is at a concrete path."""
     last = max(i for i, step in enumerate(steps) if isinstance(step, str))
     hint = field_types(type(_walk(spec, steps[:last])))[str(steps[last])]
     for _ in steps[last + 1 :]:
@@ -236,13 +240,13 @@ def _meant(value: Any, hint: Any, where: str) -> Any:
     read = value.read() if isinstance(value, Written) else value
     if not isinstance(read, str):
         return str(value) if isinstance(value, Written) and str in options and type(read) not in options else read
-    known = {kind: cls for axis in specs for kind, cls in {**choices(axis), axis.kind: axis}.items() if kind}
-    if read in known:
+    kinds = {kind: cls for axis in specs for kind, cls in {**choices(axis), axis.kind: axis}.items() if kind}
+    if read in kinds:
         return {"kind": read}
     if read == "none" and type(None) in options:
         return None
     if specs and str not in options:
-        raise SpecError(f"{where}: unknown kind {read!r}{suggest(read, known)}")
+        raise SpecError(f"{where}: unknown kind {read!r}{suggest(read, kinds)}")
     return read
 
 
@@ -280,15 +284,15 @@ def _elements(a: tuple[Spec, ...], b: tuple[Spec, ...]) -> Iterator[tuple[int, l
     same = [(i, i) for i in range(len(a))]
     pairs, more = _lined_up(a, b) if len(a) != len(b) else (same, [])
     for i, j in pairs:
-        if found := list(_differences("", a[i], b[j])):
-            yield i, found
+        if differences := list(_differences("", a[i], b[j])):
+            yield i, differences
     yield from more
 
 
 def _lined_up(
     a: tuple[Spec, ...], b: tuple[Spec, ...]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, list[Difference]]]]:
-    """Return which elements of two tuples answer one another, and what stands in one of them only."""
+    """Return which elements of two tuples answer one another, and those that only one of them has."""
     pairs: list[tuple[int, int]] = []
     more: list[tuple[int, list[Difference]]] = []
     matcher = difflib.SequenceMatcher(None, [type(x) for x in a], [type(x) for x in b], autojunk=False)

@@ -86,11 +86,11 @@ def _structure_spec(data: Any, cls: type[Spec]) -> Spec:
     data = dict(data)
     kind = data.pop("kind", None)
     if is_axis(cls):
-        known = choices(cls)
-        if not isinstance(kind, str) or kind not in known:
-            what = "kind is missing" if kind is None else f"unknown kind {brief(kind)}"
-            raise SpecError(f"{what}{suggest(kind, known)}")
-        cls = known[kind]
+        kinds = choices(cls)
+        if not isinstance(kind, str) or kind not in kinds:
+            reason = "kind is missing" if kind is None else f"unknown kind {brief(kind)}"
+            raise SpecError(f"{reason}{suggest(kind, kinds)}")
+        cls = kinds[kind]
     elif kind not in (None, cls.kind):
         raise SpecError(f"expected kind {cls.kind!r}, got {brief(kind)}")
     built: Spec = _structure_fn(cls)(data, cls)
@@ -104,8 +104,8 @@ def _structure_fn(cls: type[Spec]) -> Any:
 
 
 def _scalar(data: Any, cls: type) -> Any:
-    if found := problem(data, cls):
-        raise SpecError(found)
+    if fault := problem(data, cls):
+        raise SpecError(fault)
     return float(data) if cls is float else data
 
 
@@ -118,8 +118,8 @@ def _structure_tuple(data: Any, hint: Any) -> Any:
 
 def _checked(data: Any, hint: Any) -> Any:
     """Structure a value whose type states what is allowed."""
-    if found := problem(data, hint):
-        raise SpecError(found)
+    if fault := problem(data, hint):
+        raise SpecError(fault)
     return float(data) if get_origin(hint) is Annotated and hint.__origin__ is float else data
 
 

@@ -145,9 +145,9 @@ def _digest(path: str) -> str:
 def _remember(file: Path, content: bytes) -> None:
     """Record a plugin for the runs of this process, and leave its path to child processes."""
     _loaded[file] = hashlib.sha256(content).hexdigest()
-    known = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
-    if str(file) not in known:
-        os.environ[VARIABLE] = os.pathsep.join([*known, str(file)])
+    paths = [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    if str(file) not in paths:
+        os.environ[VARIABLE] = os.pathsep.join([*paths, str(file)])
 
 
 def _where(error: Exception, file: Path) -> str:

@@ -7,17 +7,29 @@ streams of `print`, and `kinfolk.core.console` has rich's console, whose own seq
 
 import contextlib
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 # C0 but for tab and newline, DEL, C1, and what turns the direction of text; a carriage return only before a newline
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]|\r(?!\n)")
+
+PIPED = 100
+"""Columns of a text that goes to a file or a pipe."""
 
 
 def printable(text: str) -> str:
     r"""Return a text whose control characters are spelled out: an escape becomes \x1b."""
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def hanging(label: str, text: str, indent: int | None = None) -> str:
+    """Return a label and a text wrapped to the width of the terminal, further lines indented as far as the label."""
+    room = shutil.get_terminal_size((PIPED, 24)).columns
+    further = " " * (len(label) if indent is None else indent)
+    return textwrap.fill(text, max(room, 40), initial_indent=label, subsequent_indent=further, break_on_hyphens=False)
 
 
 class Clean:
@@ -51,6 +63,6 @@ def clean() -> Iterator[None]:
         yield
 
 
-def raw(stream: TextIO) -> TextIO:
+def raw(stream: IO[str]) -> IO[str]:
     """Return the stream behind a cleaned one, for sequences of our own."""
     return getattr(stream, "rich_proxied_file", stream)

@@ -42,8 +42,8 @@ class Spec:
         hints = field_types(cls)
         for name, value in values.items():
             # __init__ refuses names that are no field
-            if name in hints and (found := problem(value, hints[name])):
-                raise FieldError(name, found)
+            if name in hints and (fault := problem(value, hints[name])):
+                raise FieldError(name, fault)
         return super().__new__(cls)
 
     def replace(self, **changes: Any) -> Self:
@@ -60,8 +60,8 @@ def field_types(cls: type[Spec]) -> dict[str, Any]:
     if cls not in _field_types:
         hints = get_type_hints(cls, include_extras=True)
         for field in dataclasses.fields(cls):
-            if field.default is not dataclasses.MISSING and (found := problem(field.default, hints[field.name])):
-                raise SpecError(f"{cls.__name__}.{field.name}: the default: {found}")
+            if field.default is not dataclasses.MISSING and (fault := problem(field.default, hints[field.name])):
+                raise SpecError(f"{cls.__name__}.{field.name}: the default: {fault}")
         _field_types[cls] = {field.name: hints[field.name] for field in dataclasses.fields(cls)}
     return _field_types[cls]
 
@@ -70,7 +70,7 @@ _field_types: dict[type[Spec], dict[str, Any]] = {}
 
 
 def axes_of(cls: type[Spec]) -> Iterator[type[Spec]]:
-    """Yield the axes a choice stands on, nearest first (`Attention` -> `Mixer`, `Part`)."""
+    """Yield the axes of a choice, nearest first (`Attention` -> `Mixer`, `Part`)."""
     for base in cls.__mro__[1:]:
         if issubclass(base, Spec) and base is not Spec and not base.kind:
             yield base
@@ -78,12 +78,12 @@ def axes_of(cls: type[Spec]) -> Iterator[type[Spec]]:
 
 def choices(axis: type[Spec]) -> dict[str, type[Spec]]:
     """Return every kind defined below an axis, by name. The newest definition of a kind wins."""
-    found: dict[str, type[Spec]] = {}
+    kinds: dict[str, type[Spec]] = {}
     for cls in axis.__subclasses__():
         if cls.kind:
-            found[cls.kind] = cls
-        found.update(choices(cls))
-    return found
+            kinds[cls.kind] = cls
+        kinds.update(choices(cls))
+    return kinds
 
 
 def is_axis(cls: type[Spec]) -> bool:

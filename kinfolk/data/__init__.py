@@ -6,7 +6,7 @@ The way of the data, file by file:
     tokenizer, words, learn, unigram, sampling                  text to ids and back, and learning how
     preparation, plan, job, worker, crew, gather, preparing     `prepare`: the work cut into jobs, done on all cores
     shards, manifest, split                                     what lies on disk, and how it is read
-    images, image_sets, image_files                             pictures, from files of their own or folders of them
+    images, image_sets, image_files                             images, from files of their own or folders of them
     mixing, order, batches, loader                              batch number `step`, a pure function of (seed, step)
     tasks/                                                      examples with labels, made on the fly
     generated, stdlib, names, opening                           `open_data`: tasks, embedded text, folders, raw files
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kinfolk.data.batches.batches import Batches
-    from kinfolk.data.batches.loader import Loader
     from kinfolk.data.opening import open_data
     from kinfolk.data.preparing.preparation import Preparation
     from kinfolk.data.preparing.prepare import prepare
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _HOME = {
     "Batches": "batches.batches",
     "Data": "splits.split",
-    "Loader": "batches.loader",
     "Preparation": "preparing.preparation",
     "Split": "splits.split",
     "Tokenizer": "tokenizers.tokenizer",
@@ -37,7 +35,7 @@ _HOME = {
     "prepare": "preparing.prepare",
 }
 
-__all__ = ["Batches", "Data", "Loader", "Preparation", "Split", "Tokenizer", "open_data", "prepare"]
+__all__ = ["Batches", "Data", "Preparation", "Split", "Tokenizer", "open_data", "prepare"]
 
 
 def __getattr__(name: str) -> Any:

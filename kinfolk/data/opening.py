@@ -53,8 +53,8 @@ def open_data(
         `labelled:window=384,stride=128:PATH` tokens. `pairs:source=en,target=de:PATH` reads two columns as sources and
         targets, `corpus:text=review:PATH` one as running text. A treebank (`.conllu`, `.conllu.gz`) is read as it is:
         sentences with their parses, as sources of pairs; `tags:PATH` asks for the part of speech of every word.
-        Pictures are read from MNIST's and CIFAR's own files and from folders of picture files, one sub-folder per
-        class; `images:PATH` leaves out the classes, and `images:side=32,channels=1:PATH` scales picture files.
+        Images are read from MNIST's and CIFAR's own files and from folders of image files, one sub-folder per
+        class; `images:PATH` leaves out the classes, and `images:side=32,channels=1:PATH` scales image files.
     cache: where to keep it; None is $KINFOLK_CACHE, or else ~/.cache/kinfolk.
     seed, tokenizer, vocab: as in `Preparation`. A prepared folder and a task have their own tokenizer.
     choices: everything else that can be chosen when preparing; it replaces those three.

@@ -9,6 +9,7 @@ from torch import Tensor
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.decoding.beam import beam_search
+from kinfolk.decoding.engines.direct_calls import direct_calls
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.torch_engine import TorchEngine, UncachedEngine
 from kinfolk.decoding.options import Decoding
@@ -43,9 +44,11 @@ def generate(
     try:
         engine = TorchEngine(model) if how.cached else UncachedEngine(model)
         _check_ids(model, prompts, how.ids)
-        return shape_back(_continued(engine, prompts, max_new, how, stream))
+        with direct_calls(model):
+            return shape_back(_continued(engine, prompts, max_new, how, stream))
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
 
 
 def _continued(

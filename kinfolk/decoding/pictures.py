@@ -1,4 +1,4 @@
-"""From a model of pictures to pictures: from nothing, from a small one, or from the upper part of one."""
+"""From a model of images to images: from nothing, from a small one, or from the upper part of one."""
 
 from typing import Any
 
@@ -8,25 +8,25 @@ from torch import Tensor
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.decoding.decode import generate
 from kinfolk.models.model import Transformer
-from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.image import ImageObjective
 
 FIRST = 7
 """The id of value 0, after the specials."""
 
 
-def n_values(model: Transformer, objective: Pictures) -> int:
-    """Return how many values a picture of this model has: whole rows of blocks, as many as it has positions for."""
+def n_values(model: Transformer, objective: ImageObjective) -> int:
+    """Return how many values an image of this model has: whole rows of blocks, as many as it has positions for."""
     row = objective.grid.width * max(1, objective.grid.block_height)
     return model.spec.max_len // row * row
 
 
 def make_pictures(
-    model: Transformer, objective: Pictures, *, given: Tensor | None = None, n: int = 4, **options: Any
+    model: Transformer, objective: ImageObjective, *, given: Tensor | None = None, n: int = 4, **options: Any
 ) -> Tensor:
-    """Return pictures as values [N, H, W, C] from 0 to 255; `options` are the fields of `Decoding`.
+    """Return images as values [N, H, W, C] from 0 to 255; `options` are the fields of `Decoding`.
 
-    given: whole pictures as values [N, H, W, C]. A model that reads small or cut-off pictures gets them so; one that
-        reads none goes on from the upper half of each. Without them, `n` pictures are made from nothing.
+    given: whole images as values [N, H, W, C]. A model that reads small or cut-off images gets them so; one that
+        reads none goes on from the upper half of each. Without them, `n` images are made from nothing.
     """
     size, grid, start = n_values(model, objective), objective.grid, model.generation.start_id
     if given is None:
@@ -50,7 +50,7 @@ def make_pictures(
     return values.unflatten(1, (-1, grid.columns, grid.channels)).to(torch.uint8)
 
 
-def _ids(given: Tensor, size: int, objective: Pictures) -> Tensor:
+def _ids(given: Tensor, size: int, objective: ImageObjective) -> Tensor:
     grid = objective.grid
     wanted = (size // grid.width, grid.columns, grid.channels)
     if tuple(given.shape[1:]) != wanted:

@@ -5,8 +5,9 @@ sequence gets the tokens it would get alone. `generate`, beam search, the server
 (`kinfolk.decoding.engines`) runs the model.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +21,23 @@ from kinfolk.decoding.padding import padded
 from kinfolk.decoding.sampling import choose
 from kinfolk.decoding.sequence import RunningSequence, ScoredToken
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Group = tuple[Tensor, list[RunningSequence]]
 """Sequences whose tokens are chosen by one call, and their rows in the batch."""
+
+
+def _ungraded(method: Callable[P, T]) -> Callable[P, T]:
+    """Do as `torch.no_grad`, at no cost where gradients are off already, as in `torch.inference_mode`."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not torch.is_grad_enabled():
+            return method(*args, **kwargs)
+        with torch.no_grad():
+            return method(*args, **kwargs)
+
+    return run
 
 
 class RunningBatch:
@@ -70,7 +86,7 @@ class RunningBatch:
         if going:
             self._join([sequences[i] for i in going], state, logits_BV)
 
-    @torch.no_grad()
+    @_ungraded
     def step(self) -> list[ScoredToken]:
         """Choose the next token of every sequence; return the tokens in their order."""
         assert self.logits_BV is not None
@@ -85,7 +101,7 @@ class RunningBatch:
             for i, (sequence, token) in enumerate(zip(self.sequences, ids, strict=True))
         ]
 
-    @torch.no_grad()
+    @_ungraded
     def go_on(self, staying: Sequence[RunningSequence]) -> None:
         """Let all sequences leave but these, and read their newest tokens."""
         assert self._newest_B is not None

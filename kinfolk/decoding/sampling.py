@@ -37,7 +37,7 @@ def distribution(logits_BV: Tensor, how: Decoding) -> Tensor:
     probability_BV = logits_BV.softmax(-1)
     if how.top_p < 1:
         sorted_BV, order_BV = probability_BV.sort(dim=-1, descending=True)
-        # a token stays if what stands before it has not yet reached top_p, so at least one does
+        # a token stays if what is before it has not yet reached top_p, so at least one does
         before_BV = sorted_BV.cumsum(-1) - sorted_BV
         cut_BV = torch.zeros_like(before_BV, dtype=torch.bool).scatter(1, order_BV, before_BV >= how.top_p)
         probability_BV = probability_BV.masked_fill(cut_BV, 0.0)

@@ -22,8 +22,6 @@ from kinfolk.optim.schedule import LinearDecay
     parent="vanilla",
     year=2019,
     paper="Lewis et al. 2020, BART: Denoising Sequence-to-Sequence Pre-training, arXiv:1910.13461",
-    topology="encoder-decoder",
-    causal=True,
     changes="learned positions and norms on each side, GELU; writes a text again from shuffled sentences with gaps",
 )
 def bart(

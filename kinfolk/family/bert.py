@@ -77,10 +77,7 @@ def masked_only(recipe: Recipe) -> Recipe:
 @relative(
     "roberta",
     parent="bert",
-    year=2019,
     paper="Liu et al. 2019, RoBERTa: A Robustly Optimized BERT Pretraining Approach, arXiv:1907.11692",
-    topology="encoder",
-    causal=False,
     changes="no question about the next passage, full windows, other masks each time, a larger vocabulary and batch",
 )
 def roberta(*, vocab_size: int = 50265, **numbers: Any) -> Recipe:
@@ -97,10 +94,7 @@ def roberta(*, vocab_size: int = 50265, **numbers: Any) -> Recipe:
 @relative(
     "albert",
     parent="bert",
-    year=2019,
     paper="Lan et al. 2019, ALBERT: A Lite BERT for Self-supervised Learning, arXiv:1909.11942",
-    topology="encoder",
-    causal=False,
     changes="all layers share their weights, the table of words is narrow, and passages may have changed places",
 )
 def albert(*, vocab_size: int = 30000, d_inner: int = 0, n_groups: int = 1, **numbers: Any) -> Recipe:
@@ -127,10 +121,7 @@ def albert(*, vocab_size: int = 30000, d_inner: int = 0, n_groups: int = 1, **nu
 @relative(
     "distilbert",
     parent="bert",
-    year=2019,
     paper="Sanh et al. 2019, DistilBERT, a distilled version of BERT, arXiv:1910.01108",
-    topology="encoder",
-    causal=False,
     changes="half of the layers, no segments and no pooler; taught here by masked tokens alone, without a teacher",
 )
 def distilbert(*, n_layers: int = 6, **numbers: Any) -> Recipe:

@@ -15,10 +15,7 @@ from kinfolk.models.model import Model
 @relative(
     "weighted",
     parent="vanilla",
-    year=2017,
     paper="Ahmed et al. 2017, Weighted Transformer Network for Machine Translation, arXiv:1711.02132",
-    topology="encoder-decoder",
-    causal=True,
     changes="every head passes through the feed-forward by itself, and learned shares add the heads up",
 )
 def weighted(**numbers: Any) -> Recipe:

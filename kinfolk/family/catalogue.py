@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A relative as found in a file: what it says of itself, and where its function stands."""
+    """A relative as found in a file: what it says of itself, and where its function is."""
 
     about: About
     file: Path
@@ -29,14 +29,20 @@ class Listed:
 
 def read(files: Iterable[Path] | None = None) -> dict[str, Listed]:
     """Find every relative defined in some Python files (this package's own, unless told), by name."""
-    found: dict[str, Listed] = {}
+    found: dict[str, tuple[dict[str, Any], Path, int, str]] = {}
     for file in sorted(FOLDER.glob("*.py")) if files is None else files:
-        for listed in _relatives(file):
-            name = listed.about.name
+        for values, line, source in _relatives(file):
+            name = values["name"]
             if name in found:
-                raise SpecError(f"{file}:{listed.line}: relative {name!r} is already defined in {found[name].file}")
-            found[name] = listed
-    return found
+                raise SpecError(f"{file}:{line}: relative {name!r} is already defined in {found[name][1]}")
+            found[name] = values, file, line, source
+    family = {name: values for name, (values, *_) in found.items()}
+    if files is not None and any(values["parent"] not in family for values in family.values()):
+        family = {name: dataclasses.asdict(about) for name, about in scan().items()} | family
+    return {
+        name: Listed(_about(values, family, f"{file}:{line}"), file, line, source)
+        for name, (values, file, line, source) in found.items()
+    }
 
 
 def scan(files: Iterable[Path] | None = None) -> dict[str, About]:
@@ -45,7 +51,7 @@ def scan(files: Iterable[Path] | None = None) -> dict[str, About]:
 
 
 def children(family: dict[str, About]) -> dict[str | None, list[About]]:
-    """Group a family by parent, oldest first; the roots stand under None. A parent that is missing is named."""
+    """Group a family by parent, oldest first; roots have the key None. A parent that is missing is named."""
     below: dict[str | None, list[About]] = {}
     for about in sorted(family.values(), key=lambda a: (a.year, a.name)):
         if about.parent is not None and about.parent not in family:
@@ -68,7 +74,7 @@ def lineage(name: str, family: dict[str, About]) -> list[About]:
     return line[::-1]
 
 
-def _relatives(file: Path) -> Iterator[Listed]:
+def _relatives(file: Path) -> Iterator[tuple[dict[str, Any], int, str]]:
     text = file.read_text(encoding="utf-8")
     # most files of a package hold no relative, and a search is far cheaper than a parse
     if "@" not in text or "relative(" not in text:
@@ -81,7 +87,7 @@ def _relatives(file: Path) -> Iterator[Listed]:
         for call in getattr(node, "decorator_list", ()):
             if _is_relative(call):
                 lines = text.splitlines()[call.lineno - 1 : node.end_lineno]
-                yield Listed(_about(call, file), file, call.lineno, "\n".join(lines))
+                yield _values(call, file), call.lineno, "\n".join(lines)
 
 
 def _is_relative(node: ast.expr) -> bool:
@@ -91,16 +97,26 @@ def _is_relative(node: ast.expr) -> bool:
     return name == "relative"
 
 
-def _about(call: ast.Call, file: Path) -> About:
+def _values(call: ast.Call, file: Path) -> dict[str, Any]:
     """Read the decorator's arguments, which must be literals."""
-    values: dict[str, Any] = {"input": "tokens"}
+    values: dict[str, Any] = {"name": "", "parent": None, "input": "tokens"}
     pairs = [("name", argument) for argument in call.args[:1]] + [(k.arg or "**", k.value) for k in call.keywords]
     for name, node in pairs:
         try:
             values[name] = ast.literal_eval(node)
         except ValueError:
             raise SpecError(f"{file}:{node.lineno}: {name} of a relative must be written out as a literal") from None
+    return values
+
+
+def _about(values: dict[str, Any], family: dict[str, dict[str, Any]], where: str) -> About:
+    """Return what a relative says of itself, or its nearest ancestor of topology and direction."""
+    line, elder = [values], family.get(values["parent"])
+    while elder is not None and elder not in line:
+        line.append(elder)
+        elder = family.get(elder["parent"])
+    inherited = {key: one[key] for one in reversed(line) for key in ("topology", "causal") if key in one}
     try:
-        return About(**values)
+        return About(**inherited | values)
     except TypeError as error:
-        raise SpecError(f"{file}:{call.lineno}: @relative: {error}") from None
+        raise SpecError(f"{where}: @relative: {error}") from None

@@ -18,10 +18,7 @@ from kinfolk.optim.schedule import Constant
 @relative(
     "al-rfou",
     parent="gpt",
-    year=2018,
     paper="Al-Rfou et al. 2018, Character-Level Language Modeling with Deeper Self-Attention, arXiv:1808.04444",
-    topology="decoder",
-    causal=True,
     changes="64 layers of characters, learnt with losses of lower layers and further targets; positions in each layer",
 )
 def al_rfou(

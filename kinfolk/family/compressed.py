@@ -17,10 +17,7 @@ RANK = 128
 @relative(
     "linformer",
     parent="bert",
-    year=2020,
     paper="Wang et al. 2020, Linformer: Self-Attention with Linear Complexity, arXiv:2006.04768",
-    topology="encoder",
-    causal=False,
     changes="keys and values of all positions are mixed into a fixed number of slots by learned maps",
 )
 def linformer(*, max_len: int = 512, rank: int = 0, sharing: Sharing = "headwise", **numbers: int | float) -> Recipe:
@@ -45,10 +42,7 @@ def linformer(*, max_len: int = 512, rank: int = 0, sharing: Sharing = "headwise
 @relative(
     "dmca",
     parent="gpt2",
-    year=2018,
     paper="Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, arXiv:1801.10198",
-    topology="decoder",
-    causal=True,
     changes="layers look in turn at their own block of tokens and at windows of three tokens of the whole past",
 )
 def dmca(

@@ -1,11 +1,17 @@
-"""Relatives that convolve where others attend: lightweight and dynamic convolutions."""
+"""Relatives that convolve where others attend: lightweight and dynamic convolutions, Hyena."""
+
+from typing import Any
 
 from kinfolk.family.assembly import with_mixers
+from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.family.transformer import vanilla
+from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.convolution import DynamicConv, LightConv
+from kinfolk.layers.mixers.hyena import Hyena
+from kinfolk.layers.positions.position import NoPosition
 from kinfolk.models.model import Model
 
 KERNELS = (3, 7, 15, 31, 31, 31)
@@ -60,3 +66,29 @@ def _convolved(
 ) -> Recipe:
     recipe = vanilla(**numbers)  # type: ignore[arg-type]
     return recipe.replace(name=name, model=convolved(recipe.model, kind, kernels))
+
+
+@relative(
+    "hyena",
+    parent="gpt2",
+    year=2023,
+    paper="Poli et al. 2023, Hyena Hierarchy: Towards Larger Convolutional Language Models, arXiv:2302.10866",
+    topology="decoder",
+    causal=True,
+    changes="attention becomes a gated convolution as long as the sequence, whose kernel a small network makes from "
+    "positions; none are added",
+)
+def hyena(
+    *,
+    d_model: int = 864,
+    n_layers: int = 18,
+    d_ff: int = 1728,
+    max_len: int = 2048,
+    order: int = 2,
+    **numbers: Any,
+) -> Recipe:
+    """Section 3, with the numbers of the released 153M model of the Pile."""
+    recipe = gpt2(d_model=d_model, n_layers=n_layers, d_ff=d_ff, max_len=max_len, **numbers)
+    model = with_mixers(recipe.model, lambda look, layer: Hyena(order=order))
+    assert isinstance(model.embedding, Tokens)
+    return recipe.replace(name="hyena", model=model.replace(embedding=model.embedding.replace(position=NoPosition())))

@@ -21,10 +21,7 @@ NORM = LayerNorm(eps=1e-7)
 @relative(
     "deberta",
     parent="bert",
-    year=2020,
     paper="He et al. 2020, DeBERTa: Decoding-enhanced BERT with Disentangled Attention, arXiv:2006.03654",
-    topology="encoder",
-    causal=False,
     changes="scores add content with content, content with distance and distance with content; no other positions",
 )
 def deberta(*, vocab_size: int = 50265, **numbers: Any) -> Recipe:
@@ -36,10 +33,7 @@ def deberta(*, vocab_size: int = 50265, **numbers: Any) -> Recipe:
 @relative(
     "deberta-v2",
     parent="deberta",
-    year=2021,
     paper="He et al. 2021, DeBERTaV3: Improving DeBERTa using ELECTRA-Style Pre-Training, arXiv:2111.09543",
-    topology="encoder",
-    causal=False,
     changes="distances through the maps of content, and in buckets that grow with the distance; a norm on their table",
 )
 def deberta_v2(*, vocab_size: int = 128100, buckets: int = 0, **numbers: Any) -> Recipe:

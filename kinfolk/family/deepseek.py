@@ -39,7 +39,6 @@ def latent(d_model: int, n_heads: int) -> LatentAttention:
 @relative(
     "deepseek-v3",
     parent="mixtral",
-    year=2024,
     paper="DeepSeek-AI 2024, DeepSeek-V3 Technical Report, arXiv:2412.19437; DeepSeek-V2 (latent attention), "
     "arXiv:2405.04434",
     topology="decoder",
@@ -84,10 +83,7 @@ def deepseek_v3(
 @relative(
     "differential",
     parent="llama",
-    year=2024,
     paper="Ye et al. 2024, Differential Transformer, arXiv:2410.05258",
-    topology="decoder",
-    causal=True,
     changes="attention weights are the difference of two softmaxes with a learned factor; a norm behind each head",
 )
 def differential(

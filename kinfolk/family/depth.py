@@ -14,10 +14,7 @@ from kinfolk.models.depth.reversible import Reversible
 @relative(
     "layer-drop",
     parent="vanilla-pre",
-    year=2019,
     paper="Fan et al. 2019, Reducing Transformer Depth on Demand with Structured Dropout, arXiv:1909.11556",
-    topology="encoder-decoder",
-    causal=True,
     changes="whole layers are left out at random while it learns, so that it can do with fewer later",
 )
 def layer_drop(*, rate: float = 0.2, **numbers: Any) -> Recipe:
@@ -32,8 +29,6 @@ def layer_drop(*, rate: float = 0.2, **numbers: Any) -> Recipe:
     parent="gpt2",
     year=2020,
     paper="Gomez et al. 2017, The Reversible Residual Network, arXiv:1707.04585; Kitaev et al. 2020, arXiv:2001.04451",
-    topology="decoder",
-    causal=True,
     changes="the stream is two, so that inputs are found again from outputs and nothing is kept for depth",
 )
 def reversible(**numbers: Any) -> Recipe:

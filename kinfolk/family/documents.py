@@ -14,10 +14,8 @@ from kinfolk.objectives.causal import CausalLM
 @relative(
     "transformer-d",
     parent="vanilla",
-    year=2018,
     paper="Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, arXiv:1801.10198",
     topology="decoder",
-    causal=True,
     changes="no encoder: source, separator and target are one sequence, and half of the parameters are gone",
 )
 def transformer_d(*, max_len: int = 4000, **numbers: int | float) -> Recipe:
@@ -36,10 +34,7 @@ def transformer_d(*, max_len: int = 4000, **numbers: int | float) -> Recipe:
 @relative(
     "t-dmca",
     parent="dmca",
-    year=2018,
     paper="Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, arXiv:1801.10198",
-    topology="decoder",
-    causal=True,
     changes="one feed-forward is a mixture of many experts",
 )
 def t_dmca(*, n_layers: int = 5, n_experts: int = 128, **numbers: int | float) -> Recipe:

@@ -18,10 +18,7 @@ from kinfolk.optim.schedule import LinearDecay
 @relative(
     "electra",
     parent="bert",
-    year=2020,
     paper="Clark et al. 2020, ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
-    topology="encoder",
-    causal=False,
     changes="a small generator fills in hidden tokens, and the model tells of every token whether it was replaced",
 )
 def electra(

@@ -19,10 +19,7 @@ from kinfolk.ops.patterns.leaves import Causal
 @relative(
     "evolved",
     parent="vanilla-pre",
-    year=2019,
     paper="So et al. 2019, The Evolved Transformer, arXiv:1901.11117",
-    topology="encoder-decoder",
-    causal=True,
     changes="layers begin with a gated unit or two attentions side by side, and with branches of convolutions",
 )
 def evolved(

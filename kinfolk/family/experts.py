@@ -33,10 +33,7 @@ def with_experts(model: Model, router: Router, n_experts: int, capacity: float, 
 @relative(
     "moe",
     parent="vanilla-pre",
-    year=2020,
     paper="Lepikhin et al. 2020, GShard, arXiv:2006.16668",
-    topology="encoder-decoder",
-    causal=True,
     changes="every second feed-forward is a mixture of experts, two of which see each token",
 )
 def moe(*, n_experts: int = 32, capacity: float = 2.0, every: int = 2, **numbers: int | float) -> Recipe:
@@ -48,10 +45,7 @@ def moe(*, n_experts: int = 32, capacity: float = 2.0, every: int = 2, **numbers
 @relative(
     "noisy-moe",
     parent="vanilla-pre",
-    year=2017,
     paper="Shazeer et al. 2017, Outrageously Large Neural Networks, arXiv:1701.06538",
-    topology="encoder-decoder",
-    causal=True,
     changes="every second feed-forward is a mixture of experts, by noisy top-k gating; no token is dropped",
 )
 def noisy_moe(*, n_experts: int = 32, k: int = 2, every: int = 2, **numbers: int | float) -> Recipe:
@@ -63,10 +57,7 @@ def noisy_moe(*, n_experts: int = 32, k: int = 2, every: int = 2, **numbers: int
 @relative(
     "switch",
     parent="moe",
-    year=2021,
     paper="Fedus et al. 2021, Switch Transformers, arXiv:2101.03961",
-    topology="encoder-decoder",
-    causal=True,
     changes="one expert sees each token",
 )
 def switch(*, n_experts: int = 32, capacity: float = 1.25, every: int = 2, **numbers: int | float) -> Recipe:
@@ -78,10 +69,7 @@ def switch(*, n_experts: int = 32, capacity: float = 1.25, every: int = 2, **num
 @relative(
     "product-key-memory",
     parent="gpt2",
-    year=2019,
     paper="Lample et al. 2019, Large Memory Layers with Product Keys, arXiv:1907.05242",
-    topology="decoder",
-    causal=True,
     changes="the last feed-forward but one is a memory of n_keys x n_keys values, a few of which are read",
 )
 def product_key(*, n_keys: int = 128, **numbers: int | float) -> Recipe:

@@ -2,20 +2,35 @@
 
 from typing import Any
 
-from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer, with_mixers
+from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer, with_mixers, with_residual
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.llama import llama
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
+from kinfolk.layers.embeddings.embedding import ShownTokens, Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Gated
+from kinfolk.layers.feed_forwards.scaled_gated import ScaledGated
+from kinfolk.layers.heads.scaled_head import ScaledLMHead
+from kinfolk.layers.init import UnitRows
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv, ValueResidual
-from kinfolk.layers.mixers.canon_conv import CanonConv
+from kinfolk.layers.mixers.canon_conv import CanonConv, CanonGated
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
+from kinfolk.layers.mixers.unit_scores import UnitScores
+from kinfolk.layers.mixers.value_embedding import ValueEmbedding
+from kinfolk.layers.norms.norm import NoNorm, UnitNorm
+from kinfolk.layers.part import FeedForward
 from kinfolk.layers.positions.position import NoPosition
+from kinfolk.layers.positions.relative import Rotary
 from kinfolk.layers.residuals.hyper_connections import HyperConnections
 from kinfolk.layers.residuals.residual import PreNorm
+from kinfolk.layers.residuals.spherical import SphericalStep
+from kinfolk.models.depth.depth import Depth
+from kinfolk.models.depth.mixture_of_depths import MixtureOfDepths
 from kinfolk.models.depth.skips import EmbeddingSkip, HyperStreams, ShareValues
 from kinfolk.models.stack import Stack
+from kinfolk.optim.schedule import Cosine
+from kinfolk.optim.sphere import SphereAdamW
 
 
 @relative(
@@ -43,14 +58,20 @@ def primer(**numbers: Any) -> Recipe:
     "arXiv:2512.17351",
     topology="decoder",
     causal=True,
-    changes="short causal convolutions with a residual before attention, on queries, keys and values, and before the "
-    "feed-forward",
+    changes="short causal convolutions with a residual before attention, on queries, keys and values, before the "
+    "feed-forward and inside it",
 )
 def canon(**numbers: Any) -> Recipe:
-    """Canon-A, B and C of their four places; D, inside the feed-forward, is left out. The numbers are Llama's."""
+    """Canon-ABCD, all four places; the numbers are Llama's."""
     recipe = llama(**numbers)
     inside = QKVConv(kernel=4, form="add")
     model = with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, inside))
+
+    def think_of(think: FeedForward) -> FeedForward:
+        assert isinstance(think, Gated)
+        return CanonGated(d_ff=think.d_ff, activation=think.activation)
+
+    model = with_feed_forward(model, think_of)
 
     def convolved(depth: Stack) -> Stack:
         blocks = (b.replace(parts=tuple(CanonConv(part=part) for part in b.parts)) for b in depth.blocks)
@@ -161,3 +182,90 @@ def hyper_connections(*, n_streams: int = 4, **numbers: Any) -> Recipe:
         return depth.replace(blocks=tuple(blocks)).wrap(HyperStreams(n=n_streams))
 
     return recipe.replace(name="hyper-connections", model=with_depth(recipe.model, streamed))
+
+
+@relative(
+    "value-embeddings",
+    parent="value-residual",
+    year=2024,
+    paper="Koszarsky 2024 in Jordan et al. 2024, modded-nanogpt, github.com/KellerJordan/modded-nanogpt",
+    topology="decoder",
+    causal=True,
+    changes="the first and the last layers mix a vector of the token, from a table of their own, into their values",
+)
+def value_embeddings(*, n_tables: int = 3, **numbers: Any) -> Recipe:
+    """Three tables, each for one of the first and one of the last layers (record 17); the numbers are Llama's."""
+    recipe = llama(**numbers)
+    decoder = recipe.model.decoder
+    assert decoder is not None
+    n = decoder.n_layers
+    n_tables = max(1, min(n_tables, n // 2))
+
+    def look_of(look: Attention, layer: int) -> Attention:
+        table = layer if layer < n_tables else layer - (n - n_tables)
+        return look if table < 0 else ExtendedAttention.of(look, ValueEmbedding(table=table))
+
+    model = with_mixers(recipe.model, look_of).replace(embedding=ShownTokens())
+    return recipe.replace(name="value-embeddings", model=model)
+
+
+@relative(
+    "ngpt",
+    parent="llama",
+    year=2024,
+    paper="Loshchilov et al. 2024, nGPT: Normalized Transformer with Representation Learning on the Hypersphere, "
+    "arXiv:2410.01131",
+    topology="decoder",
+    causal=True,
+    changes="hidden states, queries, keys and rows of all matrices are unit vectors; parts take steps of learned sizes "
+    "on the sphere, gains restore the size of logits",
+)
+def ngpt(
+    *,
+    d_model: int = 1280,
+    n_layers: int = 36,
+    n_heads: int = 20,
+    d_ff: int = 7680,
+    vocab_size: int = 32000,
+    max_len: int = 4096,
+    **numbers: Any,
+) -> Recipe:
+    """Section 2 and table 2: the 1B model. Training has no warm-up and no weight decay (section 2.6)."""
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff, "group": 1}
+    recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
+
+    def look_of(look: Attention) -> ExtendedAttention:
+        root = (d_model // n_heads) ** 0.5
+        return ExtendedAttention.of(look.replace(scale=root, position=Rotary(base=10000.0)), UnitScores())
+
+    def think_of(think: FeedForward) -> FeedForward:
+        assert isinstance(think, Gated)
+        return ScaledGated(d_ff=think.d_ff, activation=think.activation)
+
+    model = with_residual(recipe.model, SphericalStep(), NoNorm())
+    model = with_feed_forward(with_mixer(model, look_of), think_of).replace(
+        embedding=Tokens(norm=UnitNorm()), head=ScaledLMHead(weights="untied"), init=UnitRows()
+    )
+    training = recipe.training.replace(optimiser=SphereAdamW(lr=1.5e-3), schedule=Cosine(warmup=0))
+    return recipe.replace(name="ngpt", model=model, training=training)
+
+
+@relative(
+    "mixture-of-depths",
+    parent="llama",
+    year=2024,
+    paper="Raposo et al. 2024, Mixture-of-Depths: Dynamically allocating compute in transformer-based language models, "
+    "arXiv:2404.02258",
+    topology="decoder",
+    causal=True,
+    changes="every second block changes an eighth of the positions only, which a router chooses",
+)
+def mixture_of_depths(*, capacity: float = 0.125, **numbers: Any) -> Recipe:
+    """Section 3, capacity 12.5 % in every second block; the numbers of the model are Llama's."""
+    recipe = llama(**numbers)
+
+    def routed(depth: Stack) -> Depth:
+        return depth.wrap(MixtureOfDepths(capacity=capacity, every=min(2, depth.n_layers)))
+
+    model = with_depth(recipe.model, routed)
+    return recipe.replace(name="mixture-of-depths", model=model)

@@ -16,10 +16,7 @@ from kinfolk.models.stack import Stack
 @relative(
     "funnel",
     parent="bert",
-    year=2020,
     paper="Dai et al. 2020, Funnel-Transformer: Filtering out Sequential Redundancy, arXiv:2006.03236",
-    topology="encoder",
-    causal=False,
     changes="the sequence is pooled twice on the way up; layers at the end see it whole again",
 )
 def funnel(*, pool: int = 2, n_levels: int = 3, n_top: int = 2, n_layers: int = 12, **numbers: Any) -> Recipe:

@@ -12,10 +12,7 @@ from kinfolk.ops.activated_linear import Activation
 @relative(
     "glu",
     parent="vanilla-pre",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
-    topology="encoder-decoder",
-    causal=True,
     changes="feed-forwards multiply two maps of their input, one through a sigmoid, at two thirds of the width",
 )
 def glu(*, activation: Activation = "sigmoid", **numbers: int | float) -> Recipe:
@@ -32,10 +29,7 @@ def glu(*, activation: Activation = "sigmoid", **numbers: int | float) -> Recipe
 @relative(
     "geglu",
     parent="glu",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
-    topology="encoder-decoder",
-    causal=True,
     changes="the gate is a GELU",
 )
 def geglu(**numbers: int | float) -> Recipe:
@@ -46,10 +40,7 @@ def geglu(**numbers: int | float) -> Recipe:
 @relative(
     "swiglu",
     parent="glu",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
-    topology="encoder-decoder",
-    causal=True,
     changes="the gate is a Swish",
 )
 def swiglu(**numbers: int | float) -> Recipe:
@@ -60,10 +51,7 @@ def swiglu(**numbers: int | float) -> Recipe:
 @relative(
     "reglu",
     parent="glu",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
-    topology="encoder-decoder",
-    causal=True,
     changes="the gate is a rectifier",
 )
 def reglu(**numbers: int | float) -> Recipe:
@@ -74,10 +62,7 @@ def reglu(**numbers: int | float) -> Recipe:
 @relative(
     "liglu",
     parent="glu",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202",
-    topology="encoder-decoder",
-    causal=True,
     changes="the gate is linear: a product of two maps",
 )
 def liglu(**numbers: int | float) -> Recipe:

@@ -21,7 +21,6 @@ from kinfolk.optim.training import Training
 @relative(
     "gpt",
     parent="vanilla",
-    year=2018,
     paper="Radford et al. 2018, Improving Language Understanding by Generative Pre-Training",
     topology="decoder",
     causal=True,
@@ -59,10 +58,7 @@ def gpt(
 @relative(
     "gpt2",
     parent="gpt",
-    year=2019,
     paper="Radford et al. 2019, Language Models are Unsupervised Multitask Learners",
-    topology="decoder",
-    causal=True,
     changes="pre-norm with a closing norm, residual branches start smaller with depth, twice the context",
 )
 def gpt2(*, vocab_size: int = 50257, max_len: int = 1024, **numbers: int | float) -> Recipe:

@@ -46,7 +46,14 @@ class AxisChoice:
 
 def axes() -> dict[str, str]:
     """Return the name of every axis of the grammar, and what it is in one sentence."""
-    return {name: _sentence(axis) for name, axis in sorted(_axes().items())}
+    # what follows the first sentence is for those who write a choice of their own
+    return {name: re.split(r"\. (?=[A-Z`])", _sentence(axis))[0].rstrip(".") for name, axis in sorted(_axes().items())}
+
+
+def rooms() -> dict[str, str]:
+    """Return for every axis whether it belongs to the "model", to the "objective" or to "training"."""
+    packages = {"objectives": "objective", "optim": "training"}
+    return {name: packages.get(axis.__module__.split(".")[1], "model") for name, axis in _axes().items()}
 
 
 def choices(axis: str, relatives: bool = True) -> list[AxisChoice]:
@@ -77,7 +84,8 @@ def _axes() -> dict[str, type[Spec]]:
 
     def visit(cls: type[Spec]) -> None:
         for below in cls.__subclasses__():
-            if is_axis(below):
+            # a base class without a name of its own is no axis: its kinds are listed where it is one
+            if is_axis(below) and not below.__name__.startswith("_"):
                 found[_name(below)] = below
             visit(below)
 
@@ -105,9 +113,14 @@ def _fields(cls: type[Spec]) -> Iterator[FieldOf]:
     for field in dataclasses.fields(cls):
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         default = None if field.default is dataclasses.MISSING else field.default
-        if isinstance(default, Spec):
-            default = default.kind or to_plain(default)
-        yield FieldOf(field.name, _allowed(hints[field.name]), _meaning(cls, field.name), default, required)
+        yield FieldOf(field.name, _allowed(hints[field.name]), _meaning(cls, field.name), _plain(default), required)
+
+
+def _plain(default: Any) -> Any:
+    """Return a default as a reader would write it: the name of a kind, plain data, or a list of these."""
+    if isinstance(default, tuple):
+        return [_plain(one) for one in default]
+    return default.kind or to_plain(default) if isinstance(default, Spec) else default
 
 
 def _meaning(cls: type[Spec], field: str) -> str:

@@ -15,10 +15,7 @@ from kinfolk.layers.residuals.rezero import GatedResidual
 @relative(
     "trxl-i",
     parent="transformer-xl",
-    year=2019,
     paper="Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764",
-    topology="decoder",
-    causal=True,
     changes="identity-map reordering: norms before each part and a ReLU behind it, so that the input passes unchanged",
 )
 def trxl_i(**numbers: Any) -> Recipe:
@@ -29,10 +26,7 @@ def trxl_i(**numbers: Any) -> Recipe:
 @relative(
     "gtrxl",
     parent="trxl-i",
-    year=2019,
     paper="Parisotto et al. 2019, Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764",
-    topology="decoder",
-    causal=True,
     changes="a gate in the place of each sum, which starts almost closed",
 )
 def gtrxl(*, d_model: int = 256, gate: str = "gru", **numbers: Any) -> Recipe:

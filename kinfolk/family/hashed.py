@@ -13,11 +13,8 @@ from kinfolk.ops.lsh_attention import RecentKeys
 @relative(
     "reformer-lsh",
     parent="gpt2",
-    year=2020,
     paper="Kitaev et al. 2020, Reformer: The Efficient Transformer, arXiv:2001.04451",
-    topology="decoder",
-    causal=True,
-    changes="one map makes queries and keys, and a token looks back only at the last of those that hash like it",
+    changes="one map makes queries and keys, and a token attends only to the last of those that hash like it",
 )
 def reformer_lsh(*, n_rounds: int = 4, sight: int = 64, **numbers: int | float) -> Recipe:
     """Section 2, with a sight of the last `sight` tokens of a bucket in place of chunks, which later tokens move."""
@@ -30,10 +27,7 @@ def reformer_lsh(*, n_rounds: int = 4, sight: int = 64, **numbers: int | float) 
 @relative(
     "reformer",
     parent="reformer-lsh",
-    year=2020,
     paper="Kitaev et al. 2020, Reformer: The Efficient Transformer, arXiv:2001.04451",
-    topology="decoder",
-    causal=True,
     changes="the stream is two, so that inputs are found again from outputs; feed-forwards come in pieces",
 )
 def reformer(*, chunk: int = 256, **numbers: int | float) -> Recipe:

@@ -13,10 +13,7 @@ from kinfolk.layers.mixers.talking_heads import Talking
 @relative(
     "talking-heads",
     parent="gpt2",
-    year=2020,
     paper="Shazeer et al. 2020, Talking-Heads Attention, arXiv:2003.02436",
-    topology="decoder",
-    causal=True,
     changes="learned maps mix the scores of all heads before the softmax, and their weights after it",
 )
 def talking_heads(**numbers: Any) -> Recipe:
@@ -30,10 +27,7 @@ def talking_heads(**numbers: Any) -> Recipe:
 @relative(
     "adaptive-span",
     parent="gpt2",
-    year=2019,
     paper="Sukhbaatar et al. 2019, Adaptive Attention Span in Transformers, arXiv:1905.07799",
-    topology="decoder",
-    causal=True,
     changes="each head learns how far back it looks, and pays for the distance",
 )
 def adaptive_span(*, max_span: int = 0, ramp: int = 32, penalty: float = 5e-7, **numbers: Any) -> Recipe:
@@ -45,10 +39,7 @@ def adaptive_span(*, max_span: int = 0, ramp: int = 32, penalty: float = 5e-7, *
 @relative(
     "dynamic-span",
     parent="adaptive-span",
-    year=2019,
     paper="Sukhbaatar et al. 2019, Adaptive Attention Span in Transformers, arXiv:1905.07799",
-    topology="decoder",
-    causal=True,
     changes="each head decides at each token how far back it looks",
 )
 def dynamic_span(*, max_span: int = 0, ramp: int = 32, penalty: float = 5e-7, **numbers: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Pictures made value by value: the Image Transformer, from nothing, from a small picture, or from its upper half."""
+"""Images made value by value: the Image Transformer, from nothing, from a small image, or from its upper half."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.part import FeedForward
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.objectives.image import Completion, Pictures, PixelByPixel, SuperResolution
+from kinfolk.objectives.image import Completion, ImageObjective, PixelByPixel, SuperResolution
 from kinfolk.ops.patterns.leaves import Causal, Full, Local1D, Local2D, Pattern
 
 LOCALS = ("1d", "2d")
@@ -26,13 +26,10 @@ CIFAR = {"n_layers": 12, "n_heads": 4, "dropout": 0.3}
 @relative(
     "image-transformer",
     parent="vanilla",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
     topology="decoder",
-    causal=True,
     input="image",
-    changes="the decoder alone, making pictures value by value; a value sees the block of them it stands in and what "
-    "lies before it",
+    changes="the decoder alone, making images value by value; a value attends to its block and what precedes it",
 )
 def image_transformer(
     *,
@@ -46,7 +43,7 @@ def image_transformer(
 ) -> Recipe:
     """Section 3.2.1, one-dimensional local attention, with the numbers for CIFAR-10.
 
-    max_len: values of the largest picture, which says how high it is.
+    max_len: values of the largest image, which says how high it is.
     block, memory: a block of `block` values sees itself and `memory` values before it.
     """
     near = Causal() & Local1D(block=block, memory=memory)
@@ -57,19 +54,16 @@ def image_transformer(
 @relative(
     "image-transformer-2d",
     parent="image-transformer",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
-    topology="decoder",
-    causal=True,
     input="image",
-    changes="blocks are rectangles of the picture, and it is made block by block",
+    changes="blocks are rectangles of the image, and it is made block by block",
 )
 def image_transformer_2d(
     *, block_height: int = 8, block_width: int = 16, above: int = 8, beside: int = 8, **numbers: Any
 ) -> Recipe:
     """Section 3.2.1, two-dimensional local attention; all four are counted in pixels.
 
-    block_height, block_width: at most; the largest that fill the picture are taken.
+    block_height, block_width: at most; the largest that fill the image are taken.
     above, beside: rows over a block and columns to its sides that it sees.
     """
     recipe = image_transformer(**numbers)
@@ -91,10 +85,7 @@ def image_transformer_2d(
 @relative(
     "image-transformer-logistic",
     parent="image-transformer",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
-    topology="decoder",
-    causal=True,
     input="image",
     changes="a value is drawn from a mixture of logistics: neighbouring values are known to be neighbours",
 )
@@ -108,12 +99,10 @@ def image_transformer_logistic(*, n_components: int = 10, **numbers: Any) -> Rec
 @relative(
     "image-super-resolution",
     parent="image-transformer",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
     topology="encoder-decoder",
-    causal=True,
     input="image",
-    changes="an encoder reads the picture made small, and the decoder makes it large again",
+    changes="an encoder reads the image made small, and the decoder makes it large again",
 )
 def image_super_resolution(*, factor: int = 4, local: str = "1d", **numbers: Any) -> Recipe:
     """Section 5.3: from 8 x 8 to 32 x 32 pixels; the encoder sees everything, the decoder is `local`: "1d" or "2d"."""
@@ -127,15 +116,13 @@ def image_super_resolution(*, factor: int = 4, local: str = "1d", **numbers: Any
 @relative(
     "image-completion",
     parent="image-transformer",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
     topology="encoder-decoder",
-    causal=True,
     input="image",
-    changes="an encoder reads the upper half of the picture, and the decoder makes the lower one",
+    changes="an encoder reads the upper half of the image, and the decoder makes the lower one",
 )
 def image_completion(*, given: float = 0.5, local: str = "1d", **numbers: Any) -> Recipe:
-    """Section 5.1 completes pictures with the decoder alone; here what is given is read from both sides."""
+    """Section 5.1 completes images with the decoder alone; here what is given is read from both sides."""
     recipe = _local(local, 2, numbers)
     grid = _grid(recipe)
     model = conditioned(recipe.model, Grid(columns=grid.columns, channels=grid.channels))
@@ -143,7 +130,7 @@ def image_completion(*, given: float = 0.5, local: str = "1d", **numbers: Any) -
 
 
 def _made(recipe: Recipe, name: str, grid: Grid, near: Pattern) -> Recipe:
-    """Let a decoder alone make pictures in the order of a grid, seeing what is near."""
+    """Let a decoder alone make images in the order of a grid, seeing what is near."""
     look, think, decoder = _layers(recipe.model)
     block = self_block(look.replace(pattern=near), think, decoder.blocks[0].residual)
     model = recipe.model.replace(
@@ -157,7 +144,7 @@ def _made(recipe: Recipe, name: str, grid: Grid, near: Pattern) -> Recipe:
 
 
 def conditioned(model: Model, source: Grid) -> Model:
-    """Give a decoder of pictures an encoder that sees all of another picture."""
+    """Give a decoder of images an encoder that sees all of another image."""
     look, think, decoder = _layers(model)
     residual = decoder.blocks[0].residual
     return model.replace(
@@ -168,7 +155,7 @@ def conditioned(model: Model, source: Grid) -> Model:
 
 
 def _layers(model: Model) -> tuple[Attention, FeedForward, Stack]:
-    """Return how every layer of a decoder looks back and thinks, and the decoder."""
+    """Return the attention and feed-forward of every layer of a decoder, and the decoder."""
     assert isinstance(model.decoder, Stack)
     parts = model.decoder.blocks[0].parts
     look, think = parts[0], parts[-1]
@@ -178,7 +165,7 @@ def _layers(model: Model) -> tuple[Attention, FeedForward, Stack]:
 
 
 def _local(local: str, n_parts: int, numbers: dict[str, Any]) -> Recipe:
-    """Return the decoder that sees blocks in a line, or in the picture, of which every part has whole blocks."""
+    """Return the decoder that sees blocks in a line, or in the image, of which every part has whole blocks."""
     if local not in LOCALS:
         raise SpecError(f"local: unknown {local!r}{suggest(local, LOCALS)}")
     line = image_transformer(**numbers)
@@ -194,7 +181,7 @@ def _filling(n: int, most: int) -> int:
 
 
 def _grid(recipe: Recipe) -> Grid:
-    assert isinstance(recipe.objective, Pictures)
+    assert isinstance(recipe.objective, ImageObjective)
     return recipe.objective.grid
 
 

@@ -10,10 +10,7 @@ from kinfolk.layers.mixers.linear_attention import LinearAttention, Performer
 @relative(
     "performer",
     parent="gpt2",
-    year=2020,
     paper="Choromanski et al. 2020, Rethinking Attention with Performers, arXiv:2009.14794",
-    topology="decoder",
-    causal=True,
     changes="the softmax is estimated from positive orthogonal random features, and keys are summed as they come",
 )
 def performer(*, n_features: int = 0, **numbers: int | float) -> Recipe:
@@ -31,10 +28,7 @@ def performer(*, n_features: int = 0, **numbers: int | float) -> Recipe:
 @relative(
     "linear",
     parent="gpt2",
-    year=2020,
     paper="Katharopoulos et al. 2020, Transformers are RNNs, arXiv:2006.16236",
-    topology="decoder",
-    causal=True,
     changes="the softmax becomes an inner product of elu + 1 features, so that the decoder is a recurrent network",
 )
 def linear(**numbers: int | float) -> Recipe:

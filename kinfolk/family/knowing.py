@@ -18,10 +18,7 @@ from kinfolk.objectives.knowledge import Entities, Triples
 @relative(
     "k-bert",
     parent="bert",
-    year=2020,
     paper="Liu et al. 2020, K-BERT: Enabling Language Representation with Knowledge Graph, arXiv:1909.07606",
-    topology="encoder",
-    causal=False,
     changes="facts about the names in a text are read as branches that only those names see; without facts it is BERT",
 )
 def k_bert(**numbers: Any) -> Recipe:
@@ -32,10 +29,7 @@ def k_bert(**numbers: Any) -> Recipe:
 @relative(
     "knowbert",
     parent="bert",
-    year=2019,
     paper="Peters et al. 2019, Knowledge Enhanced Contextual Word Representations, arXiv:1909.04164",
-    topology="encoder",
-    causal=False,
     changes="between two layers mentions are linked to entities, and words look at what they mean; unnamed, it is BERT",
 )
 def knowbert(*, n_entities: int = 1024, d_entity: int = 0, after: int = 0, **numbers: Any) -> Recipe:
@@ -48,8 +42,8 @@ def knowbert(*, n_entities: int = 1024, d_entity: int = 0, after: int = 0, **num
 def with_entities(model: Model, *, n_entities: int, d_entity: int = 0, after: int = 0, **more: Any) -> Model:
     """Let the words of any encoder of blocks look at what mentions mean, behind `after` of its layers.
 
-    The block stands behind the others and runs among them, so that all of them keep their names. `d_entity` and `after`
-    as in `knowbert`; `more` are other numbers of `KnowledgeAttention`.
+    The block is the last of the list and runs among the others, so that all of them keep their names. `d_entity` and
+    `after` as in `knowbert`; `more` are other numbers of `KnowledgeAttention`.
     """
     depth = model.encoder
     if model.topology != "encoder" or not isinstance(depth, Stack):

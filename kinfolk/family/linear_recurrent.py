@@ -28,10 +28,7 @@ def recurrent(name: str, change: Callable[[Attention, int], Mixer], **numbers: A
 @relative(
     "retnet",
     parent="llama",
-    year=2023,
     paper="Sun et al. 2023, Retentive Network: A Successor to Transformer for Large Language Models, arXiv:2307.08621",
-    topology="decoder",
-    causal=True,
     changes="retention: linear attention whose state decays by a fixed factor of each head, values twice as wide, "
     "norms of heads and a swish gate",
 )
@@ -40,12 +37,12 @@ def retnet(
     d_model: int = 2048,
     n_layers: int = 24,
     n_heads: int = 8,
-    d_ff: int = 6144,
+    d_ff: int = 4096,
     vocab_size: int = 50257,
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Sections 2.1 and 2.2 and table 2: the 1.3B model; its feed-forward has 4 d_model^2 parameters as here."""
+    """Sections 2.1 and 2.2 and table 2: the 1.3B model; its feed-forward has 4 d_model^2 parameters, as here."""
     retention = LinearRecurrence(
         n_heads=n_heads,
         d_value=2 * d_model // n_heads,
@@ -61,10 +58,7 @@ def retnet(
 @relative(
     "gla",
     parent="retnet",
-    year=2023,
     paper="Yang et al. 2023, Gated Linear Attention Transformers with Hardware-Efficient Training, arXiv:2312.06635",
-    topology="decoder",
-    causal=True,
     changes="every channel of the keys decays by a factor made from the input; half as wide keys, no positions",
 )
 def gla(
@@ -90,10 +84,7 @@ def gla(
 @relative(
     "hgrn2",
     parent="gla",
-    year=2024,
     paper="Qin et al. 2024, HGRN2: Gated Linear RNNs with State Expansion, arXiv:2404.07904",
-    topology="decoder",
-    causal=True,
     changes="keys are what the forget gate lets go, with a lower bound that grows with depth; no output gate",
 )
 def hgrn2(
@@ -118,11 +109,8 @@ def hgrn2(
 @relative(
     "deltanet",
     parent="llama",
-    year=2024,
     paper="Yang et al. 2024, Parallelizing Linear Transformers with the Delta Rule over Sequence Length, "
     "arXiv:2406.06484; Schlag et al. 2021, Linear Transformers Are Secretly Fast Weight Programmers, arXiv:2102.11174",
-    topology="decoder",
-    causal=True,
     changes="linear attention that corrects its state: what a key finds is replaced by its value; short convolutions",
 )
 def deltanet(
@@ -145,23 +133,23 @@ def deltanet(
 @relative(
     "gated-deltanet",
     parent="deltanet",
-    year=2024,
     paper="Yang et al. 2024, Gated Delta Networks: Improving Mamba2 with Delta Rule, arXiv:2412.06464",
-    topology="decoder",
-    causal=True,
     changes="the state of the delta rule decays by a factor of each head made from the input; an output gate",
 )
 def gated_deltanet(
     *,
-    d_model: int = 2048,
-    n_layers: int = 21,
-    n_heads: int = 6,
-    d_ff: int = 8448,
+    d_model: int = 2400,
+    n_layers: int = 16,
+    n_heads: int = 9,
+    d_ff: int = 8832,
     vocab_size: int = 32000,
     max_len: int = 4096,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3 and appendix: keys 3/4 as wide as the model, values twice as wide as keys (6 heads of 256 and 512)."""
+    """Section 3 with the numbers of the released 1.3B configuration.
+
+    Keys are 3/4 as wide as the model, values twice as wide as keys (9 heads of 200 and 400).
+    """
     d_key = max(1, 3 * d_model // (4 * n_heads))
     mixer = LinearRecurrence(
         n_heads=n_heads,
@@ -182,33 +170,37 @@ def gated_deltanet(
 @relative(
     "kda",
     parent="gated-deltanet",
-    year=2025,
     paper="Kimi Team 2025, Kimi Linear: An Expressive, Efficient Attention Architecture, arXiv:2510.26692",
-    topology="decoder",
-    causal=True,
     changes="every channel of the keys decays by itself; a sigmoid output gate of low rank",
 )
 def kda(
     *,
     d_model: int = 2304,
     n_layers: int = 27,
-    n_heads: int = 18,
-    d_ff: int = 9216,
+    n_heads: int = 32,
+    d_ff: int = 13824,
     vocab_size: int = 163840,
     max_len: int = 8192,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3: Kimi Delta Attention in every layer of a dense model, heads of width 128."""
+    """Section 3: Kimi Delta Attention in every layer of a dense model with the widths of Kimi Linear 48B-A3B.
+
+    Heads of the published width are 128 wide, others d_model / n_heads; the feed-forward is that of its dense layer.
+    """
+    width = 128 if d_model == 2304 else d_model // n_heads
     mixer = LinearRecurrence(
         n_heads=n_heads,
+        d_key=width,
+        d_value=width,
         decay=ChannelStepDecay(),
         update="delta",
         features="swish-unit",
         kernel=4,
         norm=RMSNorm(eps=1e-5),
         gate="sigmoid",
-        gate_rank=d_model // n_heads,
+        gate_rank=width,
     )
-    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    # the attention that it replaces wants a divisor of the width
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": 1, "d_ff": d_ff}
     size |= {"vocab_size": vocab_size, "max_len": max_len}
     return recurrent("kda", lambda look, layer: mixer, **size, **numbers)

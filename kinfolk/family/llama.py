@@ -34,6 +34,12 @@ def rebased(model: Model, base: float) -> Model:
     return with_mixers(model, lambda look, layer: look.replace(position=position))
 
 
+def with_eps(model: Model, eps: float) -> Model:
+    """Give every pre-norm RMSNorm another epsilon."""
+    norm = RMSNorm(eps=eps)
+    return with_residual(model, PreNorm(norm=norm), norm)
+
+
 def key_heads(n_heads: int, group: int) -> int:
     """Return how many heads of keys are shared by `n_heads` heads of queries; a small model keeps at least two."""
     return max(1, n_heads // min(group, max(1, n_heads // 2)))
@@ -42,7 +48,6 @@ def key_heads(n_heads: int, group: int) -> int:
 @relative(
     "llama",
     parent="gpt2",
-    year=2023,
     paper="Touvron et al. 2023, LLaMA: Open and Efficient Foundation Language Models, arXiv:2302.13971; "
     "Grattafiori et al. 2024, The Llama 3 Herd of Models, arXiv:2407.21783",
     topology="decoder",
@@ -89,10 +94,7 @@ def llama(
 @relative(
     "mistral",
     parent="llama",
-    year=2023,
     paper="Jiang et al. 2023, Mistral 7B, arXiv:2310.06825",
-    topology="decoder",
-    causal=True,
     changes="every layer attends within a sliding window",
 )
 def mistral(*, window: int = 0, vocab_size: int = 32000, **numbers: Any) -> Recipe:
@@ -107,10 +109,7 @@ def mistral(*, window: int = 0, vocab_size: int = 32000, **numbers: Any) -> Reci
 @relative(
     "qwen2",
     parent="llama",
-    year=2024,
     paper="Yang et al. 2024, Qwen2 Technical Report, arXiv:2407.10671",
-    topology="decoder",
-    causal=True,
     changes="biases on queries, keys and values",
 )
 def qwen2(
@@ -128,16 +127,13 @@ def qwen2(
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "group": group, "d_ff": d_ff}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
     model = with_mixers(recipe.model, lambda look, layer: look.replace(bias=True, out_bias=False))
-    return recipe.replace(name="qwen2", model=rebased(model, 1e6))
+    return recipe.replace(name="qwen2", model=with_eps(rebased(model, 1e6), 1e-6))
 
 
 @relative(
     "qwen3",
     parent="llama",
-    year=2025,
     paper="Yang et al. 2025, Qwen3 Technical Report, arXiv:2505.09388",
-    topology="decoder",
-    causal=True,
     changes="QK-norm: an RMSNorm on the queries and keys of each head before they are rotated",
 )
 def qwen3(
@@ -151,16 +147,13 @@ def qwen3(
     """Section 2 and table 1: the 8B model, d_ff 12,288."""
     recipe = llama(n_layers=n_layers, d_ff=d_ff, vocab_size=vocab_size, max_len=max_len, **numbers)
     model = with_mixers(recipe.model, lambda look, layer: look.replace(qk_norm=RMSNorm()))
-    return recipe.replace(name="qwen3", model=rebased(model, 1e6))
+    return recipe.replace(name="qwen3", model=with_eps(rebased(model, 1e6), 1e-6))
 
 
 @relative(
     "olmo2",
     parent="llama",
-    year=2024,
     paper="OLMo et al. 2024, 2 OLMo 2 Furious, arXiv:2501.00656",
-    topology="decoder",
-    causal=True,
     changes="norms behind attention and feed-forward, inside the residual branch, and QK-norm over all heads together",
 )
 def olmo2(
@@ -177,10 +170,7 @@ def olmo2(
 @relative(
     "gemma3",
     parent="llama",
-    year=2025,
     paper="Gemma Team 2025, Gemma 3 Technical Report, arXiv:2503.19786",
-    topology="decoder",
-    causal=True,
     changes="five layers with a sliding window to one without, norms on both sides of every part, QK-norm, GeGLU",
 )
 def gemma3(
@@ -223,10 +213,7 @@ def gemma3(
 @relative(
     "gemma2",
     parent="llama",
-    year=2024,
     paper="Gemma Team 2024, Gemma 2: Improving Open Language Models at a Practical Size, arXiv:2408.00118",
-    topology="decoder",
-    causal=True,
     changes="softcaps on attention scores and logits, a sliding window in every second layer, norms on both sides of "
     "every part, GeGLU",
 )
@@ -264,11 +251,8 @@ def gemma2(
 @relative(
     "smollm3",
     parent="llama",
-    year=2025,
     paper="Bakouch et al. 2025, SmolLM3: smol, multilingual, long-context reasoner; "
     "Yang et al. 2025, Rope to Nope and Back Again, arXiv:2501.18795",
-    topology="decoder",
-    causal=True,
     changes="no positions in every fourth layer (NoPE), tied embeddings",
 )
 def smollm3(
@@ -289,4 +273,4 @@ def smollm3(
         rebased(recipe.model, 5e6),
         lambda look, layer: look if (layer + 1) % every else look.replace(position=NoPosition()),
     )
-    return recipe.replace(name="smollm3", model=model.replace(head=LMHead()))
+    return recipe.replace(name="smollm3", model=with_eps(model, 1e-6).replace(head=LMHead()))

@@ -7,6 +7,7 @@ from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.paths import Written, set_path, split
+from kinfolk.family.about import About
 from kinfolk.family.changes import like, parted, with_kind
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import entry, relatives
@@ -37,6 +38,15 @@ def make(name: str, size: str = DEFAULT_SIZE, **overrides: Any) -> Recipe:
     for path, value in dotted.items():
         recipe = set_path(recipe, path, value)
     return recipe.settled()
+
+
+def about(name: str) -> About:
+    """Return what is known of a relative, or of one with changes (`gpt2+rotary`), whose parent is the plain one."""
+    base, changes = parted(name)
+    if not changes:
+        return entry(name).about
+    make(name)  # refuses a change that does not exist
+    return dataclasses.replace(entry(base).about, name=name, parent=base, changes=", ".join(changes))
 
 
 def _variant(base: str, changes: Sequence[str], size: str, overrides: Mapping[str, Any]) -> Recipe:

@@ -12,10 +12,7 @@ from kinfolk.optim.schedule import LinearDecay
 @relative(
     "mass",
     parent="vanilla",
-    year=2019,
     paper="Song et al. 2019, MASS: Masked Sequence to Sequence Pre-training, arXiv:1905.02450",
-    topology="encoder-decoder",
-    causal=True,
     changes="learned positions and norms on each side, GELU; predicts a fragment that the encoder does not see",
 )
 def mass(

@@ -21,10 +21,7 @@ from kinfolk.ops.patterns.leaves import Causal, Window
 @relative(
     "mixtral",
     parent="mistral",
-    year=2024,
     paper="Jiang et al. 2024, Mixtral of Experts, arXiv:2401.04088",
-    topology="decoder",
-    causal=True,
     changes="every feed-forward is a mixture of eight gated experts, two of which see each token; no window",
 )
 def mixtral(
@@ -46,10 +43,7 @@ def mixtral(
 @relative(
     "gpt-oss",
     parent="mixtral",
-    year=2025,
     paper="OpenAI 2025, gpt-oss-120b and gpt-oss-20b Model Card, arXiv:2508.10925",
-    topology="decoder",
-    causal=True,
     changes="attention sinks, a window in every second layer, biases, experts with clamped gated units, YaRN",
 )
 def gpt_oss(

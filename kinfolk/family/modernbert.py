@@ -24,7 +24,6 @@ from kinfolk.optim.training import Training
 @relative(
     "modernbert",
     parent="bert",
-    year=2024,
     paper="Warner et al. 2024, Smarter, Better, Faster, Longer: A Modern Bidirectional Encoder, arXiv:2412.13663",
     topology="encoder",
     causal=False,

@@ -18,10 +18,7 @@ from kinfolk.models.model import Model
 @relative(
     "rmsnorm",
     parent="vanilla-pre",
-    year=2019,
     paper="Zhang and Sennrich 2019, Root Mean Square Layer Normalization, arXiv:1910.07467",
-    topology="encoder-decoder",
-    causal=True,
     changes="norms divide by the root mean square; no mean is taken away and no bias added",
 )
 def rmsnorm(*, part: float = 1.0, **numbers: int | float) -> Recipe:
@@ -33,10 +30,7 @@ def rmsnorm(*, part: float = 1.0, **numbers: int | float) -> Recipe:
 @relative(
     "scalenorm",
     parent="vanilla-pre",
-    year=2019,
     paper="Nguyen and Salazar 2019, Transformers without Tears, arXiv:1910.05895",
-    topology="encoder-decoder",
-    causal=True,
     changes="norms give every vector one learned length",
 )
 def scalenorm(**numbers: int | float) -> Recipe:
@@ -48,10 +42,7 @@ def scalenorm(**numbers: int | float) -> Recipe:
 @relative(
     "rezero",
     parent="gpt2",
-    year=2020,
     paper="Bachlechner et al. 2020, ReZero is All You Need, arXiv:2003.04887",
-    topology="decoder",
-    causal=True,
     changes="no norms: each branch is multiplied by a learned number that starts at zero",
 )
 def rezero(**numbers: int | float) -> Recipe:
@@ -63,10 +54,7 @@ def rezero(**numbers: int | float) -> Recipe:
 @relative(
     "fixup",
     parent="vanilla-pre",
-    year=2019,
     paper="Zhang et al. 2019, Fixup Initialization: Residual Learning Without Normalization, arXiv:1901.09321",
-    topology="encoder-decoder",
-    causal=True,
     changes="no norms: branches start at zero and smaller with depth, with single numbers to shift and scale them",
 )
 def fixup(**numbers: int | float) -> Recipe:

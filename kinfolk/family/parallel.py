@@ -28,10 +28,7 @@ def _in_parallel(recipe: Recipe, name: str, block: Block, head: LMHead) -> Recip
 @relative(
     "gpt-j",
     parent="gpt2",
-    year=2021,
     paper="Wang and Komatsuzaki 2021, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model",
-    topology="decoder",
-    causal=True,
     changes="attention and feed-forward in parallel behind one norm, rotary positions on a quarter of each head",
 )
 def gpt_j(
@@ -57,10 +54,7 @@ def gpt_j(
 @relative(
     "gpt-neox",
     parent="gpt-j",
-    year=2022,
     paper="Black et al. 2022, GPT-NeoX-20B: An Open-Source Autoregressive Language Model, arXiv:2204.06745",
-    topology="decoder",
-    causal=True,
     changes="a norm of its own for each of the parallel branches, biases everywhere but in the output layer",
 )
 def gpt_neox(
@@ -86,10 +80,7 @@ def gpt_neox(
 @relative(
     "phi",
     parent="gpt-j",
-    year=2023,
     paper="Li et al. 2023, Textbooks Are All You Need II: phi-1.5 technical report, arXiv:2309.05463",
-    topology="decoder",
-    causal=True,
     changes="biases in attention, rotary positions in halves on half of each head",
 )
 def phi(

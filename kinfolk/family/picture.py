@@ -1,6 +1,6 @@
-"""An attention pattern as a picture in text: rows are queries, columns are keys.
+"""An attention pattern drawn in text: rows are queries, columns are keys.
 
-Where a pattern reaches further than the picture is wide, one character stands for a square of positions, and a shade
+Where a pattern reaches further than the drawing is wide, one character is a square of positions, and a shade
 says that some of its pairs are allowed.
 """
 

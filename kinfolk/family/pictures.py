@@ -1,4 +1,4 @@
-"""A recipe fitted to pictures: how wide they are, and that they are read whole."""
+"""A recipe fitted to images: how wide they are, and that they are read whole."""
 
 import dataclasses
 from collections.abc import Container
@@ -8,7 +8,7 @@ from kinfolk.family.recipe import Recipe
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """The size of every picture of some data, in pixels and channels."""
+    """The size of every image of some data, in pixels and channels."""
 
     height: int
     width: int
@@ -16,17 +16,17 @@ class Picture:
 
     @property
     def n_values(self) -> int:
-        """Values of a picture, each a token."""
+        """Values of an image, each a token."""
         return self.height * self.width * self.channels
 
     def numbers(self, known: Container[str]) -> dict[str, int]:
-        """Return what a relative that takes these numbers must be made with to read such pictures."""
+        """Return what a relative that takes these numbers must be made with to read such images."""
         every = {"image_width": self.width, "channels": self.channels, "max_len": self.n_values}
         return {name: value for name, value in every.items() if name in known}
 
 
 def read_whole(recipe: Recipe, picture: Picture | None) -> Recipe:
-    """Let a recipe read pictures from their first value to their last; other data asks nothing."""
+    """Let a recipe read images from their first value to their last; other data asks nothing."""
     if picture is None:
         return recipe
     return recipe.replace(training=recipe.training.replace(length=picture.n_values))

@@ -1,4 +1,4 @@
-"""Relatives that say otherwise where tokens stand: each is a parent with another position."""
+"""Relatives with another positional encoding than their parents."""
 
 from typing import Any
 
@@ -26,10 +26,7 @@ def placed(recipe: Recipe, name: str, position: Position) -> Recipe:
 @relative(
     "shaw",
     parent="vanilla",
-    year=2018,
     paper="Shaw et al. 2018, Self-Attention with Relative Position Representations, arXiv:1803.02155",
-    topology="encoder-decoder",
-    causal=True,
     changes="a learned vector for each distance, added to keys and values, instead of sinusoids",
 )
 def shaw(*, clip: int = 16, **numbers: Any) -> Recipe:
@@ -40,10 +37,7 @@ def shaw(*, clip: int = 16, **numbers: Any) -> Recipe:
 @relative(
     "syntax",
     parent="shaw",
-    year=2019,
     paper="Wang et al. 2019, Self-Attention with Structural Position Representations, arXiv:1909.00383",
-    topology="encoder-decoder",
-    causal=True,
     changes="the encoder also has absolute and relative positions of tokens in a dependency tree",
 )
 def syntax(*, clip: int = 16, **numbers: Any) -> Recipe:
@@ -58,10 +52,7 @@ def syntax(*, clip: int = 16, **numbers: Any) -> Recipe:
 @relative(
     "transformer-xl",
     parent="gpt",
-    year=2019,
     paper="Dai et al. 2019, Transformer-XL: Attentive Language Models Beyond a Fixed-Length Context, arXiv:1901.02860",
-    topology="decoder",
-    causal=True,
     changes="segments see the memory of the segment before; positions are distances, in the scores of every layer",
 )
 def transformer_xl(
@@ -69,7 +60,7 @@ def transformer_xl(
 ) -> Recipe:
     """Section 3, at the size of its enwik8 model. 0 means an eighth of max_len for `segment`, as much for `memory`.
 
-    A segment sees itself and what stands up to `memory` before it, which is a pattern; layer by layer the memory is the
+    A segment sees itself and up to `memory` tokens before it, which is a pattern; layer by layer the memory is the
     states of the layer below, so dependencies reach further with depth. Rows are contiguous, a segment in each step.
     """
     base = {"vocab_size": 204, "max_len": 4096} | numbers
@@ -86,10 +77,7 @@ def transformer_xl(
 @relative(
     "roformer",
     parent="bert",
-    year=2021,
     paper="Su et al. 2021, RoFormer: Enhanced Transformer with Rotary Position Embedding, arXiv:2104.09864",
-    topology="encoder",
-    causal=False,
     changes="queries and keys are turned by their positions",
 )
 def roformer(**numbers: Any) -> Recipe:
@@ -100,10 +88,7 @@ def roformer(**numbers: Any) -> Recipe:
 @relative(
     "alibi",
     parent="gpt2",
-    year=2022,
     paper="Press et al. 2022, Train Short, Test Long, arXiv:2108.12409",
-    topology="decoder",
-    causal=True,
     changes="a linear bias of scores by distance, with a slope for each head; no other position encoding",
 )
 def alibi(**numbers: Any) -> Recipe:

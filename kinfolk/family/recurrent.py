@@ -29,10 +29,7 @@ def _chain(name: str, part: Mixer, n_layers: int, numbers: dict[str, Any]) -> Re
 @relative(
     "lstm",
     parent="gpt",
-    year=2014,
     paper="Zaremba et al. 2014, Recurrent Neural Network Regularization, arXiv:1409.2329",
-    topology="decoder",
-    causal=True,
     changes="layers of long short-term memory instead of attention and feed-forwards; heads and d_ff mean nothing",
 )
 def lstm(*, n_layers: int = 2, d_model: int = 1500, n_heads: int = 1, dropout: float = 0.65, **numbers: Any) -> Recipe:
@@ -43,10 +40,7 @@ def lstm(*, n_layers: int = 2, d_model: int = 1500, n_heads: int = 1, dropout: f
 @relative(
     "gru",
     parent="lstm",
-    year=2014,
     paper="Chung et al. 2014, Empirical Evaluation of Gated Recurrent Neural Networks, arXiv:1412.3555",
-    topology="decoder",
-    causal=True,
     changes="gated recurrent units",
 )
 def gru(**numbers: Any) -> Recipe:
@@ -59,10 +53,7 @@ def gru(**numbers: Any) -> Recipe:
 @relative(
     "act-rnn",
     parent="lstm",
-    year=2016,
     paper="Graves 2016, Adaptive Computation Time for Recurrent Neural Networks, arXiv:1603.08983",
-    topology="decoder",
-    causal=True,
     changes="the cell runs again over a token until it halts",
 )
 def act_rnn(

@@ -33,14 +33,22 @@ def relative(
     name: str,
     *,
     parent: str | None,
-    year: int,
     paper: str,
-    topology: str,
-    causal: bool,
     changes: str,
+    year: int = 0,
+    topology: str | None = None,
+    causal: bool | None = None,
     input: str = "tokens",
 ) -> Callable[[F], F]:
-    """Enter the decorated function into the family under this name; the function itself stays as it is."""
+    """Enter the decorated function into the family under this name; the function itself stays as it is.
+
+    topology, causal: None is the parent's, which must be defined before. year: 0 is the first that `paper` names.
+    """
+    elder = _entries.get(parent or "")
+    if elder is not None:
+        topology, causal = topology or elder.about.topology, elder.about.causal if causal is None else causal
+    if topology is None or causal is None:
+        raise SpecError(f"relative {name!r}: topology and causal must be given, since parent {parent!r} is not defined")
     about = About(
         name=name,
         parent=parent,

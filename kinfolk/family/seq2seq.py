@@ -36,10 +36,7 @@ def _layers(n_layers: int, *parts: Part) -> Stack:
 @relative(
     "seq2seq",
     parent="vanilla",
-    year=2014,
     paper="Sutskever et al. 2014, Sequence to Sequence Learning with Neural Networks, arXiv:1409.3215",
-    topology="encoder-decoder",
-    causal=True,
     changes="recurrent layers that hand over their last states and nothing else; heads and d_ff mean nothing",
 )
 def seq2seq(
@@ -68,15 +65,12 @@ def seq2seq(
 @relative(
     "rnn-search",
     parent="seq2seq",
-    year=2014,
     paper="Bahdanau et al. 2014, Neural Machine Translation by Jointly Learning to Align and Translate, "
     "arXiv:1409.0473",
-    topology="encoder-decoder",
-    causal=True,
     changes="the source is read from both ends, and before every step the decoder looks for what matters in it",
 )
 def rnn_search(*, cell: str = "gru", score: str = "additive", n_layers: int = 1, **numbers: Any) -> Recipe:
-    """Section 3; layers beyond the first stand below, in the encoder, and above, in the decoder."""
+    """Section 3; layers beyond the first are below, in the encoder, and above, in the decoder."""
     recipe = seq2seq(cell=cell, n_layers=n_layers, **numbers)
     kind: Recurrent = CELLS[cell]
     search = Searching(cell=kind, score=_one_of("score", score, SCORES))
@@ -93,10 +87,7 @@ def rnn_search(*, cell: str = "gru", score: str = "additive", n_layers: int = 1,
 @relative(
     "luong",
     parent="seq2seq",
-    year=2015,
     paper="Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation, arXiv:1508.04025",
-    topology="encoder-decoder",
-    causal=True,
     changes="the decoder's last layer compares states to look at the source, and tells its first layer next time",
 )
 def luong(

@@ -12,10 +12,7 @@ from kinfolk.layers.heads.head import LMHead
 @relative(
     "shared",
     parent="vanilla-pre",
-    year=2019,
     paper="Lan et al. 2019, ALBERT, arXiv:1909.11942; Narang et al. 2021, arXiv:2102.11972 (block sharing)",
-    topology="encoder-decoder",
-    causal=True,
     changes="all layers of the encoder share one set of weights, and all of the decoder another",
 )
 def all_shared(*, n_groups: int = 1, **numbers: Any) -> Recipe:
@@ -28,10 +25,7 @@ def all_shared(*, n_groups: int = 1, **numbers: Any) -> Recipe:
 @relative(
     "shared-encoder",
     parent="shared",
-    year=2021,
     paper="Narang et al. 2021, Do Transformer Modifications Transfer, arXiv:2102.11972",
-    topology="encoder-decoder",
-    causal=True,
     changes="layers share in the encoder only",
 )
 def encoder_shared(**numbers: Any) -> Recipe:
@@ -44,10 +38,7 @@ def encoder_shared(**numbers: Any) -> Recipe:
 @relative(
     "shared-decoder",
     parent="shared",
-    year=2021,
     paper="Narang et al. 2021, Do Transformer Modifications Transfer, arXiv:2102.11972",
-    topology="encoder-decoder",
-    causal=True,
     changes="layers share in the decoder only",
 )
 def decoder_shared(**numbers: Any) -> Recipe:

@@ -50,10 +50,7 @@ def combined(recipe: Recipe, name: str, combination: str, patterns: tuple[Patter
 @relative(
     "sparse-strided",
     parent="gpt2",
-    year=2019,
     paper="Child et al. 2019, Generating Long Sequences with Sparse Transformers, arXiv:1904.10509",
-    topology="decoder",
-    causal=True,
     changes="layers look at the last positions, or at every stride-th one, in turn",
 )
 def sparse_strided(*, stride: int = 128, combination: str = "interleaved", **numbers: Any) -> Recipe:
@@ -65,10 +62,7 @@ def sparse_strided(*, stride: int = 128, combination: str = "interleaved", **num
 @relative(
     "sparse-fixed",
     parent="gpt2",
-    year=2019,
     paper="Child et al. 2019, Generating Long Sequences with Sparse Transformers, arXiv:1904.10509",
-    topology="decoder",
-    causal=True,
     changes="layers look at their own block, or at the last columns of every block, in turn",
 )
 def sparse_fixed(*, stride: int = 128, width: int = 8, combination: str = "interleaved", **numbers: Any) -> Recipe:
@@ -80,10 +74,7 @@ def sparse_fixed(*, stride: int = 128, width: int = 8, combination: str = "inter
 @relative(
     "local",
     parent="gpt2",
-    year=2018,
     paper="Liu et al. 2018, Generating Wikipedia by Summarizing Long Sequences, arXiv:1801.10198",
-    topology="decoder",
-    causal=True,
     changes="a token sees the last window of tokens only",
 )
 def local(*, window: int = 256, **numbers: Any) -> Recipe:
@@ -94,10 +85,7 @@ def local(*, window: int = 256, **numbers: Any) -> Recipe:
 @relative(
     "axial",
     parent="gpt2",
-    year=2019,
     paper="Ho et al. 2019, Axial Attention in Multidimensional Transformers, arXiv:1912.12180",
-    topology="decoder",
-    causal=True,
     changes="axial attention: tokens form a grid and attend to their own row and column",
 )
 def axial(*, width: int = 32, **numbers: Any) -> Recipe:
@@ -108,10 +96,7 @@ def axial(*, width: int = 32, **numbers: Any) -> Recipe:
 @relative(
     "image-1d",
     parent="gpt2",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
-    topology="decoder",
-    causal=True,
     changes="pixels in raster order; a block of them sees itself and the block before",
 )
 def image_1d(*, block: int = 256, memory: int = 256, **numbers: Any) -> Recipe:
@@ -122,10 +107,7 @@ def image_1d(*, block: int = 256, memory: int = 256, **numbers: Any) -> Recipe:
 @relative(
     "image-2d",
     parent="image-1d",
-    year=2018,
     paper="Parmar et al. 2018, Image Transformer, arXiv:1802.05751",
-    topology="decoder",
-    causal=True,
     changes="pixels in block-raster order; a block sees itself, what lies above it and what lies left of it",
 )
 def image_2d(
@@ -139,10 +121,7 @@ def image_2d(
 @relative(
     "longformer",
     parent="bert",
-    year=2020,
     paper="Beltagy et al. 2020, Longformer: The Long-Document Transformer, arXiv:2004.05150",
-    topology="encoder",
-    causal=False,
     changes="a window on both sides, wider at equal cost for dilated heads, and a few tokens that see everything",
 )
 def longformer(
@@ -159,10 +138,7 @@ def longformer(
 @relative(
     "bigbird",
     parent="bert",
-    year=2020,
     paper="Zaheer et al. 2020, Big Bird: Transformers for Longer Sequences, arXiv:2007.14062",
-    topology="encoder",
-    causal=False,
     changes="blocks see their neighbours, a few random blocks, and the first and last block, which see all",
 )
 def bigbird(*, block: int = 64, n_random: int = 3, max_len: int = 4096, **numbers: Any) -> Recipe:

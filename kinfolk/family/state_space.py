@@ -2,19 +2,25 @@
 
 from typing import Any
 
-from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixers, with_residual
+from kinfolk.family.assembly import with_depth, with_feed_forward, with_feed_forwards, with_mixers, with_residual
 from kinfolk.family.llama import llama, olmo2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.embeddings.embedding import Tokens
+from kinfolk.layers.feed_forwards.feed_forward import Gated
+from kinfolk.layers.feed_forwards.gated_experts import GatedExperts, TopK
+from kinfolk.layers.feed_forwards.token_gate import TokenGated
 from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.attention_extras import HeadGate
 from kinfolk.layers.mixers.decay import StepDecay
+from kinfolk.layers.mixers.evolved import Branches
+from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
 from kinfolk.layers.norms.norm import RMSNorm
-from kinfolk.layers.part import Mixer
+from kinfolk.layers.part import FeedForward, Mixer
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.layers.positions.relative import Rotary
 from kinfolk.layers.residuals.residual import PreNorm
@@ -37,7 +43,6 @@ def alone(recipe: Recipe, name: str, mixer: Mixer) -> Recipe:
 @relative(
     "mamba",
     parent="llama",
-    year=2023,
     paper="Gu and Dao 2023, Mamba: Linear-Time Sequence Modeling with Selective State Spaces, arXiv:2312.00752",
     topology="decoder",
     causal=True,
@@ -63,7 +68,6 @@ def mamba(
 @relative(
     "mamba2",
     parent="mamba",
-    year=2024,
     paper="Dao and Gu 2024, Transformers are SSMs: Generalized Models and Efficient Algorithms Through Structured "
     "State Space Duality, arXiv:2405.21060",
     topology="decoder",
@@ -89,7 +93,6 @@ def mamba2(
 @relative(
     "griffin",
     parent="llama",
-    year=2024,
     paper="De et al. 2024, Griffin: Mixing Gated Linear Recurrences with Local Attention, arXiv:2402.19427",
     topology="decoder",
     causal=True,
@@ -130,11 +133,11 @@ def griffin(
 @relative(
     "jamba",
     parent="mamba",
-    year=2024,
     paper="Lieber et al. 2024, Jamba: A Hybrid Transformer-Mamba Language Model, arXiv:2403.19887",
     topology="decoder",
     causal=True,
-    changes="seven layers of Mamba to one of attention without positions, a feed-forward behind each",
+    changes="seven layers of Mamba to one of attention without positions, a feed-forward behind each, every second one "
+    "a mixture of experts",
 )
 def jamba(
     *,
@@ -143,31 +146,40 @@ def jamba(
     n_heads: int = 32,
     d_ff: int = 21504,
     every: int = 8,
-    d_state: int = 16,
+    n_experts: int = 16,
     vocab_size: int = 65536,
-    max_len: int = 8192,
+    max_len: int = 262144,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3.1, with dense feed-forwards where the paper has experts in every second layer."""
+    """Section 3.1: each of `n_experts` experts is as wide as a dense feed-forward, and a token uses two.
+
+    The released code does not renormalise the weights of the chosen experts, and has norms inside its Mamba layers.
+    """
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
     every = max(2, min(every, n_layers))
 
     def mixer(look: Attention, layer: int) -> Mixer:
-        return Mamba(d_state=d_state) if layer % every != every // 2 else look.replace(position=NoPosition())
+        return Mamba() if layer % every != every // 2 else look.replace(position=NoPosition())
 
-    return recipe.replace(name="jamba", model=with_mixers(recipe.model, mixer))
+    def think_of(think: FeedForward, layer: int) -> FeedForward:
+        assert isinstance(think, Gated)
+        experts = GatedExperts(n_experts=n_experts, d_ff=think.d_ff, router=TopK(k=2, balance=0.001))
+        return experts if layer % 2 else think
+
+    model = with_feed_forwards(with_mixers(recipe.model, mixer), think_of)
+    model = with_residual(model, PreNorm(norm=RMSNorm()), RMSNorm())
+    return recipe.replace(name="jamba", model=model)
 
 
 @relative(
     "qwen3-next",
     parent="gated-deltanet",
-    year=2025,
     paper="Qwen Team 2025, Qwen3-Next: Towards Ultimate Training and Inference Efficiency",
     topology="decoder",
     causal=True,
-    changes="three layers of the gated delta rule to one of attention with QK-norm and rotary positions on a quarter "
-    "of each head, norms with (1 + w)",
+    changes="three layers of the gated delta rule to one of gated attention with QK-norm and partial rotary "
+    "positions; small experts and a shared one",
 )
 def qwen3_next(
     *,
@@ -175,31 +187,53 @@ def qwen3_next(
     n_layers: int = 48,
     n_heads: int = 16,
     d_ff: int = 8448,
+    n_routed: int = 512,
     every: int = 4,
     vocab_size: int = 151936,
-    max_len: int = 32768,
+    max_len: int = 262144,
     **numbers: Any,
 ) -> Recipe:
-    """The order of blocks of the 80B model, with dense feed-forwards and ungated attention in their place."""
-    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
+    """The released 80B-A3B: a token uses ten of `n_routed` experts and a gated shared one, eleven times 512 wide.
+
+    Heads of the published width are 256 wide, others d_model / n_heads; the linear layers have twice as many heads of
+    values as of keys. `d_ff` is the dense width of what a token uses.
+    """
+    size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff, "group": 8}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
     norm, every = RMSNorm(gain="one-plus"), max(2, min(every, n_layers))
     rotary = Rotary(base=1e7, layout="halves", share=0.25)
+    width, d_key = max(1, d_ff * 2 // 3 // 11), max(1, d_model // n_heads)
     delta = LinearRecurrence(
-        n_heads=n_heads, decay=StepDecay(), update="delta", features="swish-unit", kernel=4, gate="swish"
+        n_heads=2 * n_heads,
+        n_key_heads=n_heads,
+        d_key=d_key,
+        d_value=d_key,
+        decay=StepDecay(),
+        update="delta",
+        features="swish-unit",
+        kernel=4,
+        gate="swish",
     )
+    router = TopK(k=min(10, n_routed), balance=0.001)
+    shared = TokenGated(part=Gated(d_ff=width, activation="swish"))
+    think = Branches(parts=(GatedExperts(n_experts=n_routed, d_ff=width, router=router), shared))
 
     def mixer(look: Attention, layer: int) -> Mixer:
-        return delta if (layer + 1) % every else look.replace(position=rotary, qk_norm=norm)
+        if (layer + 1) % every:
+            return delta
+        look = look.replace(position=rotary, qk_norm=norm, d_head=256 if d_model == 2048 else d_key)
+        return ExtendedAttention.of(look, HeadGate())
+
+    def mixed(depth: Stack) -> Stack:
+        return depth.replace(blocks=tuple(b.replace(parts=(b.parts[0], think)) for b in depth.blocks))
 
     model = with_mixers(with_residual(recipe.model, PreNorm(norm=norm), norm), mixer)
-    return recipe.replace(name="qwen3-next", model=model)
+    return recipe.replace(name="qwen3-next", model=with_depth(model, mixed))
 
 
 @relative(
     "olmo-hybrid",
     parent="olmo2",
-    year=2026,
     paper="OLMo Team 2026, OLMo Hybrid; Grazzi et al. 2024, Unlocking State-Tracking in Linear RNNs Through Negative "
     "Eigenvalues, arXiv:2411.12537",
     topology="decoder",

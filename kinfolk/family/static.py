@@ -16,10 +16,7 @@ from kinfolk.optim.schedule import LinearDecay
 @relative(
     "word2vec",
     parent="bert",
-    year=2013,
     paper="Mikolov et al. 2013, Distributed Representations of Words and Phrases, arXiv:1310.4546",
-    topology="encoder",
-    causal=False,
     changes="no layers: a word has one static vector, learnt from the words around it",
 )
 def word2vec(

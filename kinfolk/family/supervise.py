@@ -4,7 +4,7 @@ import dataclasses
 
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import ClassHead
-from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.image import ImageObjective
 from kinfolk.objectives.supervised import Labels
 from kinfolk.objectives.tasks.classify import Classification
 from kinfolk.objectives.tasks.task import Task
@@ -29,7 +29,7 @@ class Labelling:
 
     @property
     def together(self) -> int:
-        """How many sequences stand in one row."""
+        """How many sequences one row has."""
         return 1 if self.apart else self.n_sequences
 
     @property
@@ -59,7 +59,7 @@ def as_classifier(recipe: Recipe, asked: Labelling) -> Recipe:
 
 
 def judging(recipe: Recipe, labelling: Labelling | None) -> Recipe:
-    """Fit a recipe to what its data asks; data without labels asks nothing, and who makes pictures is not asked."""
-    if labelling is None or isinstance(recipe.objective, Pictures):
+    """Fit a recipe to what its data asks; data without labels asks nothing, and who makes images is not asked."""
+    if labelling is None or isinstance(recipe.objective, ImageObjective):
         return recipe
     return as_classifier(recipe, labelling)

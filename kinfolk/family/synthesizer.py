@@ -27,10 +27,7 @@ def _synthesized(form: Form, numbers: dict[str, int | float], rank: int = 8) -> 
 @relative(
     "synthesizer-dense",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="each token makes its row of attention scores from itself alone, whatever the others are",
 )
 def synthesizer_dense(**numbers: int | float) -> Recipe:
@@ -41,10 +38,7 @@ def synthesizer_dense(**numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-dense-plus",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="scores that each token makes by itself are added to those of comparison",
 )
 def synthesizer_dense_plus(**numbers: int | float) -> Recipe:
@@ -55,10 +49,7 @@ def synthesizer_dense_plus(**numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-dense-plus-alpha",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="scores that each token makes by itself and those of comparison, in a learned proportion",
 )
 def synthesizer_dense_plus_alpha(**numbers: int | float) -> Recipe:
@@ -69,10 +60,7 @@ def synthesizer_dense_plus_alpha(**numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-factorized",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="attention scores are a learned table of low rank, the same for every text",
 )
 def synthesizer_factorized(*, rank: int = 8, **numbers: int | float) -> Recipe:
@@ -83,10 +71,7 @@ def synthesizer_factorized(*, rank: int = 8, **numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-random",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="attention scores are a learned table, the same for every text",
 )
 def synthesizer_random(**numbers: int | float) -> Recipe:
@@ -97,10 +82,7 @@ def synthesizer_random(**numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-random-plus",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="a learned table of scores is added to those of comparison",
 )
 def synthesizer_random_plus(**numbers: int | float) -> Recipe:
@@ -111,10 +93,7 @@ def synthesizer_random_plus(**numbers: int | float) -> Recipe:
 @relative(
     "synthesizer-random-plus-alpha",
     parent="gpt2",
-    year=2020,
     paper="Tay et al. 2020, Synthesizer: Rethinking Self-Attention in Transformer Models, arXiv:2005.00743",
-    topology="decoder",
-    causal=True,
     changes="a learned table of scores and those of comparison, in a learned proportion",
 )
 def synthesizer_random_plus_alpha(**numbers: int | float) -> Recipe:

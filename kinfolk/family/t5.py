@@ -29,8 +29,6 @@ from kinfolk.optim.schedule import FlatInverseSqrt
     parent="vanilla-pre",
     year=2019,
     paper="Raffel et al. 2020, Exploring the Limits of Transfer Learning with T5, arXiv:1910.10683",
-    topology="encoder-decoder",
-    causal=True,
     changes="distances in buckets, no biases, undivided scores, RMSNorm; fills in the spans that a text has lost",
 )
 def t5(
@@ -72,10 +70,7 @@ def t5(
 @relative(
     "t5-v1-1",
     parent="t5",
-    year=2020,
     paper="Shazeer 2020, GLU Variants Improve Transformer, arXiv:2002.05202; Roberts et al. 2020, the release T5.1.1",
-    topology="encoder-decoder",
-    causal=True,
     changes="feed-forwards are gated by a GELU, the output layer is its own",
 )
 def t5_v1_1(*, dropout: float = 0.0, **numbers: int | float) -> Recipe:

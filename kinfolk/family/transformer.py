@@ -21,7 +21,6 @@ from kinfolk.optim.training import Training
 @relative(
     "vanilla",
     parent=None,
-    year=2017,
     paper="Vaswani et al. 2017, Attention Is All You Need, arXiv:1706.03762",
     topology="encoder-decoder",
     causal=True,
@@ -66,10 +65,7 @@ def vanilla(
 @relative(
     "vanilla-pre",
     parent="vanilla",
-    year=2018,
     paper="Vaswani et al. 2018, Tensor2Tensor, arXiv:1803.07416; Xiong et al. 2020, arXiv:2002.04745",
-    topology="encoder-decoder",
-    causal=True,
     changes="pre-norm: norms before each part, and one at the end of each stack",
 )
 def vanilla_pre(**numbers: int | float) -> Recipe:

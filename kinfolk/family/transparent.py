@@ -11,10 +11,7 @@ from kinfolk.models.transparent import Transparent
 @relative(
     "transparent",
     parent="vanilla-pre",
-    year=2018,
     paper="Bapna et al. 2018, Training Deeper NMT Models with Transparent Attention, arXiv:1808.07561",
-    topology="encoder-decoder",
-    causal=True,
     changes="each layer of the decoder looks at a learned mixture of all layers of the encoder",
 )
 def transparent(**numbers: Any) -> Recipe:

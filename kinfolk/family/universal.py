@@ -21,10 +21,7 @@ TRANSITIONS = ("feed-forward", "convolution")
 @relative(
     "universal",
     parent="vanilla",
-    year=2018,
     paper="Dehghani et al. 2018, Universal Transformers, arXiv:1807.03819",
-    topology="encoder-decoder",
-    causal=True,
     changes="one block runs at every depth, with a sinusoid of position and depth added before every run",
 )
 def universal(
@@ -58,10 +55,7 @@ def universal(
 @relative(
     "universal-act",
     parent="universal",
-    year=2018,
     paper="Dehghani et al. 2018, Universal Transformers, arXiv:1807.03819",
-    topology="encoder-decoder",
-    causal=True,
     changes="each position decides after how many runs it halts",
 )
 def universal_act(*, ponder: float = 0.01, eps: float = 0.01, n_layers: int = 6, **numbers: Any) -> Recipe:

@@ -1,4 +1,4 @@
-"""Pictures cut into patches, and what is seen in them: the Vision Transformer."""
+"""Images cut into patches, and what is seen in them: the Vision Transformer."""
 
 from kinfolk.family.assembly import with_residual
 from kinfolk.family.bert import bert
@@ -17,12 +17,9 @@ from kinfolk.optim.training import Training
 @relative(
     "vit",
     parent="bert",
-    year=2021,
     paper="Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv:2010.11929",
-    topology="encoder",
-    causal=False,
     input="image",
-    changes="reads patches of a picture behind a class token, whose state says the class; norms before each part",
+    changes="reads patches of an image behind a class token, whose state says the class; norms before each part",
 )
 def vit(
     *,
@@ -34,7 +31,7 @@ def vit(
     max_len: int = 224 * 224 * 3,
     **numbers: int | float,
 ) -> Recipe:
-    """Section 3.1, ViT-B/16; `max_len` counts the values of the largest picture, and so says how high it is.
+    """Section 3.1, ViT-B/16; `max_len` counts the values of the largest image, and so says how high it is.
 
     vocab_size: values from the darkest to the brightest, and seven specials before them.
     """

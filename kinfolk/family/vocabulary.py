@@ -11,10 +11,7 @@ from kinfolk.layers.heads.mixture_of_softmaxes import MixtureHead
 @relative(
     "adaptive-softmax",
     parent="gpt2",
-    year=2017,
     paper="Grave et al. 2017, Efficient softmax approximation for GPUs, arXiv:1609.04309",
-    topology="decoder",
-    causal=True,
     changes="rare words are predicted in two steps, their cluster and then the word, from narrower states",
 )
 def adaptive_softmax(*, divisor: int = 4, **numbers: int | float) -> Recipe:
@@ -27,10 +24,7 @@ def adaptive_softmax(*, divisor: int = 4, **numbers: int | float) -> Recipe:
 @relative(
     "adaptive-input",
     parent="adaptive-softmax",
-    year=2018,
     paper="Baevski and Auli 2018, Adaptive Input Representations for Neural Language Modeling, arXiv:1809.10853",
-    topology="decoder",
-    causal=True,
     changes="rare words have narrower embeddings too, shared with the softmax",
 )
 def adaptive_input(*, divisor: int = 4, **numbers: int | float) -> Recipe:
@@ -47,10 +41,7 @@ def adaptive_input(*, divisor: int = 4, **numbers: int | float) -> Recipe:
 @relative(
     "mixture-of-softmaxes",
     parent="gpt2",
-    year=2018,
     paper="Yang et al. 2018, Breaking the Softmax Bottleneck, arXiv:1711.03953",
-    topology="decoder",
-    causal=True,
     changes="fifteen softmaxes are mixed, so that log-probabilities are not bound to the rank of the states",
 )
 def mixture_of_softmaxes(*, n_components: int = 15, **numbers: int | float) -> Recipe:

@@ -20,7 +20,6 @@ from kinfolk.optim.training import Training
 @relative(
     "xlnet",
     parent="transformer-xl",
-    year=2019,
     paper="Yang et al. 2019, XLNet: Generalized Autoregressive Pretraining, arXiv:1906.08237",
     topology="encoder",
     causal=False,

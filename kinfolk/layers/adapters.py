@@ -67,7 +67,7 @@ class Lora(Mapped, kind="lora"):
 class Adapted(Part, kind="adapted"):
     r"""$y + U f(D y)$ after a part, with U zero at first (Houlsby et al. 2019, section 2.1).
 
-    width: of the narrow layer. It stands before what the part gives joins the stream.
+    width: of the narrow layer. Applied before the part's output joins the residual stream.
     """
 
     part: Part
@@ -113,5 +113,5 @@ def _adapt(module: Any, given: Any, said: tuple[Tensor, Any]) -> tuple[Tensor, A
 
 
 def is_added(name: str) -> bool:
-    """Tell by its name whether a parameter was put beside a trained part."""
+    """Tell by its name whether a parameter belongs to LoRA or an adapter."""
     return name.endswith((".down", ".up")) or ".adapter." in name

@@ -8,6 +8,7 @@ from torch import nn
 
 from kinfolk.core.bounds import NonNegativeFloat
 from kinfolk.core.spec import Spec
+from kinfolk.core.unit_rows import normalise_matrices
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import PartModule
 
@@ -21,7 +22,7 @@ class Draws(Protocol):
 
 
 class Init(Spec):
-    """Axis: how weights are drawn. Norms start as the identity and biases at zero, whatever the kind."""
+    """Axis: weight initialisation. Norms start as the identity and biases at zero, whatever the kind."""
 
     def apply(self, model: nn.Module, dims: Dims) -> None:
         """Draw every weight of a model, in the order of its modules."""
@@ -86,6 +87,21 @@ class Normal(Init, kind="normal"):
 
     def embedding(self, module: nn.Embedding, dims: Dims) -> None:
         nn.init.normal_(module.weight, std=self.std)
+
+
+class UnitRows(Init, kind="unit-rows"):
+    r"""$N(0, 1)$ for everything, then unit vectors along the width of the model (nGPT, Loshchilov et al. 2024)."""
+
+    def apply(self, model: nn.Module, dims: Dims) -> None:
+        """Draw as all do, then normalise every matrix."""
+        super().apply(model, dims)
+        normalise_matrices(model)
+
+    def linear(self, module: nn.Linear, dims: Dims) -> None:
+        nn.init.normal_(module.weight)
+
+    def embedding(self, module: nn.Embedding, dims: Dims) -> None:
+        nn.init.normal_(module.weight)
 
 
 class FixupInit(Init, kind="fixup"):

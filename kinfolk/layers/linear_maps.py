@@ -23,7 +23,7 @@ from kinfolk.ops.activated_linear import Activation, activate, activated_linear
 from kinfolk.ops.gated_linear import gated_linear
 
 LEVELS = 127
-"""Of a whole number, on either side of zero."""
+"""Largest int8 value, on either side of zero."""
 ENGINE = "fbgemm"
 
 
@@ -43,6 +43,10 @@ class LinearMap(Module):
         """What is added."""
         raise NotImplementedError
 
+    def zeros(self, *shape: int) -> Tensor:
+        """Return zeros like its weights."""
+        return self.weight.new_zeros(shape)
+
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
@@ -56,7 +60,9 @@ class LinearMap(Module):
 
 
 class Mapped(Part):
-    """Axis: what is done to the linear maps of a part, which may be one of these: what it left plain is exchanged."""
+    """Axis: LoRA, adapters, int8, low-rank and pruned linear maps, around any part. Around one of these, it replaces
+    the maps that are still plain.
+    """
 
     makes: ClassVar[type[LinearMap]] = LinearMap
 
@@ -179,7 +185,7 @@ class LowRank(Mapped, kind="low-rank"):
 
 
 class WholeMap(LinearMap):
-    """A map whose matrix is whole numbers times a step for each output."""
+    """An int8 map: integers times a step for each output."""
 
     def __init__(self, linear: Linear, activations: bool) -> None:
         super().__init__()
@@ -261,12 +267,12 @@ class WholeMap(LinearMap):
 
 
 class Int8(Mapped, kind="int8"):
-    r"""Matrices as whole numbers: $W_c \approx s_c\,q_c$, $q \in [-127, 127]$, one step $s_c$ for each output.
+    r"""Matrices quantized to int8: $W_c \approx s_c\,q_c$, $q \in [-127, 127]$, one step $s_c$ for each output.
 
     `activations` "float": $y = x\,(s\,q)^\top + b$. "int8": where no gradient is asked for and the processor has the
-    kernel (x86), what goes in becomes whole numbers too, by one step and one zero for all of it, of 7 bits, so that
+    kernel (x86), what goes in becomes integers too, by one step and one zero for all of it, of 7 bits, so that
     sums of two products fit 16: $y = s_x s\,(q_x - z)\,q^\top + b$. What a row gives then depends a little on the rows
-    beside it. Elsewhere, and while learning, it is as with "float". Steps and biases can be learnt, whole numbers not.
+    beside it. Elsewhere, and while learning, it is as with "float". Steps and biases can be learnt, integers not.
     """
 
     makes: ClassVar[type[LinearMap]] = WholeMap
@@ -281,7 +287,8 @@ class Int8(Mapped, kind="int8"):
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whole numbers and a step for each row; no weight is off by more than half a step."""
+    """Return integers and a step for each row; no weight is off by more than half a step."""
+    # a row of zeros has a step above 0, so that 0 / step is 0 and not NaN
     step = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / LEVELS
     return (weight / step[:, None]).round().clamp(-LEVELS, LEVELS).to(torch.int8), step
 

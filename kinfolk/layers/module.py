@@ -88,6 +88,10 @@ class Linear(nn.Linear):
         self.ends_branch = ends_branch
         self.projects = projects
 
+    def zeros(self, *shape: int) -> Tensor:
+        """Return zeros like its weights, for a state of decoding."""
+        return self.weight.new_zeros(shape)
+
     @property
     def in_a_row(self) -> int:
         """How many maps it adds to the depth of its branch."""

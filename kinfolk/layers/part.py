@@ -14,7 +14,9 @@ from kinfolk.ops.attention.scores import View
 
 
 class Part(Spec):
-    """Axis: what happens between two residual additions. The module is `(x_BLD, ctx, state) -> (x_BLD, state)`.
+    """Axis: any layer between two residual additions: all mixers and feed-forwards.
+
+    The module is `(x_BLD, ctx, state) -> (x_BLD, state)`.
 
     `state` is what the part must remember to go on decoding where it stopped: None while training, what
     `new_state` of the module returned while decoding. Attention also takes `KeyValues` as its state: keys and values
@@ -43,6 +45,8 @@ class PartModule(Module):
     """A part without memory: it decodes as it trains."""
 
     limit: int | None = None  # positions it can take, where they are bounded
+    called_maps: ClassVar[tuple[str, ...]] = ()
+    """Linear maps that this very class only calls, so that decoding may store them in another form."""
 
     def keys_values(self, x_BLD: Tensor, ctx: Context, state: Any) -> KeyValues:
         """Return keys and values of x, those of earlier tokens included where a state has them."""
@@ -61,7 +65,7 @@ class PartModule(Module):
 
 
 class Mixer(Part):
-    """Axis: how positions exchange information."""
+    """Axis: how positions exchange information: attention, convolution, recurrence."""
 
     @property
     def reads_prefix(self) -> bool:
@@ -70,6 +74,18 @@ class Mixer(Part):
 
 
 class FeedForward(Part):
-    """Axis: what happens at each position alone."""
+    """Axis: feed-forward layers, which compute at each position alone."""
 
     alone: ClassVar[bool] = True  # false where positions compete for something
+
+
+def only_past(spec: Spec, dims: Dims, what: str = "its state knows") -> None:
+    """Refuse a part that reads from left to right wherever a stack sees both directions."""
+    if dims.direction != "past":
+        raise SpecError(f"{spec.kind}: {what} the past only, so it belongs into a decoder")
+
+
+def whole_heads(spec: Any, dims: Dims) -> None:
+    """Refuse a number of heads that does not divide the width of the model."""
+    if dims.d_model % spec.n_heads:
+        raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")

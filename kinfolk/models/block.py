@@ -41,8 +41,8 @@ class BlockModule(Module):
     def forward(self, x_BLD: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
         """Run all parts; `states` holds one state per part and is brought up to date in place."""
         for i, (part, residual) in enumerate(zip(self.parts, self.residuals, strict=True)):
-            with ctx.scope(str(i)):
-                x_BLD, state = residual(x_BLD, part, ctx, None if states is None else states[i])
+            before = None if states is None else states[i]
+            x_BLD, state = ctx.within(str(i), residual, x_BLD, part, ctx, before)
             if states is not None:
                 states[i] = state
         return x_BLD

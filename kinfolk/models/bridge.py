@@ -11,7 +11,7 @@ from kinfolk.models.depth.depth import Depth
 
 
 class Bridge(Spec):
-    """Axis: `(encoder, x_BMD, ctx) -> EncoderOutput`. It runs the encoder."""
+    """Axis: what the decoder gets of the encoder. It runs the encoder: `(encoder, x_BMD, ctx) -> EncoderOutput`."""
 
     def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
         """Refuse stacks that it cannot be between, when a model's spec is made."""

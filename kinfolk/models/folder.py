@@ -56,7 +56,7 @@ def load_weights(model: Transformer, file: str | Path) -> None:
                     if x.is_floating_point() and bool(x.sum().isnan()):
                         raise CheckpointError(f"{file}: {name} holds values that are not numbers (NaN)")
             if GENERATION in (tensors.metadata() or {}):
-                found = json.loads(tensors.metadata()[GENERATION])
-                model.generation = GenerationIds.from_plain(found, f"{file}: {GENERATION}")
+                generation = json.loads(tensors.metadata()[GENERATION])
+                model.generation = GenerationIds.from_plain(generation, f"{file}: {GENERATION}")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: cannot be read as safetensors: {error}") from None

@@ -34,13 +34,13 @@ def leave(state: State, staying_B: Tensor) -> None:
 
 
 def _stand(state: State, pos_B: Tensor) -> None:
-    """Say where the next token of each example stands; where all agree, once for all."""
+    """Return the next position of each example; a single number where all agree."""
     low, high = torch.stack(torch.aminmax(pos_B)).tolist()
     state.next_pos, state.next_pos_B = high, None if low == high else pos_B
 
 
 def positions(state: State, n: int) -> Tensor:
-    """Return where the next token of each of `n` examples stands."""
+    """Return the next position of each of `n` examples."""
     if state.next_pos_B is not None:
         return state.next_pos_B
     return torch.full((n,), state.next_pos)
@@ -50,7 +50,7 @@ def least_room(model: Transformer, max_len: int) -> int:
     """Return how many positions a state must be made for to be of the same kind as one made for `max_len`.
 
     Attention with a bounded span keeps a ring of it, or everything if a text is not longer than that. Rows of both
-    kinds cannot stand together, so those of short texts are given the ring as well.
+    kinds cannot are batched together, so those of short texts are given the ring as well.
     """
     parts = model.new_state(1, max_len).parts.values()
     return min(max_len, 1 + max((_ring(part) for part in parts), default=0))

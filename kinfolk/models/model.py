@@ -30,7 +30,7 @@ __all__ = ["Model", "Output", "State", "Transformer", "build_model"]
 
 @dataclasses.dataclass
 class State:
-    """How far decoding has come: the state of every layer, and where the next token stands."""
+    """How far decoding has come: the state of every layer, and the next position."""
 
     layers: list[list[Any]]
     next_pos: int = 0  # of every example, or of the furthest where they differ

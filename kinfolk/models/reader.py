@@ -19,6 +19,11 @@ class LayerReader:
     """
 
     @property
+    def watches(self) -> bool:
+        """Whether it reads hidden states between runs; `decide` and `add` of the plain one do nothing."""
+        return type(self) is not LayerReader
+
+    @property
     def weights(self) -> list[Tensor]:
         """The tensors with gradients that it uses."""
         return []

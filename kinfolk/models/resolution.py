@@ -13,9 +13,9 @@ _POSITIONS = "embedding.position.table.weight"
 
 
 def at_resolution(model: Transformer, height: int, width: int) -> Transformer:
-    """Return a copy that reads pictures of another size (Dosovitskiy et al. 2021, section 3.2).
+    """Return a copy that reads images of another size (Dosovitskiy et al. 2021, section 3.2).
 
-    Positions stand in a grid, which is stretched bicubically; that of the class token and all other weights stay.
+    Positions form a grid, which is stretched bicubically; that of the class token and all other weights stay.
     """
     spec = model.spec
     patches = spec.embedding
@@ -32,7 +32,7 @@ def at_resolution(model: Transformer, height: int, width: int) -> Transformer:
 
 
 def stretched(table_ND: Tensor, across: int, rows: int, columns: int) -> Tensor:
-    """Stretch a grid of vectors, `across` in each of its rows, to `rows` x `columns`; the first vector stands apart."""
+    """Stretch a grid of vectors, `across` in each of its rows, to `rows` x `columns`; the first vector is left out."""
     first, grid = table_ND[:1], table_ND[1:].unflatten(0, (-1, across))
     if grid.shape[:2] == (rows, columns):
         return table_ND

@@ -56,7 +56,7 @@ def table_bytes(model: Model) -> int:
 
 
 def _numbers(value: Any, key: str = "") -> Iterator[int]:
-    """Yield the whole numbers of plain data; a seed is no size."""
+    """Yield the integers of plain data, without seeds."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _numbers(item, name)

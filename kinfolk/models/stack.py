@@ -111,17 +111,18 @@ class Walk:
     ) -> Any:
         """Return the states after the last run; readings get those of all runs."""
         runs, own = dict(stack.runs()), readings[0]
+        watching = [reading for reading in readings if reading.reader.watches]
         for n in range(len(stack.order)):
             # while decoding, later tokens may make runs that these do not, and attend to these
             if states is None and own.reader.done(own.carry):
                 break
             with ctx.scope(str(n)):
-                for reading in readings:
+                for reading in watching:
                     reading.decide(n, x_BLD)
                 if n in runs:
                     state = None if states is None else states[n]
                     x_BLD = own.reader.step(stack, n, x_BLD, own.carry, ctx.layer(n), state)
-                for reading in readings:
+                for reading in watching:
                     reading.add(n, x_BLD)
                 if n in runs:
                     ctx.tap("hidden", x_BLD)

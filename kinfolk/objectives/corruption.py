@@ -20,7 +20,7 @@ class Halves(NamedTuple):
     """What becomes of one text: what an encoder reads and what a decoder is asked for.
 
     `before` is what the decoder reads before it is asked for the first token, None the opening one, and `first` is
-    where that first token stands in the text.
+    the position of that first token in the text.
     """
 
     source: Row
@@ -30,7 +30,7 @@ class Halves(NamedTuple):
 
 
 class Corruption(Objective):
-    """An axis of objectives: `divide` one text, drawn anew for each example from (seed, example) and nothing else.
+    """Axis: denoising objectives of T5. `divide` one text, by a random stream of (seed, example) and nothing else.
 
     Of pairs it makes one text, source, separator and target; but training on pairs predicts one side from the
     other (`on_pairs`), as a model pre-trained on text is tuned.
@@ -102,5 +102,5 @@ def ended(row: Row, vocabulary: Vocabulary) -> Row:
 
 
 def real(row: Row, vocabulary: Vocabulary) -> Row:
-    """Return where the tokens of a row stand that may be corrupted: all but special ones."""
+    """Return the positions of a row that may be corrupted: all but special ones."""
     return np.flatnonzero(~vocabulary.is_special[row])

@@ -1,6 +1,6 @@
 """Autoregressive image modelling: all pixels, super-resolution, or completion.
 
-A picture is read in raster order, with or without an opening token before it, and predicted in the order of the model's
+An image is read in raster order, with or without an opening token before it, and predicted in the order of the model's
 grid (Parmar et al. 2018). Values have one byte, so bits per dimension are nats / ln 2.
 """
 
@@ -19,8 +19,8 @@ from kinfolk.models.model import Output
 from kinfolk.objectives.objective import LATER, Objective, Vocabulary, summed
 
 
-class Pictures(Objective):
-    """What objectives over pictures share: which values are given and which are predicted, and in which order.
+class ImageObjective(Objective):
+    """Axis: objectives over images: which values are given, which are predicted, and in which order.
 
     `grid` is that of the model's decoder: the order in which values are predicted.
     """
@@ -36,11 +36,11 @@ class Pictures(Objective):
         return True
 
     def divide(self, values_BL: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Return what is given of pictures, if anything, and what is to be predicted, both in raster order."""
+        """Return what is given of images, if anything, and what is to be predicted, both in raster order."""
         raise NotImplementedError
 
     def join(self, values_BL: Tensor, predicted_BL: Tensor) -> Tensor:
-        """Return whole pictures in raster order from whole or given ones and what was predicted of them."""
+        """Return whole images in raster order from whole or given ones and what was predicted of them."""
         return predicted_BL
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
@@ -60,7 +60,7 @@ class Pictures(Objective):
         return {}
 
 
-class PixelByPixel(Pictures, kind="pixel-by-pixel"):
+class PixelByPixel(ImageObjective, kind="pixel-by-pixel"):
     """Every value from those before it (Parmar et al. 2018, section 3)."""
 
     @property
@@ -80,8 +80,8 @@ class PixelByPixel(Pictures, kind="pixel-by-pixel"):
         return found
 
 
-class SuperResolution(Pictures, kind="super-resolution"):
-    """A picture from a small one, each pixel of which is the mean of `factor` x `factor` of its own (section 5.3)."""
+class SuperResolution(ImageObjective, kind="super-resolution"):
+    """An image from a small one, each pixel of which is the mean of `factor` x `factor` of its own (section 5.3)."""
 
     factor: PositiveInt = 4
 
@@ -93,8 +93,8 @@ class SuperResolution(Pictures, kind="super-resolution"):
         return shrunk(values_BL, self.grid, self.factor), values_BL
 
 
-class Completion(Pictures, kind="completion"):
-    """The lower part of a picture from the upper one, which has `given` of its rows (section 5.1)."""
+class Completion(ImageObjective, kind="completion"):
+    """The lower part of an image from the upper one, which has `given` of its rows (section 5.1)."""
 
     given: Inside = 0.5
 
@@ -114,7 +114,7 @@ class Completion(Pictures, kind="completion"):
 
 
 def values_of(batch: Batch, vocabulary: Vocabulary) -> Tensor:
-    """Return the values of pictures in raster order, without the token that may open them."""
+    """Return the values of images in raster order, without the token that may open them."""
     if batch.keep is not None and not bool(batch.keep.all()):
         raise DataError("images of one batch are of one size, and these are not")
     opened = bool((batch.tokens[:, 0] == vocabulary.bos).all())
@@ -122,7 +122,7 @@ def values_of(batch: Batch, vocabulary: Vocabulary) -> Tensor:
 
 
 def shrunk(values_BL: Tensor, grid: Grid, factor: int) -> Tensor:
-    """Make pictures smaller: the mean of every square of `factor` pixels a side, rounded, channel by channel."""
+    """Make images smaller: the mean of every square of `factor` pixels a side, rounded, channel by channel."""
     if values_BL.shape[1] % (grid.width * factor):
         raise DataError(
             f"{values_BL.shape[1]} values are no whole squares of {factor} x {factor} pixels: an image "

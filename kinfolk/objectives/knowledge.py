@@ -27,7 +27,7 @@ from kinfolk.ops.patterns.leaves import Full
 
 
 class Knowledge(Spec):
-    """Axis: what is known, and in which file it is written; "" is nothing."""
+    """Axis: knowledge that is read beside a text: triples or entities, and the file they are in ("" for none)."""
 
     file: str = ""
 
@@ -46,7 +46,7 @@ class Triples(Knowledge, kind="triples"):
     relation: bool = True
 
     def fits(self, model: Model) -> None:
-        """Where tokens stand must be said by their embeddings, and who sees whom by nothing else."""
+        """Positions must come from embeddings, and the attention mask must have no other source."""
         if model.topology != "encoder" or not isinstance(model.encoder, Stack):
             raise SpecError(f"knowledge: branches are read by an encoder of blocks, not by {model.topology!r}")
         for i, block in enumerate(model.encoder.blocks):

@@ -1,6 +1,6 @@
 """Target leakage: refuse models that see their targets or ignore their inputs, by topology and attention pattern.
 
-An objective says where its targets are (`Objective.targets`); a model says who sees whom by its patterns and the
+An objective says where its targets are (`Objective.targets`); a model has its attention mask from its patterns and the
 directions of its parts. Both are plain data, so the answer takes no weights and no time. The tests hold it to a probe:
 change a target and see whether its own logit moves.
 """

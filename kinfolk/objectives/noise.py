@@ -15,7 +15,7 @@ from kinfolk.objectives.objective import Vocabulary
 
 
 class Noise(Spec):
-    """Axis: `apply(row, draw, vocabulary) -> row`, of any length."""
+    """Axis: how a denoising objective corrupts a text: `apply(row, draw, vocabulary) -> row`, of any length."""
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
         """Return another row."""

@@ -60,7 +60,7 @@ class Vocabulary:
 
     @functools.cached_property
     def ordinary(self) -> NDArray[np.int64]:
-        """The ids that stand for text."""
+        """The ids of ordinary text tokens."""
         return np.flatnonzero(~self.is_special)
 
     def words(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -91,7 +91,10 @@ HIDDEN, LATER, AROUND, PERMUTED = "hidden", "later", "around", "permuted"
 
 
 class Objective(Spec):
-    """Axis: what is predicted from what. `counts`: it asks how often each token occurs in the data."""
+    """Axis: training objectives: what is predicted from what.
+
+    `counts`: it asks how often each token occurs in the data.
+    """
 
     counts: ClassVar[bool] = False
 
@@ -171,6 +174,7 @@ class Objective(Spec):
 
 def side_loss(output: Output) -> Tensor:
     """Add up what the layers reported on the side."""
+    # many small terms: their sum would be rounded away in half precision
     exact = torch.promote_types(output.hidden.dtype, torch.float32)
     return sum(output.side_losses.values(), output.hidden.new_zeros((), dtype=exact))
 

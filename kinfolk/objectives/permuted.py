@@ -21,7 +21,7 @@ class PermutedLM(MaskedLM, kind="permuted"):
 
     A `share` of the tokens, runs of up to `longest` words, is predicted in random order: the last part of an order in
     which everything else comes first, in no order of its own. The content stream of a position sees the positions up
-    to itself in the order, its question those before it only; questions follow the content in the row, stand at the
+    to itself in the order, its question those before it only; questions follow the content in the row, have the
     positions they ask about and have the embedding of [MASK]. All content is shown as it is, so that later targets
     know earlier ones.
 

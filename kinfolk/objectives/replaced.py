@@ -24,7 +24,7 @@ GENERATOR = "generator"
 class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
     r"""$L = L_{MLM}(G) + \lambda L_{disc}(D)$ with $\lambda$ = `weight` (Clark et al. 2020, section 2).
 
-    The `generator` fills in hidden tokens; what it draws stands in their place when the model reads the text. A token
+    The `generator` fills in hidden tokens; its samples replace them when the model reads the text. A token
     counts as replaced where it differs from what was there, so that a lucky draw is no replacement. Nothing is learnt
     through the draw. Both losses are means, over the hidden tokens and over all real ones. The two share the
     embedding of tokens, positions and segments, and the generator has a map of its own after it. 15 % of what is to be

@@ -71,6 +71,7 @@ class SkipGram(Objective, kind="skip-gram"):
         """Draw which words of a row are left in and how far each looks; return its pairs of word and context."""
         if self.threshold and vocabulary.counts is not None:
             share = vocabulary.counts[row] / max(1, int(vocabulary.counts[vocabulary.ordinary].sum()))
+            # a word that was never counted is always kept, without a division by zero
             ratio = self.threshold / np.maximum(share, 1e-30)
             row = row[draw.random(len(row)) < np.sqrt(ratio) + ratio]
         reach = draw.integers(1, self.window + 1, len(row))

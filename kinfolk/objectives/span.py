@@ -11,7 +11,7 @@ from kinfolk.objectives.objective import Vocabulary
 
 
 class SpanCorruption(Corruption, kind="span-corruption"):
-    """Put a sentinel in the place of each of some spans; the target is the sentinels, each before what it stands for.
+    """Put a sentinel in the place of each of some spans; the target is the sentinels, each before the span it replaces.
 
     With `noise` "spans" a window of n tokens loses round(share * n) of them in round(lost / mean_span) spans; how long
     they and the gaps between them are is drawn evenly from all ways to divide the tokens. A text begins with a gap and
@@ -62,7 +62,7 @@ class SpanCorruption(Corruption, kind="span-corruption"):
         n_used = int(begins.sum()) + (self.closing == "sentinel")
         self._check(n_used, len(row))
         sentinel = vocabulary.size + self.n_sentinels - np.cumsum(begins)
-        # a sentinel and the first token of its span stand at the same place, the sentinel first
+        # a sentinel and the first token of its span share a position, the sentinel first
         source = np.where(begins, sentinel, row)[~lost | begins]
         spaced = np.stack([sentinel, row], 1)[np.stack([begins, lost], 1)]
         last = [vocabulary.size + self.n_sentinels - n_used] if self.closing == "sentinel" else []

@@ -17,9 +17,9 @@ from kinfolk.ops.answer_span import best_span
 
 
 class Labels(Objective):
-    """What objectives share that score labels: how a model gets to read what is labelled.
+    """Axis: objectives that score labels: classes, numbers, tags, spans.
 
-    `opening` "cls" puts a token before everything, whose state stands for all of it (Devlin et al. 2019). Of two
+    `opening` "cls" puts a token before everything, whose state summarises all of it (Devlin et al. 2019). Of two
     sequences one row is made, with separators between them, and `segments` say which token is whose. `reads` says
     where it goes: to the "tokens" of an encoder or a decoder, or to the "source" of an encoder-decoder, whose decoder
     then reads an opening token alone, or to "both", so that every token has a state that knows all (Lewis et al. 2020).
@@ -117,6 +117,7 @@ class ClassifyMany(Labels, kind="classify-many"):
 
     def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
         assert batch.labels is not None
+        # of logits: the probability of a sure answer rounds to 1, and its logarithm would be infinite
         return F.binary_cross_entropy_with_logits(logits, batch.labels.double(), reduction="none").sum(1)
 
 
@@ -135,6 +136,7 @@ class Regress(Labels, kind="regress"):
 
     def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
         assert batch.labels is not None
+        # labels may be large numbers, whose small differences float32 would round
         return (logits - batch.labels.double()).square()
 
 
@@ -167,6 +169,22 @@ class Tag(Labels, kind="tag"):
         assert batch.targets is not None
         nats = F.cross_entropy(logits.mT, batch.targets, ignore_index=IGNORE, reduction="none")
         return nats.sum(1) / (batch.targets != IGNORE).sum(1).clamp(min=1)
+
+
+class Reconstruct(Tag, kind="reconstruct"):
+    """Every token of a sequence, which the head tells from its last state alone (Poli et al. 2024, compression)."""
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        assert batch.targets is not None
+        total = F.cross_entropy(output.logits.mT, batch.targets, ignore_index=IGNORE, reduction="sum")
+        return Loss(total, (batch.targets != IGNORE).sum(), side_loss(output))
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        assert batch.targets is not None
+        real, logits = batch.targets != IGNORE, wide(output.logits)
+        nats = F.cross_entropy(logits.mT, batch.targets, ignore_index=IGNORE, reduction="sum")
+        right = (logits.argmax(-1) == batch.targets) & real
+        return {"tag": (nats, real.sum()), "accuracy": (right.sum(), real.sum())}
 
 
 class SpanAnswer(Labels, kind="span-answer"):
@@ -238,7 +256,7 @@ def _in_text(scores_BL2: Tensor, batch: Batch) -> Tensor:
     if batch.segments is None or not bool(batch.segments.any()):
         return scores_BL2
     question_BL = batch.segments == 0
-    # the opening token stands for no answer
+    # the opening token means no answer
     question_BL[:, 0] = False
     return scores_BL2.masked_fill(question_BL[..., None], -torch.inf)
 

@@ -39,5 +39,5 @@ class _Fade(torch.autograd.Function):
 
 
 def _left(q_pos: Tensor, k_pos: Tensor, reach: Tensor, ramp: int) -> Tensor:
-    """Return how far before the end of the ramp a key stands."""
+    """Return the distance of a key to the end of the ramp."""
     return reach + (ramp - distances(q_pos, k_pos).abs())

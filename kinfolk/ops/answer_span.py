@@ -11,7 +11,7 @@ from kinfolk.core.shapes import shaped
 def best_span(begin_BL: Tensor, end_BL: Tensor, longest: int, threshold: float = 0.0) -> tuple[Tensor, Tensor]:
     r"""Return first and last position of the best span, [B, 2], and by how much it beats having no answer, [B].
 
-    $\max_{1 \le i \le j < i + n} s_i + e_j$ against $s_0 + e_0$, which stands for no answer and is returned as (0, 0)
+    $\max_{1 \le i \le j < i + n} s_i + e_j$ against $s_0 + e_0$, which means no answer and is returned as (0, 0)
     where the best is not above it by more than `threshold` (Devlin et al. 2019, section 4.3). Cost: L * n additions.
     Reference: `kinfolk.ops.naive.answer_span`.
     """

@@ -1,8 +1,10 @@
-"""Chunk-wise scan of linear recurrences: a state is carried between chunks, and inside a chunk all
+"""Chunk-wise scan of linear recurrences: a state is carried between runs of chunks, and inside a chunk all
 positions are computed together.
 
-The backward pass starts from the state at the border of each chunk and recomputes the chunk, so that only inputs and
-one state per chunk are kept, and no tensor grows with the square of the length.
+The backward pass starts from the state at the border of each run and recomputes the run, so that only inputs and
+one state per run are kept, and no tensor grows with the square of the length. What does not need the state is computed
+for all chunks of a run in one batched product each; `recurrent_states` and `corrected_states` then carry the state
+from chunk to chunk.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,30 +16,68 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import full_precision
 
+SOLVED = 16
+"""Rows of a triangular matrix that are inverted by substitution; of larger ones, blocks are multiplied."""
 Tensors = tuple[Tensor, ...]
 Step = Callable[[Tensors, Tensors, Tensors, slice], tuple[Tensor, Tensors]]
-"""(state, inputs of a chunk, weights, where the chunk lies) -> (output of the chunk, state after it)."""
+"""(state, inputs of a run, weights, where the run lies) -> (output of the run, state after it)."""
 
 
 def chunk_scan(
-    step: Step, inputs: Tensors, state: Tensors, weights: Tensors = (), chunk: int = 64
+    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice]
 ) -> tuple[Tensor, Tensors]:
-    """Apply a step to one chunk after the other; return all outputs and the last state.
+    """Apply a step to one run of positions after the other; return all outputs and the last state.
 
-    Positions are axis -2 of every input and of the output. `weights` are the same for all chunks. Steps compute in
+    Positions are axis -2 of every input and of the output. `weights` are the same for all runs. Steps compute in
     single precision at least; outputs have the type of the first input. Gradients reach inputs, weights and state.
     """
     if not torch.is_grad_enabled():
-        out, state, _ = _run(step, inputs, state, weights, chunk)
+        out, state, _ = _run(step, inputs, state, weights, runs)
         return out.to(inputs[0].dtype), state
     counts = len(inputs), len(state)
-    out, *after = _ChunkScan.apply(step, chunk, counts, *inputs, *state, *weights)
+    out, *after = _ChunkScan.apply(step, runs, counts, *inputs, *state, *weights)
     return out, tuple(after)
 
 
+def runs_of(length: int, chunk: int, several: int = 1) -> list[slice]:
+    """Return runs of up to `several` whole chunks, and what is left at the end as a shorter chunk of its own."""
+    whole, run = length - length % chunk, several * chunk
+    runs = [slice(start, min(start + run, whole)) for start in range(0, whole, run)]
+    return runs if whole == length else [*runs, slice(whole, length)]
+
+
 def chunks_of(length: int, chunk: int) -> list[slice]:
-    """Return the runs of positions that are computed together."""
-    return [slice(start, min(start + chunk, length)) for start in range(0, length, chunk)]
+    """Return the chunks of all runs."""
+    return runs_of(length, chunk)
+
+
+def split(x_BHLR: Tensor, chunk: int) -> Tensor:
+    """Return the chunks of a run, [n, B, H, c, R]; a run shorter than a chunk is one."""
+    return x_BHLR.unflatten(-2, (-1, min(chunk, x_BHLR.shape[-2]))).movedim(-3, 0).contiguous()
+
+
+def join(x_nBHcR: Tensor) -> Tensor:
+    """Return chunks as one run, [B, H, L, R]."""
+    return x_nBHcR.movedim(0, -3).flatten(-3, -2)
+
+
+def recurrent_states(decay: Tensor, written: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return $S_n$ before each chunk, $S_{n+1} = d_n S_n + w_n$, [n, B, H, R, K], and the state after the last."""
+    states, after = _RecurrentStates.apply(decay, written, state)
+    return states, after
+
+
+def corrected_states(
+    lower: Tensor, rights: tuple[Tensor, Tensor], decay: Tensor, write: Tensor, written: Tensor | None, state: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Return $S_n$ before each chunk, the corrections $u_n$, and the state after the last chunk.
+
+    $(I + L_n)\, u_n = r_n + f_n S_n$ and $S_{n+1} = d_n S_n + b_n^\top u_n + w_n$, with `rights` $(f, r)$,
+    [n, B, H, c, R] and [n, B, H, c, K], `write` $b$ and `written` $w$. Only what is below the diagonal of `lower` $L$
+    counts.
+    """
+    states, u, after = _CorrectedStates.apply(lower, *rights, decay, write, written, state)
+    return states, u, after
 
 
 def precision(x: Tensor) -> torch.dtype:
@@ -47,11 +87,11 @@ def precision(x: Tensor) -> torch.dtype:
 
 class _ChunkScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, step: Step, chunk: int, counts: tuple[int, int], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, step: Step, runs: list[slice], counts: tuple[int, int], *tensors: Tensor) -> Any:
         n, m = counts
         inputs, state, weights = tensors[:n], tensors[n : n + m], tensors[n + m :]
-        out, after, borders = _run(step, inputs, state, weights, chunk)
-        ctx.step, ctx.chunk, ctx.counts = step, chunk, counts
+        out, after, borders = _run(step, inputs, state, weights, runs)
+        ctx.step, ctx.runs, ctx.counts = step, runs, counts
         ctx.save_for_backward(*inputs, *weights, *(x for border in borders for x in border))
         return out.to(inputs[0].dtype), *after
 
@@ -63,12 +103,11 @@ class _ChunkScan(torch.autograd.Function):
         n_weights = len(needs) - n - m
         saved = ctx.saved_tensors
         inputs, weights, borders = saved[:n], saved[n : n + n_weights], saved[n + n_weights :]
-        chunks = chunks_of(inputs[0].shape[-2], ctx.chunk)
         d_inputs = [torch.empty_like(x) if needs[i] else None for i, x in enumerate(inputs)]
         d_weights: list[Tensor | None] = [None] * n_weights
         d_state: Sequence[Tensor | None] = d_after
         with full_precision(d_out), torch.enable_grad():
-            for number, at in reversed([*enumerate(chunks)]):
+            for number, at in reversed([*enumerate(ctx.runs)]):
                 state = _leaves(borders[number * m : (number + 1) * m])
                 parts, shared = _leaves(_parts(at, inputs)), _leaves(_raised(weights))
                 out, after = ctx.step(state, parts, shared, at)
@@ -85,14 +124,92 @@ class _ChunkScan(torch.autograd.Function):
         return None, None, None, *d_inputs, *d_state, *ends_of
 
 
+class _RecurrentStates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, written: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        states = torch.empty_like(written)
+        for n in range(len(written)):
+            states[n] = state
+            state = torch.addcmul(written[n], decay[n], states[n])
+        ctx.save_for_backward(decay, states)
+        return states, state
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_states: Tensor, d_after: Tensor) -> tuple[Any, ...]:
+        decay, states = ctx.saved_tensors
+        d_written = torch.empty_like(states)
+        for n in reversed(range(len(states))):
+            d_written[n] = d_after
+            d_after = torch.addcmul(d_states[n], decay[n], d_written[n])
+        return (d_written * states).sum_to_size(decay.shape), d_written, d_after
+
+
+class _CorrectedStates(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, lower: Tensor, f: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        decay, write, written, state = rest
+        inverse = _inverse(lower.flatten(0, -3)).view(lower.shape)
+        found, own = inverse @ f, inverse @ r
+        u, states = torch.empty_like(own), own.new_empty(len(own) + 1, *state.shape)
+        states[0] = state
+        for n in range(len(own)):
+            _plus_product(own[n], found[n], states[n], u[n])
+            torch.mul(decay[n], states[n], out=states[n + 1])
+            if written is not None:
+                states[n + 1] += written[n]
+            _plus_product(states[n + 1], write[n].mT, u[n], states[n + 1])
+        ctx.save_for_backward(inverse, found, own, u, states[:-1], decay, write)
+        ctx.adds = written is not None
+        return states[:-1], u, states[-1].clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_states: Tensor, d_u: Tensor, d_after: Tensor) -> tuple[Any, ...]:
+        inverse, found, own, u, states, decay, write = ctx.saved_tensors
+        d_own, d_written = torch.empty_like(u), states.new_empty(len(u) + 1, *d_after.shape)
+        d_written[-1] = d_after
+        for n in reversed(range(len(u))):
+            _plus_product(d_u[n], write[n], d_written[n + 1], d_own[n])
+            torch.addcmul(d_states[n], decay[n], d_written[n + 1], out=d_written[n])
+            _plus_product(d_written[n], found[n].mT, d_own[n], d_written[n])
+        d_before, d_written = d_written[0], d_written[1:]
+        d_f, d_r = (inverse.mT @ d for d in (d_own @ states.mT, d_own))
+        d_lower = (d_r @ own.mT).add_(d_f @ found.mT).neg_()
+        d_lower.diagonal(dim1=-2, dim2=-1).zero_()
+        d_decay = (d_written * states).sum_to_size(decay.shape)
+        return d_lower, d_f, d_r, d_decay, u @ d_written.mT, d_written if ctx.adds else None, d_before
+
+
+def _inverse(lower_ncc: Tensor) -> Tensor:
+    """Return (I + lower)^-1 of strictly lower triangular matrices, larger ones from the inverses of their halves."""
+    size = lower_ncc.shape[-1]
+    if size <= SOLVED or size % 2:
+        identity = torch.eye(size, dtype=lower_ncc.dtype, device=lower_ncc.device)
+        return torch.linalg.solve_triangular(lower_ncc, identity, upper=False, unitriangular=True)
+    half = size // 2
+    upper, under, right = lower_ncc[:, :half, :half], lower_ncc[:, half:, :half], lower_ncc[:, half:, half:]
+    first, second = _inverse(torch.cat([upper, right])).chunk(2)
+    inverse = torch.zeros_like(lower_ncc)
+    inverse[:, :half, :half], inverse[:, half:, half:] = first, second
+    inverse[:, half:, :half] = -(second @ under @ first)
+    return inverse
+
+
+def _plus_product(x: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return x + a b for stacks of matrices."""
+    given = (t.flatten(0, 1) for t in (x, a, b))
+    return torch.baddbmm(*given, out=None if out is None else out.flatten(0, 1)).view(x.shape)
+
+
 def _run(
-    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, chunk: int
+    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice]
 ) -> tuple[Tensor, Tensors, list[Any]]:
-    """Return the outputs, the last state, and the state before each chunk."""
+    """Return the outputs, the last state, and the state before each run."""
     outs, borders = [], []
     shared = _raised(weights)
     with full_precision(inputs[0]), torch.no_grad():
-        for at in chunks_of(inputs[0].shape[-2], chunk):
+        for at in runs:
             borders.append(state)
             out, state = step(state, _parts(at, inputs), shared, at)
             outs.append(out)

@@ -5,47 +5,44 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from kinfolk.ops.linear_attention import Masks, Visibility
-
 TILE = 8
 """Positions whose pairs are computed channel by channel where every channel decays by itself."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkMasks:
-    """What a chunk sees where several documents are packed: pairs of itself, and the state from before it."""
+    """What the chunks of a run see, None where that is everything: pairs of a query and a key not later than it, of one
+    document [.., c, c]; queries whose document began before the chunk and keys whose document reaches its end
+    [n, B, 1, c, 1]; and states whose document goes on behind the chunk [n, B, 1, 1, 1]."""
 
-    of: Masks
+    pair: Tensor
+    read: Tensor | None = None
+    write: Tensor | None = None
+    carry: Tensor | None = None
 
-    @property
-    def pair(self) -> Tensor:
-        """Pairs of a query and a key not later than it, of one document: [.., L, L]."""
-        return self.of.pair
+    @classmethod
+    def of(cls, group_BL: Tensor | None, at: slice, chunk: int, device: torch.device) -> "ChunkMasks":
+        """Return the masks of the chunks of a run."""
+        length = at.stop - at.start
+        size = min(chunk, length)
+        pair = torch.ones(size, size, dtype=torch.bool, device=device).tril_()
+        if group_BL is None:
+            return cls(pair)
+        group_nBc = group_BL[:, at].unflatten(1, (-1, size)).movedim(1, 0)
+        last_nB = group_nBc[..., -1]
+        # before the first position of all there is no other document
+        first_1B = group_BL[:, max(0, at.start - 1)][None]
+        before_nB = torch.cat([first_1B, last_nB[:-1]])
+        same = group_nBc.unsqueeze(-1) == group_nBc.unsqueeze(-2)
+        read, write = (group_nBc == x.unsqueeze(-1) for x in (before_nB, last_nB))
+        carry = (last_nB == before_nB)[..., None, None, None]
+        read, write = (x.unsqueeze(2).unsqueeze(-1) for x in (read, write))
+        return cls(pair & same.unsqueeze(2), read, write, carry)
 
-    def reading(self, q: Tensor) -> Tensor:
-        """Clear queries of documents that began after the state."""
-        return q if self.of.read is None else q * self.of.read.unsqueeze(-1)
 
-    def writing(self, k: Tensor) -> Tensor:
-        """Clear keys of documents that end inside the chunk."""
-        return k if self.of.write is None else k * self.of.write.unsqueeze(-1)
-
-    def carrying(self, state: Tensor) -> Tensor:
-        """Clear the state where its document ends inside the chunk."""
-        return state if self.of.carry is None else state * self.of.carry[..., None, None]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Borders:
-    """Where packed documents begin and end, by chunks of `chunk` positions."""
-
-    group_BL: Tensor | None
-    chunk: int
-
-    def masks(self, at: slice, device: torch.device) -> ChunkMasks:
-        """Return the masks of a chunk."""
-        before = slice(at.start - self.chunk, at.start) if at.start else None
-        return ChunkMasks(Visibility(None, self.group_BL).masks(at, before, device))
+def times(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Clear what a mask hides."""
+    return x if mask is None else x * mask
 
 
 def exclusive(log: Tensor) -> Tensor:
@@ -68,7 +65,7 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
     Reference: `kinfolk.ops.naive.decayed_scores`.
     """
     if q_log.shape[-1] == 1:
-        return (q_BHLR @ k_BHMR.mT) * (q_log - k_log.mT).masked_fill(~pair, -torch.inf).exp()
+        return (q_BHLR @ k_BHMR.mT) * decays(q_log, k_log, pair)
     length = q_BHLR.shape[-2]
     rows = []
     for start in range(0, length, TILE):
@@ -82,6 +79,11 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
             tile = torch.cat([(q @ k.mT) * pair[..., at, :start], tile], -1)
         rows.append(torch.nn.functional.pad(tile, (0, length - at.stop)))
     return torch.cat(rows, -2)
+
+
+def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
+    """Return how far each key [.., M] has decayed at each query [.., L], 0 for pairs that are not shown."""
+    return (q_log - k_log.mT).masked_fill(~pair, -torch.inf).exp()
 
 
 def n_scores(chunks: list[slice], by_channel: bool) -> int:

@@ -11,7 +11,7 @@ def grow(heads_BW: Tensor, words_BL: Tensor) -> DependencyTree:
     r"""Return depths and relations of tokens from the heads of their words (Wang et al. 2019).
 
     `heads_BW` holds the number of each word's head, -1 for a root, of which there may be several; `words_BL` the word
-    that a token belongs to, so that pieces of a word stand where it stands. A token outside the parse (-1) is a root of
+    that a token belongs to, so that pieces of a word share its place. A token outside the parse (-1) is a root of
     its own. $d_i$ is the number of edges to the root. Where one of two words lies on the path from the other to its
     root, the relation that replaces $j - i$ is $d_j - d_i$, elsewhere $\mathrm{sign}(j - i)(d_i + d_j)$. A chain from
     the left is the sequence itself. Heads that go round in a circle are refused.
@@ -33,7 +33,7 @@ def grow(heads_BW: Tensor, words_BL: Tensor) -> DependencyTree:
 
 
 def _ancestors(heads_BW: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many heads stand above each word, and which words: itself and all of those."""
+    """Return the depth of each word, and which words: itself and all of those."""
     n_words = heads_BW.shape[1]
     depth_BW = torch.zeros_like(heads_BW)
     above_BWW = torch.eye(n_words, dtype=torch.bool, device=heads_BW.device).repeat(len(heads_BW), 1, 1)

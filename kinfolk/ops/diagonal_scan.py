@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.chunk_scan import Tensors, chunk_scan, precision
+from kinfolk.ops.chunk_scan import Tensors, chunk_scan, precision, runs_of
 
 CHUNK = 64
 """Positions whose states exist at once."""
@@ -38,7 +38,7 @@ def diagonal_scan(
 
     if state_B1D is None:
         state_B1D = x_BLD.new_zeros(len(x_BLD), 1, x_BLD.shape[2], dtype=precision(x_BLD))
-    out, (after,) = chunk_scan(step, (log_decay_BLD, x_BLD), (state_B1D,), (), CHUNK)
+    out, (after,) = chunk_scan(step, (log_decay_BLD, x_BLD), (state_B1D,), (), runs_of(x_BLD.shape[1], CHUNK))
     return out, after
 
 
@@ -72,7 +72,9 @@ def selective_scan(
 
     if state_BDR is None:
         state_BDR = x_BLD.new_zeros(len(x_BLD), *rate_DR.shape, dtype=precision(x_BLD))
-    out, (after,) = chunk_scan(step, (x_BLD, step_BLD, write_BLR, read_BLR), (state_BDR,), (rate_DR,), CHUNK)
+    out, (after,) = chunk_scan(
+        step, (x_BLD, step_BLD, write_BLR, read_BLR), (state_BDR,), (rate_DR,), runs_of(x_BLD.shape[1], CHUNK)
+    )
     return out, after
 
 

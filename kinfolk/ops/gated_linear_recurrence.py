@@ -8,11 +8,13 @@ The log decay g_t is one number per head or one per channel of the keys, fixed o
 from torch import Tensor
 
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of, precision
-from kinfolk.ops.decayed_scores import Borders, decayed_scores, exclusive, n_scores, zero_padding
+from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of, join, precision, recurrent_states, runs_of, split
+from kinfolk.ops.decayed_scores import ChunkMasks, decayed_scores, exclusive, n_scores, times, zero_padding
 
 CHUNK = 64
 """Positions that attend to one another directly."""
+SEVERAL = 8
+"""Chunks that are computed side by side, except for their states."""
 
 
 @shaped(out="BHLK")
@@ -34,27 +36,38 @@ def gated_linear_recurrence(
     neither writes nor decays, and a document begins with an empty state. Queries and keys have as many heads as values,
     or one that all share, whose products are then computed once (if `log_decay` has one number per head).
 
-    Cost: 4 L R K + 2 L CHUNK (R + K); memory: the inputs and R K for every CHUNK. Exponents are never positive, so any
-    decay is stable. Reference: `kinfolk.ops.naive.gated_linear_recurrence`.
+    Cost: 4 L R K + 2 L CHUNK (R + K); memory: the inputs and R K for every SEVERAL chunks. Exponents are never
+    positive, so any decay is stable. Reference: `kinfolk.ops.naive.gated_linear_recurrence`.
     """
     k_BGLR, log_decay = (zero_padding(x, keep_BL) for x in (k_BGLR, log_decay))
-    borders = Borders(group_BL, CHUNK)
 
     def step(state: Tensors, inputs: Tensors, weights: Tensors, at: slice) -> tuple[Tensor, Tensors]:
-        (s,), (q, k, v, g) = state, inputs
-        masks = borders.masks(at, q.device)
+        if group_BL is None and at.stop - at.start == 1:
+            # decoding: the recurrence itself
+            (q, k, v, g), new = inputs, inputs[1].mT @ inputs[2]
+            after = g.exp().mT * state[0] + new
+            return q @ (state[0] + weights[0].unsqueeze(-1) * new if weights else after), (after,)
+        q, k, v, g = (split(x, CHUNK) for x in inputs)
+        masks = ChunkMasks.of(group_BL, at, CHUNK, q.device)
         log = g.cumsum(-2)
         read_log = exclusive(log) if weights else log
+        last, by_head = log[..., -1:, :], log.shape[-1] == 1
+        reading, writing = times(read_log.exp(), masks.read), times((last - log).exp(), masks.write)
+        # one decay per head may meet values as well as keys, and then all heads may share a product with the keys
+        written = _by_heads(k.mT, v * writing) if by_head else (k * writing).mT @ v
+        states, after = recurrent_states(times(last.exp(), masks.carry).mT, written, state[0])
         pair = masks.pair.tril(-1) if weights else masks.pair
-        out = decayed_scores(q, k, read_log, log, pair) @ v + masks.reading(q * read_log.exp()) @ s
+        out = decayed_scores(q, k, read_log, log, pair) @ v
+        out = out + (_by_heads(q, states) * reading if by_head else (q * reading) @ states)
         if weights:
             out = out + (q * weights[0].unsqueeze(-2) * k).sum(-1, keepdim=True) * v
-        last = log[..., -1:, :]
-        return out, (masks.carrying(last.exp().mT * s) + masks.writing(k * (last - log).exp()).mT @ v,)
+        return join(out), (after,)
 
     state_BHRK = empty_state(k_BGLR, v_BHLK) if state_BHRK is None else state_BHRK
     weights = () if bonus_HR is None else (bonus_HR,)
-    out, (after,) = chunk_scan(step, (q_BGLR, k_BGLR, v_BHLK, log_decay), (state_BHRK,), weights, CHUNK)
+    out, (after,) = chunk_scan(
+        step, (q_BGLR, k_BGLR, v_BHLK, log_decay), (state_BHRK,), weights, runs_of(v_BHLK.shape[2], CHUNK, SEVERAL)
+    )
     return out, after
 
 
@@ -70,4 +83,13 @@ def work(length: int, width: int, d_value: int, by_channel: bool, sharing: int =
     """
     chunks = chunks_of(length, CHUNK)
     within = 2.0 * (n_scores(chunks, by_channel) * width / sharing + n_scores(chunks, False) * d_value) / length
-    return within + 4.0 * width * d_value, len(chunks)
+    return within + 4.0 * width * d_value, len(runs_of(length, CHUNK, SEVERAL))
+
+
+def _by_heads(a_nBGLR: Tensor, b_nBHRK: Tensor) -> Tensor:
+    """Return products of matrices; one that all heads share meets those of all heads side by side."""
+    n_heads = b_nBHRK.shape[2]
+    if a_nBGLR.shape[2] == n_heads:
+        return a_nBGLR @ b_nBHRK
+    wide_nBLK = a_nBGLR.squeeze(2) @ b_nBHRK.transpose(2, 3).flatten(3)
+    return wide_nBLK.unflatten(-1, (n_heads, -1)).transpose(2, 3)

@@ -26,7 +26,7 @@ def dynamic_conv(x_BMD: Tensor, w_BLHt: Tensor, left: int) -> Tensor:
     together, $0 \le \text{left} < t$, and $x$ is 0 outside of its positions (Wu et al. 2019, section 4). Weights that
     are alike at all positions make it a lightweight convolution (section 3); pass them expanded.
 
-    For each tile of positions the weights stand on the diagonals of a band matrix, and one product does the tile.
+    For each tile of positions the weights are on the diagonals of a band matrix, and one product does the tile.
     Cost: at most about twice the D t products per position, in the memory of one chunk.
     Reference: `kinfolk.ops.naive.lightconv`.
     """
@@ -115,7 +115,7 @@ class _Band:
 
 
 def _diagonals(band_BnHcm: Tensor, n_taps: int) -> Tensor:
-    """View what stands at (i, i + t) of each matrix as [..., c, t]."""
+    """View what is at (i, i + t) of each matrix as [..., c, t]."""
     size, stride = band_BnHcm.shape, band_BnHcm.stride()
     return band_BnHcm.as_strided((*size[:-1], n_taps), (*stride[:-2], stride[-2] + 1, 1))
 

@@ -124,7 +124,7 @@ class Masks:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Visibility:
-    """Who sees whom: a query sees itself and what came before it, or with `future` what comes after it."""
+    """The attention mask: a query sees itself and what came before it, or with `future` what comes after it."""
 
     keep_BM: Tensor | None = None
     group_BM: Tensor | None = None
@@ -381,7 +381,7 @@ def _precision(x: Tensor) -> torch.dtype:
 
 
 def _new(like: Tensor, width: int) -> Tensor:
-    """Return a tensor whose heads stand side by side in memory, as the maps before and after want them."""
+    """Return a tensor whose heads are adjacent in memory, as the maps before and after want them."""
     n_examples, n_heads, length, _ = like.shape
     return like.new_empty(n_examples, length, n_heads, width).transpose(1, 2)
 

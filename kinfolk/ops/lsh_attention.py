@@ -1,8 +1,8 @@
 """LSH attention: queries attend to keys of their hash bucket, found by sorting (Kitaev et al. 2020).
 
 Queries and keys are one vector, k = q / |q|. In each round every token is hashed; sorted by bucket and position,
-those that may see each other stand close together, so tiles of the sorted order hold all pairs, and nothing of size
-L x L exists. Who sees whom is a test on whole numbers, one per token and round: its place in the sorted order, with
+those that may attend to each other are close together, so tiles of the sorted order hold all pairs, and nothing of size
+L x L exists. The attention mask is a test on integers, one per token and round: its place in the sorted order, with
 gaps where a bucket ends. Where several rounds find the same pair, the first keeps it, so that the rounds together are
 one softmax over the union of their sets.
 """
@@ -40,7 +40,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class BucketSight(Spec):
-    """Axis: which keys a query sees in one round of hashing."""
+    """Axis: which keys of its hash bucket a query attends to (LSH attention)."""
 
     size: PositiveInt = 64
 
@@ -48,7 +48,7 @@ class BucketSight(Spec):
 class RecentKeys(BucketSight, kind="recent"):
     """The last `size` earlier tokens of its bucket, and looking both ways the next `size` too.
 
-    Strictly causal: how far back a token of the bucket stands is not changed by what comes later.
+    Strictly causal: the distance to a token of the bucket does not depend on what comes later.
     """
 
 
@@ -142,7 +142,7 @@ class _Plan(NamedTuple):
 
     asks_BHrTm: Tensor  # the queries of each tile
     look_BTw: Tensor  # the tiles whose tokens they look at; T is an empty tile
-    place_BHrL: Tensor  # who sees whom, see `_outside`
+    place_BHrL: Tensor  # the attention mask, see `_outside`
     wrap_BHrL: Tensor | None  # one more place that is seen, from first chunks
     union: bool
 
@@ -412,7 +412,7 @@ def _bias(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor
         bias = torch.stack([1.0 - _outside(rows, o, a, s, looking) for o in range(len(rows.place_rn))]).sum(0)
         bias = bias.log_().clamp_(min=-_HIDDEN)
     if isinstance(looking.sight, Chunks) or looking.direction == "both":
-        # of the pairs that stand close, leave out a token with itself, and what comes later
+        # of the pairs that are close, leave out a token with itself, and what comes later
         ahead = s.to(bias.dtype).unsqueeze(-2) - a.to(bias.dtype).unsqueeze(-1)
         same = ahead.abs_().clamp_(max=1).neg_() if looking.direction == "both" else ahead.clamp_(-1, 0)
         bias.sub_(same.add_(1.0), alpha=_HIDDEN)
@@ -420,7 +420,7 @@ def _bias(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor
 
 
 def _outside(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor:
-    """Return 0 where a key stands in a place that its query sees in round r, else 1: [t, m, k]."""
+    """Return 0 where a query attends to a key in round r, else 1: [t, m, k]."""
     if isinstance(looking.sight, Chunks):
         low, high = 0, 1
     else:

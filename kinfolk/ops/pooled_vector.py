@@ -27,7 +27,7 @@ def readout(x_BLD: Tensor, keep_BL: Tensor | None, pool: str) -> Tensor:
         last_B = (places_L * keep_BL).amax(1)
         return x_BLD[torch.arange(x_BLD.shape[0], device=x_BLD.device), last_B]
     if pool == "mean":
-        # what stands at padding may be anything, and 0 * nan is nan
+        # values at padding may be anything, and 0 * nan is nan
         sums_BD = x_BLD.masked_fill(~keep_BL[..., None], 0).sum(1)
         return sums_BD / keep_BL.sum(1, keepdim=True).clamp(min=1).to(x_BLD.dtype)
     highest_BD = x_BLD.masked_fill(~keep_BL[..., None], float("-inf")).amax(1)

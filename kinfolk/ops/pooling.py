@@ -24,7 +24,7 @@ def pool(x_BLD: Tensor, slot_BL: Tensor, keep_BL: Tensor | None, n: int) -> Tens
 
 @shaped(out="BLD")
 def unpool(x_BMD: Tensor, slot_BL: Tensor) -> Tensor:
-    """Return to every position what stands in its slot. Reference: `kinfolk.ops.naive.pooling`."""
+    """Copy each slot back to its positions. Reference: `kinfolk.ops.naive.pooling`."""
     if _alike(slot_BL):
         return x_BMD[:, slot_BL[0]]
     return x_BMD.gather(1, slot_BL[..., None].expand(-1, -1, x_BMD.shape[2]))

@@ -1,7 +1,7 @@
 """Relative position encodings in scores and values (Shaw et al. 2018; Transformer-XL).
 
 All work on tiles: `q` is [B, H, …, q, K], positions are [B or 1, …, q] and [B or 1, …, k], results [B, H, …, q, k],
-whatever stands between. Nothing of size (queries x keys x K) is ever made.
+whatever the distance. Nothing of size (queries x keys x K) is ever made.
 """
 
 import math

@@ -31,7 +31,7 @@ class Move(NamedTuple):
 
 
 class Groups(Spec):
-    """Axis: from the place of a parameter to how it moves."""
+    """Axis: parameter groups: learning rates by depth, layers that stay frozen."""
 
     def move(self, name: str, depth: int, top: int) -> Move | None:
         """Return how a parameter of this name and depth moves; None: not at all.
@@ -65,7 +65,7 @@ class Together(Groups, kind="together"):
 
 
 class SomeWeights(Groups, kind="some"):
-    """Only what has one of these names moves; a star stands for anything.
+    """Only what has one of these names moves; a star matches anything.
 
     `head.*` alone is feature extraction with a frozen body; with `*bias` it is BitFit (Ben Zaken et al. 2022).
     """
@@ -108,9 +108,9 @@ class LayerWise(Groups, kind="layer-wise"):
 
 
 def depths(names: Iterable[str]) -> dict[str, int]:
-    """Return how far up in a model each parameter stands, by its name.
+    """Return the depth of each parameter in a model, by its name.
 
-    What a stack has besides blocks stands as high as its last block, but tables that its blocks share are below them.
+    What a stack has besides blocks counts with its last block, but tables that its blocks share are below them.
     """
     names = list(names)
     found = {name: match for name in names if (match := _BLOCK.match(_bare(name)))}

@@ -27,7 +27,6 @@ class LAMB(AdamW, kind="lamb"):
     clip: tuple[NonNegativeFloat, NonNegativeFloat] = (0.0, 0.0)
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return _LAMB(groups, self)
 
 

@@ -21,7 +21,6 @@ class Lion(Optimiser, kind="lion"):
     weight_decay: NonNegativeFloat = 0.1
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return _Lion(groups, self)
 
 

@@ -100,6 +100,7 @@ def orthogonalised(x: Tensor, n_iterations: int) -> Tensor:
     a, b, c = COEFFICIENTS
     wide = x.shape[0] <= x.shape[1]
     x = x if wide else x.mT
+    # a Frobenius norm of 1 bounds the spectral norm, so that the iteration converges; clamped for a gradient of zeros
     x = x / x.norm().clamp(min=1e-7)
     for _ in range(n_iterations):
         gram = x @ x.mT

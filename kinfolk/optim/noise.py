@@ -12,7 +12,7 @@ from kinfolk.core.spec import Spec
 
 
 class WeightNoise(Spec):
-    """Axis: a value makes what disturbs the weights of one model."""
+    """Axis: noise on the weights while training."""
 
     def build(self) -> "WeightDisturbance | None":
         """Return what disturbs weights; None where nothing does."""

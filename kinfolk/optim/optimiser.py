@@ -16,7 +16,7 @@ from kinfolk.optim.groups import Groups, Together
 
 
 class Optimiser(Spec):
-    """What every optimiser has.
+    """Axis: optimisers.
 
     lr: the peak learning rate; the schedule multiplies it.
     weight_decay: pulled towards zero by this share of lr at each step.
@@ -50,7 +50,6 @@ class AdamW(Optimiser, kind="adamw"):
     weight_decay: NonNegativeFloat = 0.01
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return eager(torch.optim.AdamW)(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
@@ -66,7 +65,6 @@ class Adam(Optimiser, kind="adam"):
     eps: PositiveFloat = 1e-9
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return eager(torch.optim.Adam)(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
 
@@ -77,7 +75,6 @@ class Momentum(Optimiser, kind="momentum"):
     momentum: Rate = 0.99
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return eager(torch.optim.SGD)(groups, lr=self.lr, momentum=self.momentum, fused=True)
 
 
@@ -94,7 +91,6 @@ class Adafactor(Optimiser, kind="adafactor"):
     threshold: PositiveFloat = 1.0
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it; PyTorch's own."""
         return eager(torch.optim.Adafactor)(
             groups, lr=self.lr, beta2_decay=self.rho, eps=(None, self.eps), d=self.threshold, weight_decay=0.0
         )
@@ -130,8 +126,5 @@ def named_groups(
 
 def embeddings_of(model: nn.Module) -> set[int]:
     """Return the identities of parameters that embed something."""
-    return {id(p) for m in model.modules() if _embeds(m) for p in m.parameters(recurse=False)}
-
-
-def _embeds(module: nn.Module) -> bool:
-    return isinstance(module, nn.Embedding) or "Embedding" in type(module).__name__
+    tables = (m for m in model.modules() if isinstance(m, nn.Embedding) or "Embedding" in type(m).__name__)
+    return {id(p) for m in tables for p in m.parameters(recurse=False)}

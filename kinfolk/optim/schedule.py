@@ -12,7 +12,7 @@ from kinfolk.core.spec import Spec
 
 
 class Schedule(Spec):
-    """What every schedule has.
+    """Axis: learning-rate schedules.
 
     warmup: how long the rate rises from 0: a number of steps, or below 1 a share of all steps.
     """
@@ -39,7 +39,6 @@ class Constant(Schedule, kind="constant"):
     """Stay at the peak."""
 
     def decay(self, progress: float) -> float:
-        """Return 1."""
         return 1.0
 
 

@@ -25,7 +25,6 @@ class ScheduleFree(Optimiser, kind="schedule-free"):
     weight_decay: NonNegativeFloat = 0.01
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Make it."""
         return _ScheduleFree(groups, self)
 
 

@@ -9,7 +9,7 @@ VOID = ("meta", "link", "br", "hr", "input")
 
 
 class Html(str):
-    """Markup that is safe as it stands."""
+    """Markup that needs no escaping."""
 
 
 def tag(name: str, /, *children: str | None, **attributes: str | bool | None) -> Html:

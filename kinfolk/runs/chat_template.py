@@ -15,7 +15,7 @@ from kinfolk.core import durable
 from kinfolk.core.child import Child
 from kinfolk.core.errors import CheckpointError, DataError
 from kinfolk.data import Tokenizer
-from kinfolk.runs import chat_renderer, folder
+from kinfolk.runs import folder
 
 FILE = "chat_template.jinja"
 SETTINGS = "tokenizer_config.json"
@@ -23,6 +23,8 @@ SECONDS = 10.0
 """How long a template may take for one conversation."""
 LONGEST = 1 << 20
 """Bytes of a template."""
+PROGRAM = Path(__file__).with_name("chat_renderer.py")
+"""Run and never imported here, so that jinja2 is in no process that trains."""
 
 
 class Renderer:
@@ -55,7 +57,7 @@ class Renderer:
 
     def _running(self) -> Child:
         if self._child is None or self._child.process.poll() is not None:
-            self._child = Child([sys.executable, "-I", chat_renderer.__file__])
+            self._child = Child([sys.executable, "-I", str(PROGRAM)])
         return self._child
 
     def close(self) -> None:

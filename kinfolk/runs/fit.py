@@ -62,9 +62,9 @@ def fit(
     if not isinstance(recipe, Recipe):
         name, path = str(recipe), Path(recipe)
         if name in registry.relatives() or not (path.suffix == ".toml" or path.exists()):
-            known = numbers_of(registry.entry(parted(name)[0]).function)
-            own, assignments = divided(assignments, known, name)
-            return needs.adapt(make(name, size=size, **(needs.numbers(known) | own)), assignments)
+            numbers = numbers_of(registry.entry(parted(name)[0]).function)
+            own, assignments = divided(assignments, numbers, name)
+            return needs.adapt(make(name, size=size, **(needs.numbers(numbers) | own)), assignments)
         recipe = Run.open(path).recipe if path.is_dir() else read_recipe(path)
     return needs.adapt(recipe.fitted(needs.vocab_size), assignments)
 
@@ -91,11 +91,11 @@ def labelling_of(data: Data) -> Labelling | None:
     longest, sides = 1, 1
     for name in data.splits:
         split = data.split(name)
-        known = split.longest
-        lengths = split.lengths(np.arange(min(len(split), 1 if known else _LOOKED_AT)))
+        most = split.longest
+        lengths = split.lengths(np.arange(min(len(split), 1 if most else _LOOKED_AT)))
         both = lengths if isinstance(lengths, tuple) else (lengths,)
         sides = len(both)
-        here = max((known or int(side.max())) + int(split.ends) for side in both)
+        here = max((most or int(side.max())) + int(split.ends) for side in both)
         # what is made up was asked for in its length; of files `n_cut` counts what is lost, and it is said
         longest = max(longest, min(here, LONGEST) if split.from_file else here)
     split = data.split("train")
@@ -110,6 +110,6 @@ def n_cut(split: Split, length: int) -> int:
 
 
 def picture_of(data: Data) -> Picture | None:
-    """Return the size of pictures; None for data that is not made of them."""
+    """Return the size of images; None for data that is not made of them."""
     size = data.split("train").picture
     return None if size is None else Picture(*size)

@@ -124,8 +124,8 @@ def add(out: Path, name: str, write: Callable[[Path], object]) -> None:
 def result(out: Path) -> dict[str, Any] | None:
     """Read result.json; None before the end, and with a warning where it is damaged."""
     try:
-        found: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
-        problem = "" if isinstance(found, dict) else "not a JSON object"
+        values: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
+        problem = "" if isinstance(values, dict) else "not a JSON object"
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def result(out: Path) -> dict[str, Any] | None:
     if not problem and not manifest.unchanged(out / RESULT):
         problem = "its content does not match its hash"
     if not problem:
-        return found
+        return values
     warnings.warn(f"{out / RESULT}: damaged ({problem})", DamagedResult, stacklevel=2)
     return None
 

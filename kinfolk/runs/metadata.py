@@ -65,7 +65,7 @@ class Versions(Spec):
 
 
 class Precision(Spec):
-    """The number format and compilation that were settled when a run began; `begun_with` if they changed since."""
+    """The precision and compilation that were settled when a run began; `begun_with` if they changed since."""
 
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
     compile: Literal["off", "on"] = "off"
@@ -88,7 +88,7 @@ class ReadingNotes(Spec):
     """How labelled examples were read, so that others are read in the same way.
 
     sequences: texts of an example. window, stride, always: of questions, see `kinfolk.data.splits.answering`.
-    asks: what is asked of every word. pictures: height, width and channels.
+    asks: what is asked of every word. `pictures`: height, width and channels.
     """
 
     sequences: PositiveInt | None = None

@@ -42,8 +42,8 @@ class ExportRecord:
 
     topology: of the model. precision: "fp32" or "int8". padded: whether an encoder gets a padding mask;
     otherwise rows of one call have one length. segmented: whether it gets the sentence of each token. fused: whether
-    keys and values stand at their positions in buffers that may be larger, past and present the same one; otherwise
-    each step appends to them and `seen` says where they stand. single: whether a call reads one token of each row, and
+    keys and values are at their positions in buffers that may be larger, past and present the same one; otherwise
+    each step appends to them and `seen` holds their positions. single: whether a call reads one token of each row, and
     no more. generation: special tokens of the model. limit: most positions of a row; None: as many as fit. length: of
     every row, where all agree; 0: any. kind: of the data that the run learnt from. source: digest of the weights.
     classes, reading: of labels, as in run.toml. differences: largest ones to torch that the check found, by shape;

@@ -75,8 +75,10 @@ class Run(abc.ABC):
                 registry.load()
                 return layout(path)
         marks = ", ".join(layout.mark for layout in layouts)
-        what = f"none of {marks} is here" if path.exists() else "no such folder"
-        raise CheckpointError(f"{path}: {what}; expected a run, a saved model, a Hugging Face folder or an ONNX export")
+        reason = f"none of {marks} is here" if path.exists() else "no such folder"
+        raise CheckpointError(
+            f"{path}: {reason}; expected a run, a saved model, a Hugging Face folder or an ONNX export"
+        )
 
     @property
     def name(self) -> str:
@@ -248,12 +250,10 @@ class TrainedRun(Run):
 
     @property
     def metadata(self) -> Metadata:
-        """What run.toml says."""
         return self._metadata
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """Model, objective and training."""
         return knowledge.own(load(Recipe, self.path / folder.SPEC), self.path)
 
     @property
@@ -324,7 +324,6 @@ class ExportedRun(Run):
 
     @functools.cached_property
     def recipe(self) -> Recipe:
-        """Model, objective and training."""
         return _recipe_in(self.path)
 
     @property
@@ -339,7 +338,6 @@ class ExportedRun(Run):
 
     @functools.cached_property
     def limit(self) -> int | None:
-        """The most positions of an input."""
         return self.about.limit
 
     def model(self, average: int = 0) -> Transformer:
@@ -385,7 +383,6 @@ class SavedModel(Run):
         return self.model().generation
 
     def model(self, average: int = 0) -> Transformer:
-        """Return the model."""
         file = self.path / folder.WEIGHTS
         if not file.is_file():
             raise CheckpointError(f"{self.path}: no {folder.WEIGHTS} here, so this is not a saved model")
@@ -396,11 +393,7 @@ class SavedModel(Run):
         load_weights(model, file)
         return model
 
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the weights by name, as they are in the file."""
-        file = weights_file(self.path)
-        check_size(self.recipe.model, file)
-        return _read_weights(file)
+    weights = TrainedRun.weights
 
 
 class HuggingFaceRun(Run):

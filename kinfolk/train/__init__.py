@@ -1,7 +1,7 @@
 """One training loop, and what it needs: steps, checkpoints, metrics, precision, several processes.
 
 Names are imported when first used, so that reading a run's files does not import models.
-`evaluate` and `calibrate` stand in the modules of their names.
+`evaluate` and `calibrate` are in the modules of their names.
 """
 
 import sys

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.device import send, wide, widest
+from kinfolk.core.device import seed_draws, send, wide, widest
 from kinfolk.core.errors import TrainingError
 from kinfolk.core.rng import Rng, derive
 from kinfolk.data import Split
@@ -81,7 +81,7 @@ def evaluate(
     with scoring(learner), autocast():
         for i in range(count):
             # whatever an objective draws at random is the same at every validation and in every run
-            torch.manual_seed(derive(0, "valid", i, team.rank))
+            seed_draws(derive(0, "valid", i, team.rank), team.device)
             batch = batches.at(i, team.rank, team.world)
             # the last batch may have fewer rows than there are processes; a sharded model needs all of them to run
             weight = float(len(batch) > 0)
@@ -91,8 +91,8 @@ def evaluate(
             measures = learner.measure(batch, *memories.before(0, batch))
             memories.settle()
             names = names or list(measures)
-            found = torch.stack([torch.stack((wide(t), wide(c))) for t, c in measures.values()])
-            sums = weight * found + (sums if len(sums) else 0)
+            totals = torch.stack([torch.stack((wide(t), wide(c))) for t, c in measures.values()])
+            sums = weight * totals + (sums if len(sums) else 0)
     return {name: MeanScore(*row) for name, row in zip(names, team.sum(sums).tolist(), strict=True)}
 
 

@@ -26,9 +26,9 @@ def stop(outcome: StepOutcome, batch: Batch, step: int, out: Path, rank: int = 0
     file = out / f"bad-batch-step-{step:06d}-process-{rank}.safetensors"
     with durable.refusal(file):
         save_file({name: x.contiguous().cpu() for name, x in part.tensors.items()}, file)
-    what = f"the loss is {outcome.loss}" if not math.isfinite(outcome.loss) else f"the gradient is {outcome.grad_norm}"
+    fault = f"the loss is {outcome.loss}" if not math.isfinite(outcome.loss) else f"the gradient is {outcome.grad_norm}"
     raise TrainingError(
-        f"step {step}: {what}; examples {_numbers(part)} (saved in {file}). "
+        f"step {step}: {fault}; examples {_numbers(part)} (saved in {file}). "
         f"The weights are those of step {step - 1}; try a lower lr, a longer warmup or a smaller clip"
     )
 

@@ -61,9 +61,3 @@ def judged(learner: Learner, split: Split, n_batches: int = 0, **reading: Any) -
     batches = Batches(split, shuffle=False, by_length=n_batches, **reading)
     evaluate(WatchedLearner(learner, tally), batches, n_batches)
     return tally.values()
-
-
-def metrics_of(objective: Objective, split: Split) -> tuple[str, ...]:
-    """Return the names of the figures that `judged` will find, the usual one first."""
-    tally = tally_of(objective, split)
-    return () if tally is None else tuple(tally.values())

@@ -129,7 +129,7 @@ class Session:
         self.settle()
         scores, counters = score(self.job, self.team, self.autocast), self.counters
         counters.bits_per_byte = bits_per_byte(scores, self.job.split)
-        improved = counters.judge({name: found.mean for name, found in scores.items()}, self.training.metric)
+        improved = counters.judge({name: mean_score.mean for name, mean_score in scores.items()}, self.training.metric)
         row = {
             "step": counters.step,
             "valid": counters.valid,

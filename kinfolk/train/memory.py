@@ -40,8 +40,8 @@ class Memories:
 
     def __init__(self, learner: object = None, count: int = 1, source: object = None) -> None:
         make: Any = getattr(learner, "new_memory", lambda: None)
-        made = [make() for _ in range(count)]
-        self._each = [memory for memory in made if memory is not None]
+        memories = [make() for _ in range(count)]
+        self._each = [memory for memory in memories if memory is not None]
         self._source = source if isinstance(source, Remembering) else None
         if self._source is not None:
             self._source.meet(self._each)
@@ -62,15 +62,15 @@ class Memories:
     def tensors(self, team: Team) -> dict[str, Tensor]:
         """Return what a checkpoint has to hold, the rows of all processes; all must call it."""
         parts = [{name: part.tensors() for name, part in memory.parts.items()} for memory in self._each]
-        found: dict[str, Tensor] = {}
+        named: dict[str, Tensor] = {}
         for name, tensors in parts[0].items() if parts else ():
             for key in tensors:
                 mine = torch.cat([part[name][key] for part in parts])
-                found[f"{name}.{key}"] = team.rows(mine).cpu().contiguous()
-        if found:
-            found[_NEXT] = torch.tensor(self._each[0].next_pos)
+                named[f"{name}.{key}"] = team.rows(mine).cpu().contiguous()
+        if named:
+            named[_NEXT] = torch.tensor(self._each[0].next_pos)
         own = {} if self._source is None else self._source.tensors()
-        return found | {f"{_SOURCE}{name}": x.cpu() for name, x in own.items()}
+        return named | {f"{_SOURCE}{name}": x.cpu() for name, x in own.items()}
 
     def restore(self, tensors: dict[str, Tensor], team: Team) -> None:
         """Take this process's rows of what `tensors` returned."""

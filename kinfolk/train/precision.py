@@ -1,4 +1,4 @@
-"""Which number format, and whether to compile: what was asked for, or what this device is built for.
+"""Which precision, and whether to compile: what was asked for, or what this device is built for.
 
 Nothing is measured: the same command on the same machine computes the same bits, however busy the machine is. The
 choice is written to run.toml, so that a resumed run repeats it on whatever machine it goes on.
@@ -28,7 +28,7 @@ ANSWER = "KINFOLK_BF16"
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionChoice:
-    """A number format ("fp32", "tf32", "bf16", "fp16") and whether the learner is compiled ("on", "off")."""
+    """A precision ("fp32", "tf32", "bf16", "fp16") and whether the learner is compiled ("on", "off")."""
 
     precision: str = "fp32"
     compile: str = "off"
@@ -40,8 +40,8 @@ class PrecisionChoice:
 
     def record(self, begun_with: str | None = None) -> Precision:
         """Return it as run.toml records it."""
-        known = {"precision": self.precision, "compile": self.compile, "begun_with": begun_with}
-        return from_plain(Precision, {key: value for key, value in known.items() if value is not None})
+        fields = {"precision": self.precision, "compile": self.compile, "begun_with": begun_with}
+        return from_plain(Precision, {key: value for key, value in fields.items() if value is not None})
 
     def autocast(self, device: torch.device) -> Autocast:
         """Return what a forward pass runs inside: weights stay fp32, as do norms, softmax and loss."""
@@ -83,7 +83,7 @@ def settle(training: Training, device: torch.device) -> PrecisionChoice:
 
 
 def fast_format(device: torch.device) -> str:
-    """Return the number format that a device has matrix units for; fp32 where it has none.
+    """Return the precision that a device has matrix units for; fp32 where it has none.
 
     A CPU needs AMX: AVX-512 instructions for bf16 gain nothing on small models (gpt2 tiny 1.0 times, small 1.5 times),
     where fp32 gives the results of every other CPU up to rounding. fp16 is for GPUs older than bf16.

@@ -56,8 +56,8 @@ class _Spoken(Progress):
 
     def left(self) -> float:
         """Return the seconds left at the pace so far, validations and checkpoints included."""
-        made = self.done - self.first
-        return (time.monotonic() - self.begun) / made * (self.total - self.done) if made else 0.0
+        steps = self.done - self.first
+        return (time.monotonic() - self.begun) / steps * (self.total - self.done) if steps else 0.0
 
 
 class Lines(_Spoken):

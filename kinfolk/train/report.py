@@ -128,8 +128,8 @@ def _samples(samples: Sequence[TextSample]) -> Html:
 
 
 def _result(result: Mapping[str, Any]) -> dict[str, str]:
-    known = {key: value for key, value in result.items() if value not in (None, {}) and key != "out"}
-    return {key.replace("_", " "): _word(value) for key, value in known.items()}
+    values = {key: value for key, value in result.items() if value not in (None, {}) and key != "out"}
+    return {key.replace("_", " "): _word(value) for key, value in values.items()}
 
 
 def _word(value: Any) -> str:

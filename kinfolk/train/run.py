@@ -14,7 +14,7 @@ from kinfolk.core import manifest, memory, plugins
 from kinfolk.core.errors import CheckpointError, DataError, SpecError, TrainingError
 from kinfolk.core.plain import dumps, load
 from kinfolk.core.rng import Rng, derive
-from kinfolk.data import Batches, Data, Split
+from kinfolk.data import Batches, Data
 from kinfolk.data.batches.halves import validation
 from kinfolk.data.batches.order import VERSION as ORDER
 from kinfolk.data.location import located
@@ -159,7 +159,7 @@ def reopen(out: str | Path) -> Data:
 def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, Any] | None = None) -> Metadata:
     """Return the part of run.toml that says what is run."""
     where = located({"name": data.name} if source is None else source)
-    known = Metadata(
+    metadata = Metadata(
         seed=seed,
         fingerprint=data.fingerprint,
         order=ORDER,
@@ -168,12 +168,10 @@ def describe(data: Data, seed: int, options: RunOptions, source: Mapping[str, An
         data_kind=data.kind,
         options=options,
     )
-    return _labelled(known, data.split("train")) if data.kind == "labelled" else known
-
-
-def _labelled(known: Metadata, split: Split) -> Metadata:
-    """Add what must be known of labels to read other examples, and to name what is predicted."""
-    return known.replace(classes=split.classes, reading=ReadingNotes(**split.described(), pictures=split.picture))
+    if data.kind != "labelled":
+        return metadata
+    split = data.split("train")
+    return metadata.replace(classes=split.classes, reading=ReadingNotes(**split.described(), pictures=split.picture))
 
 
 def _order_of(run: Metadata, out: Path) -> int:
@@ -296,8 +294,8 @@ def flops_per_token(job: TrainingJob, recipe: Recipe, samples: int = 4) -> float
         batch, read = job.read(step + 1, Team())
         scored = batch.n_scored / batch.tokens.numel()
         source = None if batch.source is None else batch.source.shape[1]
-        found = sum(cost(m, batch.tokens.shape[1], source, scored).train_flops_per_token for m in networks)
-        flops += found * batch.tokens.numel() * recipe.objective.passes
+        network_flops = sum(cost(m, batch.tokens.shape[1], source, scored).train_flops_per_token for m in networks)
+        flops += network_flops * batch.tokens.numel() * recipe.objective.passes
         tokens += read
     return flops / tokens
 

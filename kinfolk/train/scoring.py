@@ -41,8 +41,8 @@ def check_metric(job: TrainingJob, measures: dict[str, Any], world: int) -> None
     metric, tally = job.training.metric, tally_for(job)
     if not metric or metric in measures:
         return
-    known = {*measures, *(tally.values() if tally is not None and world == 1 else ())}
-    known |= set(WRITTEN if job.judge is not None else ())
-    if metric not in known:
+    names = {*measures, *(tally.values() if tally is not None and world == 1 else ())}
+    names |= set(WRITTEN if job.judge is not None else ())
+    if metric not in names:
         several = " of several processes" if world > 1 else ""
-        raise SpecError(f"training.metric: no validation{several} measures {metric!r}{suggest(metric, known)}")
+        raise SpecError(f"training.metric: no validation{several} measures {metric!r}{suggest(metric, names)}")

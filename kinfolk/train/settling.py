@@ -47,9 +47,9 @@ def keep_choice(out: Path, training: Training, asked: str, device: torch.device)
     noted = PrecisionChoice.recorded(folder.read(out))
     if noted is not None and asked in ("", noted.precision):
         return noted
-    found = settle(training.replace(precision=asked or training.precision), device)
-    folder.update(out, choice=found.record(None if noted is None else noted.precision))
-    return found
+    choice = settle(training.replace(precision=asked or training.precision), device)
+    folder.update(out, choice=choice.record(None if noted is None else noted.precision))
+    return choice
 
 
 def headline(recipe: Recipe, options: RunOptions, choice: PrecisionChoice | None = None) -> str:
@@ -58,17 +58,17 @@ def headline(recipe: Recipe, options: RunOptions, choice: PrecisionChoice | None
     choice, n = choice or settle(training, device), with_threads(recipe, options).threads
     compiled = ", compiled" if choice.compile == "on" else ""
     params = cost(recipe.model, training.length).params
-    made = f"{training.steps:,} steps of {training.batch_size} x {training.length} tokens"
-    return f"{params:,} parameters, {made}, {choice.precision}{compiled}, {n} thread{'s' * (n > 1)}, {device.type}"
+    amount = f"{training.steps:,} steps of {training.batch_size} x {training.length} tokens"
+    return f"{params:,} parameters, {amount}, {choice.precision}{compiled}, {n} thread{'s' * (n > 1)}, {device.type}"
 
 
 def choice_of(job: TrainingJob, out: Path, team: Team) -> PrecisionChoice:
     """Return the precision chosen when the run began, or settle it now and write it down."""
     names = [(p, c) for p in ("fp32", "tf32", "bf16", "fp16") for c in ("off", "on")]
-    found = PrecisionChoice()
+    choice = PrecisionChoice()
     if team.main:
         noted = PrecisionChoice.recorded(folder.read(out))
-        found = noted or precision.settle(job.training, team.device)
+        choice = noted or precision.settle(job.training, team.device)
         if noted is None:
-            folder.update(out, choice=found.record())
-    return PrecisionChoice(*names[int(team.agree(names.index((found.precision, found.compile))))])
+            folder.update(out, choice=choice.record())
+    return PrecisionChoice(*names[int(team.agree(names.index((choice.precision, choice.compile))))])

@@ -27,11 +27,11 @@ def special(learner: "Learner", batch: "Batch") -> dict[str, list[float]]:
     try:
         with torch.no_grad():
             prepared = learner.prepare(batch, Rng(derive(0, "special")))
-            found = learner.model.run(prepared, taps=tuple(SPECIAL)).taps
+            taps = learner.model.run(prepared, taps=tuple(SPECIAL)).taps
     finally:
         learner.train(training)
     layers: dict[str, list[float]] = {}
-    for path, value in found.items():
+    for path, value in taps.items():
         layers.setdefault(path.rsplit(".", 1)[-1], []).append(float(value.float().mean()))
     return layers
 

@@ -119,12 +119,12 @@ def _memories(optimiser: torch.optim.Optimizer) -> list[tuple[str, dict[str, Any
 def _distinct(learner: nn.Module) -> list[tuple[str, Tensor]]:
     """Return what a state dict holds, a tensor shared by two modules once, under its first name."""
     seen: set[int] = set()
-    found = []
+    distinct = []
     for name, tensor in learner.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            found.append((name, tensor))
-    return found
+            distinct.append((name, tensor))
+    return distinct
 
 
 def _whole(tensor: Tensor, team: Team) -> Tensor:

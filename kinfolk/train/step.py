@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
-from kinfolk.core.device import send, wide
+from kinfolk.core.device import seed_draws, send, wide
 from kinfolk.core.rng import derive
 from kinfolk.optim import Training
 from kinfolk.optim.groups import in_order, waits
@@ -126,6 +126,7 @@ class Pending:
 
     def coefficient(self, clip: float) -> Tensor:
         """Return the factor of gradients, clipping included, without reading a number."""
+        # a batch may have no target at all
         factor = self.reference / self.numbers[1].clamp(min=1.0)
         return factor * (clip / (self.numbers[4] * factor)).clamp(max=1.0) if clip else factor
 
@@ -215,14 +216,14 @@ class Stepper:
 
     def _waiting(self, step: int, total: int) -> list[nn.Parameter]:
         """Return the parameters whose turn is still to come; a single process does no work for them."""
-        found: list[nn.Parameter] = []
+        parameters: list[nn.Parameter] = []
         for group in self.optimiser.param_groups if self._turns else ():
             waiting = waits(group, step, total)
-            found += group["params"] if waiting else []
+            parameters += group["params"] if waiting else []
             for parameter in group["params"]:
                 # several processes wait for each other's gradients, so theirs are made, and thrown away
                 parameter.requires_grad_(not waiting or self.team.world > 1)
-        return found
+        return parameters
 
     @functools.cached_property
     def _parameters(self) -> list[nn.Parameter]:
@@ -238,7 +239,7 @@ class Stepper:
         for micro, (part, last) in enumerate(_parts(batch, self.training.accumulate)):
             part = part.map(lambda x: send(x, self.team.device))
             # dropout is a function of (seed, step, process, micro-batch), so a checkpoint stores no random state
-            torch.manual_seed(derive(self.seed, "step", step, self.team.rank, micro))
+            seed_draws(derive(self.seed, "step", step, self.team.rank, micro), self.team.device)
             with self.team.holding(self.forward, last=last):
                 with self.autocast():
                     loss: StepLoss = self.forward(part, *self.memories.before(micro, part))

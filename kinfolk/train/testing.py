@@ -45,4 +45,4 @@ def final_scores(out: Path, data: Data) -> dict[str, float]:
         valid=held,
         split=data.split("test" if "test" in data.splits else "valid"),
     )
-    return {name: found.mean for name, found in score(job, team, choice.autocast(team.device)).items()}
+    return {name: score_of.mean for name, score_of in score(job, team, choice.autocast(team.device)).items()}

@@ -12,7 +12,7 @@ from kinfolk.core.errors import DataError, SpecError
 from kinfolk.data.files.image_files import decode, write_png
 from kinfolk.decoding.pictures import make_pictures, n_values
 from kinfolk.models.model import Transformer
-from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.image import ImageObjective
 from kinfolk.runs.run import Run
 
 
@@ -23,7 +23,7 @@ def draw(run: str | Path | Run, out: Path, *, n: int = 4, images: Sequence[Path]
     """
     run = Run.open(run)
     objective = run.recipe.objective
-    if not isinstance(objective, Pictures):
+    if not isinstance(objective, ImageObjective):
         raise SpecError(f"{run.path}: objective {objective.kind!r} generates no images")
     if n < 1:
         raise SpecError(f"--samples: {n} is not allowed; generate at least one image")
@@ -39,7 +39,7 @@ def draw(run: str | Path | Run, out: Path, *, n: int = 4, images: Sequence[Path]
     return files
 
 
-def _read(files: Sequence[Path], model: Transformer, objective: Pictures) -> tuple[Tensor, list[str]]:
+def _read(files: Sequence[Path], model: Transformer, objective: ImageObjective) -> tuple[Tensor, list[str]]:
     """Read image files at the size of the model's, and name those that will be made of them."""
     for file in files:
         if not file.is_file():

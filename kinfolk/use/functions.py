@@ -9,10 +9,9 @@ from kinfolk.data.files.readers import read_rows
 from kinfolk.decoding.written import judge
 from kinfolk.objectives.tasks.answering import How
 from kinfolk.runs.run import Run
+from kinfolk.train.finetune.further import ready
 from kinfolk.train.finetune.recipe import Effort
 from kinfolk.train.finetune.run import finetune as tune
-from kinfolk.train.finetune.run import prepare
-from kinfolk.train.finetune.source import open_source
 from kinfolk.train.finetune.task import choose
 from kinfolk.train.public import QUIET
 from kinfolk.use.predict.embedding import Vector, open_embedder
@@ -33,12 +32,12 @@ def finetune(
 ) -> Run:
     """Fine-tune a run of any layout on a file with labels, and return the new run.
 
-    task: "classify", "tag" …; "auto" looks at the file. effort: epochs, learning rate and batch size. more: `tactic`,
-    `assignments` and `cache` of `kinfolk.train.finetune.run.prepare`; `options` of the run.
+    task: "classify", "tag" …; "auto" looks at the file. effort: epochs, learning rate and batch size. more: arguments
+    of `kinfolk.train.finetune.further.ready`, such as `tactic` and `assignments`; `options` of the run.
     """
     options = more.pop("options", QUIET)
     files = (Path(train), None if valid is None else Path(valid))
-    prepared = prepare(open_source(run), choose(task, files[0]), files, effort=effort, **more)
+    prepared = ready(run, choose(task, files[0]), files, Path(out), seed=seed, options=options, effort=effort, **more)
     tune(prepared, Path(out), seed=seed, options=options, judging=judge)
     return Run.open(out)
 

@@ -10,9 +10,10 @@ from kinfolk.core.errors import SpecError
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 from kinfolk.decoding import generate as continue_ids
 from kinfolk.decoding.engines.speculative import speculative
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.objectives.corruption import Corruption
+from kinfolk.runs.engines import AUTO, automatic
 from kinfolk.runs.run import Run
 
 
@@ -27,7 +28,10 @@ def generate(model: Any, prompt: Any, max_new: int = 16, **options: Any) -> Any:
     if not isinstance(model, str | Path | Run):
         return continue_ids(model, prompt, max_new, **options)
     run = Run.open(model)
-    how = {name: options.pop(name) for name in ("engine", "draft", "ahead", "average") if name in options}
+    how: dict[str, Any] = {
+        name: options.pop(name) for name in ("engine", "draft", "ahead", "average") if name in options
+    }
+    how["rows"] = (1 if isinstance(prompt, str) else len(prompt)) * options.get("beams", 1)
     network = runner(run, **how)
     rows, spelling = encoded(run, [prompt] if isinstance(prompt, str) else prompt, network.generation.start_id)
     refuse_long(rows, network, max_new if run.recipe.model.topology == "decoder" else 0)
@@ -35,15 +39,19 @@ def generate(model: Any, prompt: Any, max_new: int = 16, **options: Any) -> Any:
     return texts[0] if isinstance(prompt, str) else texts
 
 
-def runner(run: Run, engine: str | None = None, draft: str | None = None, ahead: int = 4, average: int = 0) -> Any:
+def runner(
+    run: Run, engine: str | None = None, draft: str | None = None, ahead: int = 4, average: int = 0, rows: int = 1
+) -> Any:
     """Return what generates: a model, or an engine.
 
-    engine: "torch", "onnx" or a plugin's; None: the run's own. draft: speculative decoding with a smaller run, or
-    "lookup", by which `ahead` tokens are guessed at once. average: the mean of the weights of the newest checkpoints.
+    engine: "torch", "onnx", a plugin's, or "auto" (see `kinfolk.runs.engines.automatic`); None: the run's own.
+    draft: speculative decoding with a smaller run, or "lookup", by which `ahead` tokens are guessed at once.
+    average: the mean of the weights of the newest checkpoints.
+    rows: how many sequences are decoded at once, for which weights are laid out.
     """
-    name = engine or run.own_engine
+    name = automatic(run.path)[0] if engine == AUTO else engine or run.own_engine
     if name == "torch":
-        model = column_major(run.model(average))
+        model = for_decoding(run.model(average), rows if draft is None else ahead + 1)
         return model if draft is None else speculative(model, draft, ahead)
     if draft is not None:
         raise SpecError(f"--draft: speculative decoding runs by torch, not by {name}")

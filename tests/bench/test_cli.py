@@ -45,6 +45,7 @@ def test_json_for_machines_and_peers_none(instant, capsys):
     ("words", "message"),
     [
         (["bench", "trian"], "did you mean 'train'?"),
+        (["bench"], "name a subject: attention, "),
         (["bench", "train", "--peers", "some"], "--peers: unknown choice 'some'"),
         (["bench", "train", "--allocator", "fast"], "--allocator: unknown choice 'fast'"),
         (["bench", "train", "--rounds", "0"], "--rounds must be at least 1, got 0"),
@@ -53,3 +54,13 @@ def test_json_for_machines_and_peers_none(instant, capsys):
 def test_what_cannot_be_is_refused(words, message, capsys):
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_history_is_kept_printed_and_compared_with(instant, capsys, tmp_path):
+    history = str(tmp_path / "kept" / "bench.jsonl")
+    words = ["bench", "startup", "--rounds", "1", "--threads", "1"]
+    assert main([*words, "--history", history]) == 0
+    assert main([*words, "--check", history]) == 0
+    assert "speed 1.00 -> 1.00 since" in capsys.readouterr().err
+    assert main(["bench", "--history", history]) == 0
+    assert "beside" in capsys.readouterr().out

@@ -63,6 +63,14 @@ def test_memory_and_share_of_the_peak():
     assert (result.gemm, result.row("ours").mfu) == (8.0, 0.5)
 
 
+def test_the_share_of_the_read_bandwidth_is_a_column():
+    changes = {"ours": {"read_bytes": 30.0, "bandwidth": 20.0}, "peer": {"bandwidth": 60.0}}
+    result, _ = standing({"ours": [1, 1, 1], "peer": [1, 1, 1]}, **changes)
+    # against the best of any process
+    assert (result.bandwidth, result.row("ours").read_share, result.row("peer").read_share) == (60.0, 0.5, None)
+    assert table.cells(result.row("ours"), result)["of read limit"] == "50 %"
+
+
 def test_a_missing_peer_is_a_row_that_says_what_to_install():
     absent = BenchContestant("absent", "absent", package="no_such_package_anywhere")
     result, start = standing({"ours": [1, 1, 1], "peer": [2, 2, 2]}, None, absent)

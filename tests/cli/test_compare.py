@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,6 +143,12 @@ def test_the_files_are_there(result: dict[str, Any], place: Path) -> None:
     with (place / "out" / "results.csv").open() as file:
         assert [row["name"] for row in csv.DictReader(file)] == [row["name"] for row in result["rows"]]
     assert json.loads((place / "out" / "results.json").read_text())["rows"] == result["rows"]
+    assert result["answer"]["name"] in {row["name"] for row in result["rows"]}
+    page = (Path(__file__).parents[2] / "AGENTS.md").read_text(encoding="utf-8")
+    named = page.partition("`rows` is sorted")[2].partition("## ")[0]
+    fields = set(re.findall(r"`([a-z_]+)`", named)) & set(result["rows"][0])
+    # what the page for programs names is there
+    assert fields >= {"name", "final", "measure", "final_low", "final_high", "mark", "params", "flags", "failed"}
     report = (place / "out" / "report.html").read_text()
     assert "&lt;i&gt;fragile&lt;/i&gt;" in report
     assert "it fell off the table" in report

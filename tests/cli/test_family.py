@@ -147,3 +147,24 @@ def test_an_unknown_condition_names_the_nearest(capsys):
     assert main(["family", "--where", "from=gtp2"]) == 2
     assert "did you mean 'gpt2'" in capsys.readouterr().err
     assert main(["family", "gpt2", "--where", "causal"]) == 2
+
+
+def test_a_relative_with_changes_is_explained_like_any_other(capsys):
+    import kinfolk as kf
+
+    assert main(["family", "gpt2+rotary", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["lineage"] == ["vanilla", "gpt", "gpt2", "gpt2+rotary"]
+    assert {row["path"] for row in found["differences"]} >= {"model.embedding.position"}
+    assert main(["family", "gpt2+rotary", "--spec"]) == 0
+    assert main(["family", "gpt2+rotary"]) == 0
+    assert kf.about("gpt2+rotary").parent == "gpt2"
+    with pytest.raises(kf.KinfolkError, match="'rotory' is not known; did you mean 'rotary'"):
+        kf.about("gpt2+rotory")
+
+
+def test_an_unknown_name_among_many_gets_the_nearest_and_not_all(capsys):
+    assert main(["family", "gtp2"]) == 2
+    err = capsys.readouterr().err
+    assert "did you mean 'gpt2'?" in err
+    assert len(err) < 200

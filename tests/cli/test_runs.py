@@ -57,3 +57,16 @@ def test_links_are_not_followed_and_a_missing_folder_is_named(tmp_path, capsys):
     assert listed(capsys, tmp_path) == {}
     assert main(["runs", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_table_wider_than_the_terminal_is_folded(tmp_path, capsys, monkeypatch):
+    for name in ("a" * 40, "b" * 40):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.toml").write_text('[data]\nname = "some-long-name-of-a-data-set.txt"\n')
+        (tmp_path / name / "spec.toml").write_text('name = "gpt2+rotary+rms-norm"\n')
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert main(["runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "…" not in out

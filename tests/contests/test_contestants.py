@@ -9,6 +9,7 @@ from kinfolk.core import paths
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps
 from kinfolk.family.making import make
+from kinfolk.runs.fit import Needs
 
 TABLE = """
 [contestants.deep]
@@ -30,12 +31,12 @@ def test_nobody_named_means_the_first_relatives() -> None:
 
 def test_a_relative_takes_the_vocabulary_of_the_data_and_what_is_set() -> None:
     (gpt2,) = gather(["gpt2"], assignments=["training.length=33", "n_layers=5"])
-    recipe = gpt2.recipe(77)
+    recipe = gpt2.recipe(Needs(77))
     assert (recipe.model.vocab_size, recipe.training.length) == (77, 33)
     # a number of the relative needs no path
     assert len(paths.get(recipe, "model.decoder.blocks")) == 5
     assert gpt2.scalable
-    wide = gpt2.recipe(77, gpt2.widths(64))
+    wide = gpt2.recipe(Needs(77), gpt2.widths(64))
     assert wide.model.d_model == 64
     assert paths.get(wide, "model.decoder.blocks[0].parts[1].d_ff") == 256
     (fixed,) = gather(["gpt2"], assignments=["d_model=64"])
@@ -45,9 +46,9 @@ def test_a_relative_takes_the_vocabulary_of_the_data_and_what_is_set() -> None:
 def test_a_table_gives_names_and_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.toml").write_text(TABLE)
     deep, small = gather([str(tmp_path / "t.toml")])
-    assert len(deep.recipe(50).model.decoder.blocks) == 3  # type: ignore[union-attr]
-    assert deep.recipe(50).training.optimiser.lr == 3e-4
-    assert (small.name, small.size, small.recipe(50).model.d_model) == ("small", "small", 64)
+    assert len(deep.recipe(Needs(50)).model.decoder.blocks) == 3  # type: ignore[union-attr]
+    assert deep.recipe(Needs(50)).training.optimiser.lr == 3e-4
+    assert (small.name, small.size, small.recipe(Needs(50)).model.d_model) == ("small", "small", 64)
     # a width that the user fixed is not the comparison's to change
     assert not small.scalable
     assert deep.scalable
@@ -60,18 +61,18 @@ def test_a_spec_file_and_a_run_are_taken_as_written(tmp_path: Path) -> None:
     (tmp_path / "old" / "spec.toml").write_text(text)
     mine, old = gather([tmp_path / "mine.toml", tmp_path / "old"])
     assert (mine.name, old.name) == ("mine", "old")
-    assert mine.recipe(99).model.vocab_size == 99
-    assert mine.recipe(99).model == old.recipe(99).model
-    assert (mine.scalable, mine.about, mine.parent(99)) == (False, None, None)
+    assert mine.recipe(Needs(99)).model.vocab_size == 99
+    assert mine.recipe(Needs(99)).model == old.recipe(Needs(99)).model
+    assert (mine.scalable, mine.about, mine.parent(Needs(99))) == (False, None, None)
 
 
 def test_parents_have_the_same_numbers() -> None:
     vanilla, gpt2 = gather(["vanilla", "gpt2"], assignments=["training.length=33"])
-    assert vanilla.parent(50) is None
-    parent = gpt2.parent(50)
+    assert vanilla.parent(Needs(50)) is None
+    parent = gpt2.parent(Needs(50))
     assert parent is not None
     assert (parent.name, parent.model.vocab_size, parent.training.length) == ("gpt", 50, 33)
-    assert parent.model.max_len == gpt2.recipe(50).model.max_len
+    assert parent.model.max_len == gpt2.recipe(Needs(50)).model.max_len
 
 
 @pytest.mark.parametrize(

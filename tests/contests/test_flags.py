@@ -51,6 +51,21 @@ def test_a_rate_at_the_edge() -> None:
     assert flags("a", M, {}, curve) == ["its best rate is the highest that was tried"]
 
 
+def test_a_search_that_ended_with_a_worse_rate_is_said() -> None:
+    chosen = [outcome("a", seed, {M: [3.0, 2.5 + seed / 10]}) for seed in range(3)]
+    own = [outcome("a", seed, {M: [3.0, 2.4 + seed / 10]}) for seed in range(2)]
+    said = ["better at its recipe's own rate, under every seed, than at the one that was chosen"]
+    assert flags("a", M, {"a": chosen}, None, as_is=own) == said
+    # the same trials, one seed, or one that disagrees say nothing
+    other = outcome("a", 1, {M: [3.0, 2.7]})
+    for as_is in (chosen, own[:1], [own[0], other]):
+        assert flags("a", M, {"a": chosen}, None, as_is=as_is) == []
+    right = {"accuracy": [0.1, 0.5]}, {"accuracy": [0.1, 0.4]}
+    first, second = ([outcome("a", seed, scores) for seed in range(2)] for scores in right)
+    assert flags("a", "accuracy", {"a": second}, None, as_is=first) == said
+    assert flags("a", "accuracy", {"a": first}, None, as_is=second) == []
+
+
 def test_epochs() -> None:
     assert epochs([outcome("a", 0, {M: [1.0, 1.0]})], 50) == 4
     assert epochs([], 50) is None
@@ -98,6 +113,14 @@ def test_speed_up_is_the_compute_ratio_times_the_ratio_of_speeds() -> None:
     assert own is not None
     assert (own.value, own.low, own.high) == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
     assert speedup(row("x", 2.0, 0.0), base, law) is None
+    # an interval with retrials has two sides of its own
+    worse = row("worse", 2.2, 100.0, difference=0.2, low=0.0, high=0.3, p=0.04)
+    skewed = speedup(worse, base, law)
+    assert skewed is not None
+    assert (skewed.high, skewed.low) == (pytest.approx(1.0), pytest.approx((2.3 / 2) ** -10))
+    best = speedup(row("best", 1.9, 100.0), row("base", 2.0, 100.0, difference=0.1, low=0.05, high=0.3, p=0.01), law)
+    assert best is not None
+    assert (best.low, best.high) == (pytest.approx((1.95 / 2) ** -10), pytest.approx((1.7 / 2) ** -10))
     assert (
         speedup(dataclasses.replace(better, measure="accuracy"), dataclasses.replace(base, measure="accuracy"), law)
         is None

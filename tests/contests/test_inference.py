@@ -1,6 +1,8 @@
 """Verdicts from paired seeds: against scipy, published tables, and simulated comparisons of equals."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,7 +144,7 @@ def test_missing_trials_and_single_seeds() -> None:
     scores["never"] = [nan] * 5
     standings = {s.name: s for s in judge(scores)}
     assert set(standings) == {"0", "1", "2", "3", "once"}
-    assert standings["3"].n == 4
+    assert standings["3"].seeds == 4
     assert {standings[name].verdict for name in "0123"} <= {BEST, OPEN}
     assert (standings["once"].verdict, standings["once"].p, standings["once"].spread) == ("", None, None)
     assert judge({}) == []
@@ -194,3 +196,12 @@ def test_what_a_look_excluded_stays_excluded() -> None:
 @pytest.mark.parametrize("k", [2, 5, 10, 20])
 def test_ten_thousand_comparisons_of_equals(k: int, n: int) -> None:
     assert false_share(k, n, 0.6, reps=10_000) <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 10_000)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("k", [2, 5, 10, 20])
+def test_ten_thousand_races_of_equals(k: int) -> None:
+    """Looks at 5, 7, 9 and 11 seeds, where only undecided contestants and the best go on."""
+    study = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "studies" / "verdict.py"))
+    share = study["racing"](np.random.default_rng([15, k]), 10_000, k, (5, 7, 9, 11))
+    assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 10_000)

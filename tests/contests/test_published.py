@@ -11,13 +11,14 @@ from rich.console import Console
 from kinfolk.cli.main import main
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.contestants import gather_rows
-from kinfolk.contests.published import EQUAL, FAILS, HOLDS, UNCLEAR, spearman
+from kinfolk.contests.published import EQUAL, FAILS, HOLDS, UNCLEAR, Beside, Line, spearman
 from kinfolk.contests.published_table import show_beside, show_rows
 from kinfolk.contests.report.files import write
 from kinfolk.contests.report.page import render
 from kinfolk.contests.settings import Settings
 from kinfolk.core.errors import SpecError
 from kinfolk.family.tables import table
+from kinfolk.runs.fit import Needs
 from tests.contests.made_up import outcome
 
 # published: GeGLU better by 0.046, ELU worse by 0.094, GeLU equal, Swish worse by 0.009, no final loss of the last
@@ -141,12 +142,12 @@ def test_rows_that_cannot_be_run_are_named() -> None:
     assert dict(missing)["8 layers, d_ff = 4608, H = 18"] == "8 of 12 layers cannot be scaled to a model of 2"
     # a number of the baseline may be set for all
     deeper, _ = gather_rows("narang", "8-layers", "tiny", ["n_layers=3", "training.length=33"])
-    assert [len(each.recipe(50).model.encoder.order) for each in deeper] == [3, 2]  # type: ignore[union-attr]
-    assert deeper[1].recipe(50).training.length == 33
-    parent = deeper[1].parent(50)
+    assert [len(each.recipe(Needs(50)).model.encoder.order) for each in deeper] == [3, 2]  # type: ignore[union-attr]
+    assert deeper[1].recipe(Needs(50)).training.length == 33
+    parent = deeper[1].parent(Needs(50))
     assert parent is not None
     assert parent.name == "Vanilla Transformer"
-    assert deeper[0].parent(50) is None
+    assert deeper[0].parent(Needs(50)) is None
     assert deeper[1].scalable
 
 
@@ -194,3 +195,10 @@ def test_two_rows_run_to_their_report(tmp_path: Path, capsys: pytest.CaptureFixt
     assert [line["name"] for line in results["published"]["lines"]][:2] == ["Vanilla Transformer", "GeGLU"]
     assert results["published"]["lines"][1]["holds"] in (HOLDS, FAILS)
     assert 'id="published"' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_without_published_figures_nothing_is_said_to_hold() -> None:
+    nothing = Beside(title="t", paper="p", baseline="b", lines=(Line(name="b"), Line(name="c")), correlations={})
+    (sentence,) = nothing.sentences()
+    assert "0 of 0" not in sentence
+    assert "No final loss was published" in sentence

@@ -11,11 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from kinfolk.contests.comparison import Card, Comparison
-from kinfolk.contests.evidence import Protocol
+from kinfolk.contests.evidence import Protocol, RateCurve, RateTried
 from kinfolk.contests.report.answer import answer, protocol
 from kinfolk.contests.report.chooser import criteria
 from kinfolk.contests.report.files import write
 from kinfolk.contests.report.page import render
+from kinfolk.contests.report.rates import forgiving
 from kinfolk.report.html import Html, embed, join, tag
 from tests.contests.made_up import NASTY, comparison, everything, outcome
 
@@ -132,6 +133,16 @@ def test_a_named_baseline_is_kept_unless_another_is_better(tmp_path: Path) -> No
     kept = answer(dataclasses.replace(made, protocol=Protocol(against="gpt")).rows, "gpt")
     assert kept.name == "gpt"
     assert "no contestant is better" in kept.sentence
+
+
+def test_rates_are_forgiving_by_what_is_better() -> None:
+    tried = tuple(
+        RateTried(lr=lr, share=0.5, losses={"0": score})
+        for lr, score in ((1e-4, 0.78), (3e-4, 0.77), (1e-3, 0.8), (3e-3, 0.1), (1e-2, 0.12))
+    )
+    for measure, ratio in (("accuracy", 1e-3 / 1e-4), ("next-token", 1e-2 / 3e-3)):
+        curve = RateCurve(measure=measure, own=1e-3, chosen=1e-3, tried=tried)
+        assert forgiving(curve) == pytest.approx(ratio)
 
 
 def test_the_chooser_knows_decoding_at_short_and_long_contexts(tmp_path: Path) -> None:

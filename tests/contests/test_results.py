@@ -115,7 +115,7 @@ def test_csv_and_json_say_the_same(tmp_path: Path) -> None:
     assert float(read[0]["final"]) == plain["rows"][0]["final"]
     assert read[-1]["final"] == ""
     assert len(plain["trials"]) == 8
-    assert to_csv([]).startswith("name,params")
+    assert to_csv([]).startswith("name,rank,final")
 
 
 def test_an_outcome_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -133,7 +133,18 @@ def test_on_screen(tmp_path: Path) -> None:
     text = console.export_text()
     assert NASTY in text
     assert "1.9050 ± 0.0071" in text
-    assert "* worse than the first" in text
+    assert "* worse than the best" in text
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_numbers(tmp_path: Path) -> None:
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, _environ={})
+    show(comparison(tmp_path).rows, console)
+    text = console.export_text()
+    assert "…" not in text
+    assert "1.9050 ± 0.0071" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "left out at this width, see the report or --json: " in text
+    assert "peak memory" in text.replace("\n", " ")
 
 
 def test_marks_are_explained_only_where_they_are_used() -> None:
@@ -145,7 +156,7 @@ def test_marks_are_explained_only_where_they_are_used() -> None:
     }
     near["b"][1] = outcome("b", 1, {"m": [1.9]})
     mark, limits = notes(rows(near, {"a": COST, "b": COST}))
-    assert mark == "≈ not told apart from the first of its group"
+    assert mark == "≈ not told apart from the best"
     assert limits.startswith("m: noise floor 0.1 between trials of one contestant; 2 seeds show differences from ")
 
 

@@ -1,6 +1,7 @@
 """Children are run side by side, watched, stopped and explained; none ends the others."""
 
 import io
+import json
 import os
 import signal
 import sys
@@ -218,7 +219,9 @@ def test_the_time_left_counts_only_the_work_of_this_run(tmp_path: Path, monkeypa
     monkeypatch.setattr("kinfolk.contests.screen.time.monotonic", lambda: now[0])
     text = io.StringIO()
     with Screen(2, weight=2.0, console=Console(file=text, width=200, force_terminal=True)) as screen:
-        fresh, half = job(tmp_path, FINISH, "a"), job(tmp_path, FINISH, "b", progress=lambda: 0.5)
+        fresh, half = job(tmp_path, FINISH, "a"), job(tmp_path, FINISH, "b", steps=10)
+        (half.folder / "run").mkdir(parents=True)
+        (half.folder / "run" / "metrics.jsonl").write_text('{"step": 5}\n')
         screen.started(fresh)
         screen.started(half)
         now[0] += 30
@@ -226,6 +229,31 @@ def test_the_time_left_counts_only_the_work_of_this_run(tmp_path: Path, monkeypa
         screen.update([(fresh, 0.75), (half, 0.75)])
     # one of one and a half is done in 30 s, so the other half takes 15
     assert "15s left" in text.getvalue()
+
+
+def test_totals_of_local_trials_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts, speed and hours, as events for machines."""
+    monkeypatch.setattr("kinfolk.contests.screen.REPORT_EVERY", 0.0)
+    heard: list[dict[str, object]] = []
+
+    def hear(line: str) -> None:
+        event = json.loads(line)
+        if event["event"] == "progress" and event["tokens_per_second"]:
+            heard.append(event)
+            (tmp_path / "heard").touch()
+
+    code = f"""
+import pathlib, sys, time
+(pathlib.Path(sys.argv[1]) / "run").mkdir()
+(pathlib.Path(sys.argv[1]) / "run" / "metrics.jsonl").write_text('{{"step": 1, "tokens_per_second": 50.0}}\\n')
+while not pathlib.Path({str(tmp_path)!r}, "heard").exists():
+    time.sleep(0.01)
+"""
+    with Screen(2, console=Console(quiet=True), events=hear) as screen:
+        run_all([job(tmp_path, code + FINISH, "a"), job(tmp_path, FINISH, "b")], 1, screen)
+    expected = {"queued": 1, "running": 1, "finished": 0, "failed": 0, "tokens_per_second": 50.0}
+    assert expected.items() <= heard[0].items()
+    assert {"seconds_left", "core_hours", "gpu_hours"} <= heard[0].keys()
 
 
 def test_lines_instead_of_bars_where_nobody_watches(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """A suite: every task a comparison, every length measured, one report; with processes that are only pretended."""
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from kinfolk.cli.main import main
 from kinfolk.contests import arena, suite_table, trials
+from kinfolk.contests.interquartile import bootstrap, interquartile_mean
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import CRASHED, DONE, Outcome, Point
 from kinfolk.contests.settings import Settings
@@ -32,6 +36,7 @@ class Machine:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
         self.fails: set[tuple[str, str]] = set()
+        self.worse = 0.0
 
     def __call__(self, jobs: Sequence[Job], slots: int, screen: object, held: Sequence[int], *_: object) -> None:
         for job in jobs:
@@ -48,7 +53,8 @@ class Machine:
             return known.replace(status=CRASHED, reason="it fell over")
         right = ACCURACY[job.name, job.seed]
         point = Point(step=10, tokens=50, seconds=1.0, flops=1.0, valid={"class": 1.0, "accuracy": right})
-        return known.replace(curve=(point,))
+        # the curve is on what chooses, and the score on what judges
+        return known.replace(curve=(point,), test={"class": 1.0, "accuracy": right - self.worse})
 
 
 @pytest.fixture
@@ -83,6 +89,33 @@ def test_scores_speeds_and_memory(machine: Machine, tmp_path: Path) -> None:
     assert len({job.threads for job in measured}) == 1
 
 
+def test_the_score_is_the_one_that_is_judged(machine: Machine, tmp_path: Path) -> None:
+    machine.worse = 0.2
+    assert ran(tmp_path).standings[0].scores == pytest.approx({"listops": 35.0, "image": 35.0})
+
+
+def test_one_number_over_tasks_is_the_interquartile_mean(machine: Machine, tmp_path: Path) -> None:
+    middle = ran(tmp_path).standings[0].middle
+    # of 50, 60, 50, 60 the lowest and the highest are left out
+    assert middle == (pytest.approx(55), pytest.approx(50), pytest.approx(60))
+    draw = np.random.default_rng(1)
+    for n in (3, 4, 9, 40):
+        scores = draw.standard_normal((5, n))
+        assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25, axis=-1))
+
+
+def test_the_bootstrap_draws_seeds_within_tasks() -> None:
+    # tasks far apart have no part in the error; seeds do, and the interval is that of a mean of the middle half
+    assert bootstrap([[10.0] * 5, [50.0] * 5, [90.0] * 5]) == (50.0, 50.0, 50.0)
+    seeds = np.random.default_rng(2).standard_normal((4, 200))
+    value, low, high = bootstrap([list(10.0 * task + row) for task, row in enumerate(seeds)])
+    oracle = stats.bootstrap(
+        seeds[1:3], lambda x, y, axis: (x.mean(axis) + y.mean(axis)) / 2, method="percentile", rng=3, n_resamples=2000
+    )
+    assert value == pytest.approx(15 + seeds[1:3].mean(), abs=0.05)
+    assert high - low == pytest.approx(oracle.confidence_interval.high - oracle.confidence_interval.low, rel=0.1)
+
+
 def test_what_is_written(machine: Machine, tmp_path: Path) -> None:
     result = ran(tmp_path)
     plain = json.loads((tmp_path / "results.json").read_text())
@@ -99,7 +132,7 @@ def test_what_is_written(machine: Machine, tmp_path: Path) -> None:
     assert (tmp_path / "listops" / "report.html").exists()
     text = io.StringIO()
     suite_table.show(result, Console(file=text, width=160))
-    for said in ("55.0 ± 7.1", "most frequent class", "Sinkhorn", "4.00x", "Not comparable"):
+    for said in ("55.0 ± 7.1", "55.0 [50.0, 60.0]", "most frequent class", "Sinkhorn", "4.00x", "Not comparable"):
         assert said in text.getvalue()
 
 
@@ -149,9 +182,29 @@ def test_suites_have_the_five_tasks_and_rows_of_the_table(name: str) -> None:
     assert {arena.row_of(relative) for relative in arena.FIRST} == set(arena.PUBLISHED) - {"Sinkhorn Transformer"}
 
 
+@pytest.mark.parametrize("name", ["mad", "mad-small", "mqar", "mqar-small"])
+def test_suites_of_recall(name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = arena.arena(name)
+    for data in found.tasks.values():
+        assert open_data(data).split("train").asks == "tags"
+    # the published settings are as large as they were; what is written of them is the same
+    small = {"recall": "in-context-recall:length=16", "compression": "compression:length=8"}
+    monkeypatch.setitem(arena.ARENAS, "tiny", dataclasses.replace(found, tasks=small, valid=40))
+    result = ran(tmp_path)
+    assert result.standings[0].scores == pytest.approx({"recall": 55.0, "compression": 55.0})
+    assert not any("calibrations" in job.folder.parts for job in machine.jobs)
+    text = io.StringIO()
+    suite_table.show(result, Console(file=text, width=160))
+    assert found.origin.paper in text.getvalue().replace("\n", " ")
+    assert "Transformer" not in text.getvalue().split(found.origin.paper[:10])[0]
+    assert "Cost of a training step" not in (tmp_path / "report.html").read_text()
+
+
 def test_guessing(tmp_path: Path) -> None:
     assert majority(open_data("shapes:size=8,kinds=2"), 200) == pytest.approx(0.5, abs=0.1)
     assert majority(open_data("logic:operators=4"), 200) > 0.5
+    # half of sixteen symbols are values, and only those are asked for
+    assert majority(open_data("in-context-recall"), 200) == pytest.approx(1 / 8, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The lock of a folder: one holder, other processes included, and a child that inherits it keeps it."""
 
+import errno
 import subprocess
 import sys
 
@@ -52,3 +53,16 @@ def test_a_child_that_inherits_it_holds_it_longer_than_its_parent(tmp_path):
     child.communicate(b"\n")
     assert child.returncode == 0
     assert take(tmp_path)
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr("filelock.lock_descriptor", refuse)
+    number = errno.ENOLCK
+    with pytest.warns(UserWarning, match="has no file locks"):
+        assert take(tmp_path)
+    number = errno.EBADF
+    with pytest.raises(OSError, match="no locks"):
+        take(tmp_path)

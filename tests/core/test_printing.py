@@ -9,6 +9,7 @@ import pytest
 from rich.table import Table
 
 import kinfolk
+from kinfolk.contests.screen import Screen
 from kinfolk.core.console import Console
 from kinfolk.core.printing import clean, printable, raw
 
@@ -43,6 +44,25 @@ def test_tables_are_cleaned_and_keep_their_colours(capsys):
     assert "\x1b[31m" in out
     assert not re.search(r"[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202e]", re.sub(r"\x1b\[[0-9;]*m", "", out))
     assert "\x1b" not in re.sub(r"\x1b\[[0-9;]*m", "", out)
+
+
+def test_a_live_display_moves_the_cursor_and_keeps_its_colours(capsys):
+    with clean():
+        console = Console(stderr=True, force_terminal=True, color_system="standard", width=80, _environ={})
+        screen = Screen(2, console=console)
+        with screen:
+            screen.update([])
+            screen.note(f"a note [dim] {HOSTILE}")
+            # what others write while the display is on passes through it
+            sys.stderr.write(f"{HOSTILE}\n")
+    err = capsys.readouterr().err
+    assert "\x1b[2K" in err
+    assert r"\x1b[2K" not in err
+    assert r"a\x1b]0;title" in err
+    assert "\x1b]0" not in err
+    # bars are no markup, which notes turn off
+    assert "[green]" not in err
+    assert "a note [dim]" in err
 
 
 def test_every_console_is_the_cleaned_one():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.device import seed_draws
 from kinfolk.core.rng import Rng, derive
 
 
@@ -42,3 +43,14 @@ def test_rows_map_and_replace_leave_what_is_absent_absent():
     assert batch.replace(targets=torch.full((4, 3), IGNORE)).targets.eq(-100).all()
     with pytest.raises(dataclasses.FrozenInstanceError):
         batch.tokens = batch.index
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**63 - 1])
+def test_draws_on_the_cpu_are_those_of_torchs_own_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(seed)
+    wanted = torch.rand(3), torch.nn.functional.dropout(torch.ones(50))
+    # absent accelerators are not seeded: torch formats the stack of the caller for each of them
+    monkeypatch.setattr(torch, "manual_seed", None)
+    seed_draws(seed, torch.device("cpu"))
+    found = torch.rand(3), torch.nn.functional.dropout(torch.ones(50))
+    assert all(map(torch.equal, wanted, found))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kinfolk.core.annotations import Continuation
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError
-from kinfolk.data import Batches, Data, Loader, Preparation, open_data, prepare
+from kinfolk.data import Batches, Data, Preparation, open_data, prepare
 from kinfolk.data.preparing.manifest import open_prepared
 from kinfolk.data.splits.split import Split, TextSplit
 
@@ -341,46 +341,6 @@ def test_what_cannot_be_is_refused(text: Data, pairs: Data) -> None:
             Batches(split, **options)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="rank 2 is not in a world of 2"):
         Batches(train, batch_size=1, length=4).at(0, 2, 2)
-
-
-# prefetching
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_made_ahead_they_are_the_same(make: Make, workers: int) -> None:
-    batches = make(seed=5)
-    ahead = list(Loader(batches, start=4, stop=9, workers=workers, rank=1, world=2))
-    assert len(ahead) == 5
-    assert all(same(batch, batches.at(4 + i, 1, 2)) for i, batch in enumerate(ahead))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_done_to_a_batch_is_done_ahead(text: Data, workers: int) -> None:
-    batches = Batches(text.split("train"), batch_size=2, length=8)
-    loader = Loader(batches, stop=3, prepare=mark, workers=workers)
-    assert all(torch.equal(b.targets, b.tokens + 1) for b in loader)  # type: ignore[arg-type]
-
-
-def mark(batch: Batch) -> Batch:
-    return batch.replace(targets=batch.tokens + 1)
-
-
-def fail(batch: Batch) -> Batch:
-    raise DataError(f"cannot use {len(batch)} rows")
-
-
-def test_an_error_ahead_of_time_arrives(text: Data) -> None:
-    batches = Batches(text.split("train"), batch_size=2, length=8)
-    with pytest.raises(DataError, match="cannot use 2 rows"):
-        next(iter(Loader(batches, prepare=fail)))
-
-
-def test_a_loader_can_be_left(text: Data) -> None:
-    batches = Batches(text.split("train"), batch_size=2, length=8)
-    endless = iter(Loader(batches))
-    taken = [next(endless) for _ in range(3)]
-    endless.close()  # type: ignore[attr-defined]
-    assert same(taken[2], batches.at(2))
 
 
 # any shape

@@ -1,4 +1,4 @@
-"""Pictures from files: what is read is what was written, and what is wrong is named."""
+"""Images from files: what is read is what was written, and what is wrong is named."""
 
 import gzip
 import pickle
@@ -260,7 +260,7 @@ def test_what_is_no_picture_is_named_or_skipped(tmp_path):
     (tmp_path / "in" / "dog" / "notes.txt").write_text("a dog")
     with pytest.raises(DataError, match=r"bad.png: cannot be read as an image"):
         open_data(tmp_path / "in", cache=tmp_path / "c")
-    with pytest.warns(UserWarning, match="2 pictures were skipped, the first: .*bad.png"):
+    with pytest.warns(UserWarning, match="2 images were skipped, the first: .*bad.png"):
         data = open_data(tmp_path / "in", cache=tmp_path / "c", choices=Preparation(on_bad="skip"))
     assert len(data.split("train")) + len(data.split("valid")) == 9
     write_png(tmp_path / "in" / "beside.png", pictures(1, 4, 6, 3)[0])

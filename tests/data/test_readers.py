@@ -160,6 +160,15 @@ def test_csv_with_quotes_commas_and_lines_in_fields(file: Write, name: str) -> N
     assert found.bad == []
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_csv_of_a_spreadsheet_may_have_other_separators(file: Write, mark: str) -> None:
+    rows = f'id{mark}text\r\n1{mark}"a, b{mark} c"\r\n2{mark}d, e\r\n'
+    assert Read(file("a.csv", rows)).texts == [f"a, b{mark} c", "d, e"]
+    # a comma in the first row decides, whatever else is in it
+    assert Read(file("b.csv", f"text,note{mark}s\na,b\n")).texts == ["a"]
+    assert Read(file("c.csv", f'"text","x{mark}"\na,b\n')).texts == ["a"]
+
+
 def test_bad_csv_rows(file: Write) -> None:
     rows = b'id,text\n1,good\n2\n3,a,b\n4,"multi\nline"\n5,\xff\n6,\n7,"a"b\n8,' + b"x" * 999 + b"\n9,z\0z\n10,end\n"
     found = Read(file("a.csv", rows), max_line=500)

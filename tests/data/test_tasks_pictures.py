@@ -1,4 +1,4 @@
-"""Pictures that are generated: Pathfinder cannot be told from its marks, shapes cannot be told from their shade."""
+"""Images that are generated: Pathfinder cannot be told from its marks, shapes cannot be told from their shade."""
 
 from typing import Any
 

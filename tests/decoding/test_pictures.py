@@ -1,4 +1,4 @@
-"""Pictures that are made: what is given stays, what is made is in its place."""
+"""Images that are made: what is given stays, what is made is in its place."""
 
 import numpy as np
 import pytest

@@ -4,32 +4,82 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import PackedMap, blocks_available, for_decoding
+
+RELATIVES = [
+    "gpt2",
+    "llama",
+    "vanilla",
+    "mixture-of-softmaxes",
+    "adaptive-softmax",
+    "mamba",
+    "transformer-xl",
+    "deepseek-v3",
+]
+blocks = pytest.mark.skipif(not blocks_available(), reason="no oneDNN")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "vanilla", "mixture-of-softmaxes", "adaptive-softmax", "mamba"])
-def test_outputs_shapes_and_tied_weights_stay(name):
-    plain, laid = (kf.build(kf.relative(name, size="tiny"), seed=0).eval() for _ in range(2))
+def pair(name):
+    return (kf.build(kf.relative(name, size="tiny"), seed=0).eval() for _ in range(2))
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("name", RELATIVES)
+def test_outputs_and_greedy_tokens_stay(name, rows):
+    plain, laid = pair(name)
     tokens = torch.randint(5, 50, (2, 7), generator=torch.Generator().manual_seed(0))
     inputs = (tokens, tokens) if plain.spec.topology == "encoder-decoder" else (tokens,)
-    column_major(laid)
-    assert [(n, p.shape) for n, p in laid.named_parameters()] == [(n, p.shape) for n, p in plain.named_parameters()]
-    assert all(torch.equal(a, b) for a, b in zip(laid.parameters(), plain.parameters(), strict=True))
-    torch.testing.assert_close(laid(*inputs).logits, plain(*inputs).logits, rtol=1e-4, atol=1e-4)
+    with torch.inference_mode():
+        expected = plain(*inputs).logits
+        for _ in range(2):
+            # once more changes nothing
+            for_decoding(laid, rows)
+            torch.testing.assert_close(laid(*inputs).logits, expected, rtol=1e-4, atol=1e-4)
+    how = {"max_new": 6, "greedy": True, "stop": ()}
+    assert kf.generate(laid, tokens.tolist(), **how) == kf.generate(plain, tokens.tolist(), **how)
 
 
-def test_wide_matrices_are_stored_by_columns_and_others_by_rows():
-    model = column_major(kf.build(kf.relative("gpt2", size="tiny"), seed=0))
-    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and ("qkv" in n or "out" in n or "head" in n)]
-    assert {p.shape[0] > p.shape[1] for p in matrices} == {True, False}
+def test_one_row_matrices_with_many_outputs_are_stored_by_columns_and_others_by_rows():
+    plain, model = pair("gpt2")
+    for_decoding(model)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and ("qkv" in n or "narrow" in n or "head" in n)]
+    assert {p.shape[0] >= p.shape[1] for p in matrices} == {True, False}
     for p in matrices:
-        assert p.t().is_contiguous() if p.shape[0] > p.shape[1] else p.is_contiguous()
+        assert p.t().is_contiguous() if p.shape[0] >= p.shape[1] else p.is_contiguous()
     # the head's matrix is the embedding's, and both are the one stored by columns
     assert model.head.weight.t().is_contiguous()
 
 
+@blocks
+def test_several_rows_have_blocks_where_maps_are_only_called():
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", n_layers=1), seed=0), 8)
+    attention, dense = model.decoder.blocks[0].parts
+    assert all(isinstance(m, PackedMap) for m in (attention.qkv, attention.out, dense.widen, dense.narrow))
+    assert isinstance(model.head.packed, PackedMap)
+    # keys of earlier segments are projected by a slice of the matrix, so it stays
+    segments = for_decoding(kf.build(kf.relative("transformer-xl", size="tiny"), seed=0), 8)
+    assert not any(isinstance(m, PackedMap) for m in segments.decoder.blocks[0].parts[0].modules())
+
+
+@blocks
+@pytest.mark.parametrize("activation", ["relu", "gelu-tanh", "swish"])
+def test_a_packed_map_is_the_map(activation):
+    linear = kf.layers.module.Linear(24, 7)
+    packed = PackedMap(linear.weight, linear.bias, 3)
+    x = torch.randn(2, 3, 24)
+    with torch.no_grad():
+        for got, expected in (
+            (packed(x), linear(x)),
+            (packed.after(x, activation), linear.after(x, activation)),
+            (packed.after_gate(x.repeat(1, 1, 2), activation), linear.after_gate(x.repeat(1, 1, 2), activation)),
+        ):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(packed.weight, linear.weight)
+
+
 def test_a_saved_copy_is_stored_by_rows(tmp_path):
-    model = column_major(kf.build(kf.relative("gpt2", size="tiny"), seed=0))
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny"), seed=0))
     kf.save(model, tmp_path / "m")
     again = kf.load(tmp_path / "m")
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))

@@ -111,7 +111,7 @@ def run(tmp_path_factory):
     sets = ["training.save_every=2", "training.keep_last=3", "training.eval_every=4", "training.eval_batches=1"]
     sets += ["d_model=32", "n_heads=2", "d_ff=64", "training.batch_size=4", "training.length=8"]
     words = ["train", "vanilla", "--data", TASK, "--steps", "8", "--out", str(out), "--quiet", "--no-tensorboard"]
-    assert main([*words, "--written", "5", *(w for s in sets for w in ("--set", s))]) == 0
+    assert main([*words, "--bleu-samples", "5", *(w for s in sets for w in ("--set", s))]) == 0
     return out
 
 
@@ -141,7 +141,7 @@ def test_the_mean_of_checkpoints(run):
 
 
 def test_eval_prints_what_was_asked(run, capsys):
-    assert main(["eval", str(run), "--bleu", "--exact", "--rouge", "--written", "6", "--average", "2"]) == 0
+    assert main(["eval", str(run), "--bleu", "--exact", "--rouge", "--bleu-samples", "6", "--average", "2"]) == 0
     said = capsys.readouterr().out
     for name in ("target-token", "BLEU", "signature", "tok:13a", "exact", "ROUGE-L", "training FLOPs"):
         assert name in said

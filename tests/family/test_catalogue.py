@@ -59,7 +59,8 @@ def test_the_source_of_a_relative_begins_at_its_decorator(tmp_path):
     ("text", "message"),
     [
         (BRANCH.replace("year=2019", "year=THEN"), r"branch\.py:14: year of a relative must be written out as a lit"),
-        (BRANCH.replace("year=2019, ", ""), r"branch\.py:14: @relative: .*missing .* 'year'"),
+        (BRANCH.replace("year=2019, ", ""), "young.year: is missing, and paper 'Two' names none"),
+        (BRANCH.replace('paper="Two", ', ""), r"branch\.py:14: @relative: .*missing .* 'paper'"),
         (
             BRANCH.replace('"young", parent="old"', '"old", parent=None'),
             r"branch\.py:14: relative 'old' is already defined",
@@ -130,3 +131,22 @@ def test_an_unknown_name_gets_the_nearest_match(own_registry):
 def test_drawing_the_tree_imports_no_torch():
     code = "import sys; from kinfolk.family import catalogue; catalogue.scan(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_topology_and_direction_are_the_parents_unless_given(tmp_path, own_registry):
+    text = BRANCH.replace(' topology="decoder", causal=True,', "")
+    file = tmp_path / "branch.py"
+    file.write_text(text)
+    assert text != BRANCH
+    listed = catalogue.scan([file])
+    assert (listed["young"].topology, listed["young"].causal) == (listed["old"].topology, listed["old"].causal)
+    scope = {}
+    exec(
+        compile(
+            "from kinfolk.family import registry\nfrom kinfolk.family.registry import relative\n" + text, "b", "exec"
+        ),
+        scope,
+    )
+    assert {name: entry.about for name, entry in registry.entries().items()} == listed
+    with pytest.raises(SpecError, match="topology and causal must be given, since parent 'nobody' is not defined"):
+        registry.relative("orphan", parent="nobody", paper="P 2020", changes="c")

@@ -9,6 +9,7 @@ from kinfolk.core.paths import get
 from kinfolk.family.building import build
 from kinfolk.family.changes import parted
 from kinfolk.family.making import make
+from kinfolk.runs.fit import Needs
 
 
 def test_names_are_taken_apart() -> None:
@@ -61,8 +62,9 @@ def test_what_is_not_known_is_refused(name: str, says: str) -> None:
 def test_contestants_may_be_changed_relatives() -> None:
     one, two = gather(["gpt2", "gpt2+rotary"])
     assert (two.name, two.relative, two.changes) == ("gpt2+rotary", "gpt2", "gpt2 with rotary")
-    assert two.recipe(300).model != one.recipe(300).model
-    assert two.parent(300) == one.recipe(300)
+    needs = Needs(300)
+    assert two.recipe(needs).model != one.recipe(needs).model
+    assert two.parent(needs) == one.recipe(needs)
 
 
 def test_an_optimiser_is_a_change() -> None:

@@ -138,8 +138,11 @@ def test_judges_every_token(name, labels):
     assert cost(r.model, 16).params == learn.model.n_params
 
 
+FURTHER = [pytest.param(name, marks=pytest.mark.long) for name in ("vanilla", "performer")]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["bert", "gpt2", "vanilla", "transformer-xl", "performer"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "transformer-xl", *FURTHER])
 def test_learns_which_of_two_tokens_is_there(name):
     """One token of a row tells the class, wherever it stands; who does not look for it stays at a half."""
     r = recipe(name)

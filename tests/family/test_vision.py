@@ -20,7 +20,7 @@ from kinfolk.models.resolution import at_resolution, stretched
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.patterns.leaves import Causal
-from kinfolk.runs.fit import labelling_of, picture_of
+from kinfolk.runs.fit import Needs, picture_of
 from kinfolk.train.evaluate import MeanScore, bits_per_byte
 from tests.exact import assert_exact
 
@@ -372,8 +372,7 @@ def test_data_says_how_large_pictures_are(name):
     data = open_data("shapes:size=12,kinds=4")
     picture = picture_of(data)
     assert picture == Picture(12, 12, 1)
-    asked = {"labelling": labelling_of(data), "picture": picture, "reads": data.kind}
-    recipe = Contestant(name, relative=name, **asked).recipe(263)
+    recipe = Contestant(name, relative=name).recipe(Needs.of(data))
     assert recipe.training.length == 144
     assert recipe.model.max_len >= 144
     learn = Learner(kf.build(recipe), recipe.objective, Vocabulary(263))

@@ -23,6 +23,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "gpt2", "messages": [{"role": "user", "content": "so?"}], "max_tokens": 3},
     "/v1/embeddings": {"model": "gpt2", "input": ["a", "b"], "encoding_format": "float"},
     "/v1/classify": {"model": "judge", "input": "a"},
+    "/v1/predict": {"model": "judge", "input": [{"text": "a"}]},
     "/v1/inspect": {"model": "gpt2", "text": "so it is"},
     "/tokenize": {"prompt": "so it is"},
     "/detokenize": {"tokens": [70, 71]},

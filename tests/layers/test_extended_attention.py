@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 
 import kinfolk as kf
+from kinfolk.core.annotations import TokenIds
 from kinfolk.core.context import Context, Padding
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv
-from kinfolk.layers.mixers.canon_conv import CanonConv
+from kinfolk.layers.mixers.canon_conv import CanonConv, CanonGated
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.ops.naive.forgetting_attention import forgetting_attention
 from kinfolk.ops.patterns.leaves import Causal, Window
@@ -125,3 +126,35 @@ def test_padding_in_the_middle_forgets_nothing():
     with torch.no_grad():
         found = module(padded, Context(padding=Padding.of(keep)), None)[0]
         torch.testing.assert_close(found[keep], module(x, Context(), None)[0].flatten(0, 1), rtol=1e-10, atol=1e-12)
+
+
+def test_value_embeddings_are_looked_up_by_token_and_shared_by_table():
+    toy = {"d_model": 8, "n_layers": 4, "n_heads": 2, "group": 1, "d_ff": 12, "vocab_size": 20, "max_len": 16}
+    model = kf.build(kf.relative("value-embeddings", n_tables=1, **toy)).double()
+    tables = [m for m in model.decoder.shared if isinstance(m, torch.nn.Embedding)]
+    first, *middle, last = (block.parts[0] for block in model.decoder.blocks)
+    assert [t.weight.shape for t in tables] == [(20, 8)]
+    assert first.extras[0].table is last.extras[0].table is tables[0]
+    assert all(not hasattr(look, "extras") for look in middle)
+    tokens = torch.tensor([[7, 12, 7]])
+    v = normal(1, 2, 3, 4).requires_grad_()
+    own, other = first.extras[0].shares_2
+    rows = [own * v[0, :, i] + other * tables[0].weight[t].view(2, 4) for i, t in enumerate(tokens[0])]
+    got = first.extras[0].valued(v, Context(annotations=(TokenIds(tokens),)))
+    assert_same(got[0], torch.stack(rows, 1), [v, first.extras[0].shares_2, tables[0].weight])
+    with pytest.raises(ShapeError, match="shown-tokens"):
+        first.extras[0].valued(v, Context())
+
+
+def test_canon_inside_the_feed_forward():
+    module, x = built(CanonGated(d_ff=3, activation="swish")), normal(1, 6, 8).requires_grad_()
+    u = x[0] @ module.widen.weight.T
+    rows = []
+    for i in range(6):
+        here = u[i]
+        for t in range(4):
+            if i - t >= 0:
+                here = here + module.conv.taps_Dt[:, 3 - t] * u[i - t]
+        gate, value = here.chunk(2)
+        rows.append(module.narrow.weight @ (F.silu(gate) * value))
+    assert_same(module(x, Context(), None)[0][0], torch.stack(rows), [x, *module.parameters()])

@@ -8,7 +8,11 @@ import torch
 import kinfolk as kf
 from kinfolk.core.context import Context
 from kinfolk.core.errors import SpecError
+from kinfolk.layers.feed_forwards.feed_forward import Gated
+from kinfolk.layers.feed_forwards.gated_experts import GatedExperts, TopK
+from kinfolk.layers.feed_forwards.token_gate import TokenGated
 from kinfolk.layers.mixers.decay import ChannelStepDecay, StepDecay, TiedDecay, draw_steps
+from kinfolk.layers.mixers.evolved import Branches
 from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
@@ -96,6 +100,38 @@ def test_gated_deltanet_is_that_of_qwen3_next():
         wanted = theirs(x)
     pairs = [(ours.decay.log_rate_H, theirs.A_log), (ours.out.weight, theirs.out_proj.weight)]
     pairs += [(ours.norm.weight, theirs.norm.weight), (ours.conv.taps_Dt, theirs.conv1d.weight)]
+    assert_same(ours(x, Context(), None)[0], wanted, pairs)
+
+
+def test_experts_with_a_gated_shared_one_are_those_of_qwen3_next():
+    from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextSparseMoeBlock
+
+    config = transformers.Qwen3NextConfig(
+        hidden_size=24,
+        num_experts=6,
+        num_experts_per_tok=3,
+        moe_intermediate_size=5,
+        shared_expert_intermediate_size=7,
+        norm_topk_prob=True,
+    )
+    experts = GatedExperts(n_experts=6, d_ff=5, router=TopK(k=3))
+    shared = TokenGated(part=Gated(d_ff=7, activation="swish"))
+    ours, theirs = built(Branches(parts=(experts, shared))), Qwen3NextSparseMoeBlock(config).double()
+    routed, gated = ours.parts
+    with torch.no_grad():
+        theirs.gate.weight.copy_(routed.router.scores.weight)
+        theirs.experts.gate_up_proj.copy_(routed.widen.weights)
+        theirs.experts.down_proj.copy_(routed.narrow.weights)
+        theirs.shared_expert_gate.weight.copy_(gated.gate.weight)
+        theirs.shared_expert.gate_proj.weight.copy_(gated.part.widen.weight[:7])
+        theirs.shared_expert.up_proj.weight.copy_(gated.part.widen.weight[7:])
+        theirs.shared_expert.down_proj.weight.copy_(gated.part.narrow.weight)
+    x = torch.randn(2, 9, 24, dtype=torch.float64)
+    with Wide():
+        wanted = theirs(x)
+    wanted = wanted[0] if isinstance(wanted, tuple) else wanted
+    pairs = [(gated.gate.weight, theirs.shared_expert_gate.weight)]
+    pairs += [(gated.part.narrow.weight, theirs.shared_expert.down_proj.weight)]
     assert_same(ours(x, Context(), None)[0], wanted, pairs)
 
 

@@ -92,6 +92,16 @@ def test_any_width_of_integers_gives_the_same_pattern(pattern, far):
     assert torch.equal(pattern.allows(q.int(), k.int()), pattern.allows(q, k))
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("block", "n", "among"), [(1, 1, 0), (2, 3, 0), (4, 2, 7), (3, 1, 4)])
+def test_random_blocks_are_the_same_in_any_width_of_integers(block, n, among, seed):
+    """The hash multiplies by 60-bit constants; whether drawn patterns contain it is a matter of chance."""
+    pattern, place = RandomBlocks(block=block, n=n, among=among, seed=seed), torch.arange(60)
+    wide = pattern.allows(place[:, None], place)
+    assert torch.equal(pattern.allows(place.int()[:, None], place.int()), wide)
+    assert wide.any()
+
+
 @pytest.mark.parametrize("pattern", PICTURES, ids=repr)
 def test_picture(pattern):
     rows = PICTURES[pattern].split()

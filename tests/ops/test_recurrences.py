@@ -108,6 +108,8 @@ def assert_same(ours, theirs, **tolerance):
 def small_chunks(patch, chunk, tile=2):
     for module in (gated_linear_recurrence, delta_rule, diagonal_scan):
         patch.setattr(module, "CHUNK", chunk)
+    for module in (gated_linear_recurrence, delta_rule):
+        patch.setattr(module, "SEVERAL", 2)
     patch.setattr(decayed_scores, "TILE", tile)
 
 
@@ -127,7 +129,7 @@ def hidden(what, length, batch=2):
 @settings(max_examples=8)
 @given(
     length=st.sampled_from([1, 2, 7, 11]),
-    chunk=st.sampled_from([1, 3, 5, 64]),
+    chunk=st.sampled_from([1, 2, 3, 5, 64]),
     what=st.sampled_from(["nothing", "padding", "packed", "both"]),
 )
 @example(length=11, chunk=5, what="both")
@@ -209,12 +211,12 @@ def test_a_selective_scan_of_one_channel_is_a_gated_recurrence():
         torch.testing.assert_close(ours[..., d], wanted[:, 0, :, 0], rtol=1e-10, atol=1e-11)
 
 
-def test_memory_is_inputs_and_one_state_per_chunk():
-    q, k, v, g = (x.requires_grad_() for x in cases(256, batch=1)["decay by channel"][2])
+def test_memory_is_inputs_and_one_state_per_run():
+    q, k, v, g = (x.requires_grad_() for x in cases(600, batch=1)["decay by channel"][2])
     sizes = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
         out, _ = gated_linear_recurrence.gated_linear_recurrence(q, k, v, g)
-    assert sum(sizes) == sum(x.numel() for x in (q, k, v, g)) + 4 * 2 * 3 * 5
+    assert sum(sizes) == sum(x.numel() for x in (q, k, v, g)) + 3 * 2 * 3 * 5
     assert out.requires_grad
 
 
@@ -264,6 +266,25 @@ def test_equals_fla(kind):
 
 def test_chunks_cover_every_position_once():
     assert [(at.start, at.stop) for at in chunk_scan.chunks_of(150, 64)] == [(0, 64), (64, 128), (128, 150)]
+    assert [(at.start, at.stop) for at in chunk_scan.runs_of(150, 32, 3)] == [(0, 96), (96, 128), (128, 150)]
+
+
+def test_heads_may_share_queries_and_keys():
+    """As in Mamba-2: one query and key for all heads of values."""
+    op, naive, (q, k, v, g), _ = cases(150)["decay by head"]
+    shared = [q[:, :1], k[:, :1], v, g]
+    each = [x.expand(-1, 2, -1, -1) for x in shared[:2]]
+    assert_same(run("decay by head", op, shared)[:2], run("decay by head", naive, [*each, v, g])[:2])
+    ours, theirs = (run("decay by head", op, x)[2:] for x in (shared, [*each, v, g]))
+    assert_same(ours, [*(x.sum(1, keepdim=True) for x in theirs[:2]), *theirs[2:]])
+
+
+@pytest.mark.parametrize("size", [1, 11, 32, 50, 64])
+def test_triangular_matrices_are_inverted(size):
+    lower = normal(3, size, size)
+    identity = torch.eye(size, dtype=torch.float64)
+    found = chunk_scan._inverse(0.3 * lower.tril(-1) + lower.triu())
+    torch.testing.assert_close(found @ (identity + 0.3 * lower.tril(-1)), identity.expand(3, -1, -1))
 
 
 @pytest.mark.parametrize("by_channel", [False, True])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors import safe_open
 
 import kinfolk as kf
 from tests.runs.test_llama_formats import original
@@ -26,5 +27,11 @@ def test_shards_of_bfloat16_are_read(name, tmp_path):
     table = theirs.get_input_embeddings().weight.to(shards.embedding.weight.dtype)
     assert torch.equal(shards.embedding.weight, table)
     kf.to_hf(shards, tmp_path / "back")
+    # and are written back as they came, but for buffers that count
+    with safe_open(tmp_path / "back" / "model.safetensors", framework="pt") as file:
+        stored = {file.get_tensor(key).dtype for key in file.keys()}  # noqa: SIM118
+    assert torch.bfloat16 in stored
+    assert torch.float32 not in stored
+    assert json.loads((tmp_path / "back" / "config.json").read_text())["dtype"] == "bfloat16"
     again = kf.from_hf(tmp_path / "back").eval()
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), shards.parameters(), strict=True))

@@ -49,7 +49,7 @@ class Actor:
 
 
 def segment(tokens: Tensor, began_BL: Tensor) -> Batch:
-    """Return a batch of observations in which no episode sees another; the first goes on with what is remembered."""
+    """Return a batch of observations in which no episode sees another; the first goes on with its segment memory."""
     document_BL = began_BL.long().cumsum(1)
     place_L = torch.arange(began_BL.shape[1])
     positions_BL = place_L - torch.where(began_BL, place_L, 0).cummax(1).values

@@ -160,7 +160,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out Gymnasium's remarks about newer versions: whoever asks for v0 gets v0."""
+    """Leave out Gymnasium's remarks about newer versions: a request for v0 gets v0."""
     import warnings
 
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What the loop trains where rewards are learnt from: a learner whose memory stands still while a rollout does."""
+"""The learner of reinforcement learning: its segment memory stays as it was at the start of a rollout."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ class ActorMemory:
         return self.state.parts
 
     def forget(self, rows_B: Tensor) -> None:
-        """Let these rows begin anew, and stand where the rollout began."""
+        """Reset these rows to the start of the rollout."""
         self.state.next_pos = self.next_pos
         self.state.forget(rows_B)
 

@@ -24,7 +24,7 @@ class Players:
     """Environments in rows.
 
     An episode follows from its row and its number, and how far it is from the actions so far: that is all a checkpoint
-    needs to hold of an environment, whatever it is made of. Taken up again, the actions are made again.
+    needs to hold of an environment, whatever it is made of. Taken up again, the actions are repeated.
     """
 
     def __init__(self, world: World, n_rows: int, seed: int, purpose: str = "episode") -> None:

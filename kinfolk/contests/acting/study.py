@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kinfolk.contests import facts, layout
-from kinfolk.contests.acting.environment import World, permit
+from kinfolk.contests.acting.environment import World, open_world, permit
+from kinfolk.contests.acting.recipe import actor
 from kinfolk.contests.acting.run import flops_per_step
 from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol
@@ -27,6 +28,7 @@ from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.family import registry
+from kinfolk.family.making import numbers_of
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.cost import cost
 from kinfolk.objectives.policy import Policy
@@ -93,6 +95,28 @@ class ActingStudy:
             flops_per_token=found.flops_per_token,
             train_flops_per_token=flops_per_step(recipe),
         )
+
+
+def compare_actors(
+    env: str, settings: Settings, solved: float | None = None, command: str = "", console: Console | None = None
+) -> tuple[Comparison, float]:
+    """Compare relatives in an environment; return the result and the mean return from which on it is solved."""
+    if settings.allowance.unit != "tokens":
+        raise SpecError(f"--budget {settings.budget}: with --env, say how many steps in the environment: 100k-tokens")
+    world, budget = open_world(env), round(settings.allowance.amount)
+    threshold = world.threshold if solved is None else solved
+    if threshold is None:
+        raise SpecError(f"{world.name}: does not say from which return on it is solved; give --solved")
+    names = settings.contestants
+    known = {name: set(numbers_of(registry.entry(name).function)) for name in names if name in registry.relatives()}
+    recipes = {}
+    for name in names:
+        # numbers that only other contestants have are left out: an LSTM has no segment
+        others = set().union(*known.values()) - known.get(name, set())
+        own = [text for text in settings.assignments if text.partition("=")[0].strip() not in others]
+        recipes[name] = fitted(actor(name, world, settings.size, own), budget)
+    study = ActingStudy(world=world, recipes=recipes, settings=settings, threshold=threshold)
+    return run(study, command, console), threshold
 
 
 def fitted(recipe: Recipe, budget: int) -> Recipe:

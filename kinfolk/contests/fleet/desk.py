@@ -20,6 +20,7 @@ from kinfolk.contests.trial import FILE as ORDER
 from kinfolk.contests.trial import RUN
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError
+from kinfolk.core.lock import LOCK
 
 PREFIX = "work@"
 BEGINNINGS = (RUN, "start.safetensors")
@@ -57,6 +58,8 @@ class Desk:
             raise DataError(f"{self.home}: its trial cannot be read: there is no {ORDER}") from None
         parcels.apply(self.folder)
         self._move(self.home, self.folder)
+        # the process of an earlier owner may still hold the lock, which went with the folder; here the claim decides
+        (self.folder / RUN / LOCK).unlink(missing_ok=True)
         return Outcome.read(self.folder)
 
     @property

@@ -44,7 +44,9 @@ def is_ray(on: str) -> bool:
 
 def check(on: str, unit: str, per_trial: str = "") -> None:
     """Refuse a place that is unknown, and budgets that mean something else on every machine."""
-    PerTrial.parse(per_trial)
+    gpus = PerTrial.parse(per_trial).gpus
+    if on == SLURM and gpus % 1:
+        raise SpecError(f"per-trial: gpus={gpus:g}: Slurm gives whole GPUs; fractions of one are for --on {RAY}")
     if on == LOCAL:
         if per_trial:
             raise SpecError("per-trial: local trials share the machine by --jobs and --threads; give --on as well")

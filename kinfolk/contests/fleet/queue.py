@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 import os
 import random
 import re
@@ -59,13 +60,25 @@ class Ticket:
         try:
             data: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
             ticket = cls(**data)
-            valid = NAME.fullmatch(ticket.name) and NAME.fullmatch(ticket.room) and isinstance(ticket.requires, dict)
-            numbers = isinstance(ticket.threads, int) and isinstance(ticket.deaths, int)
+            wrong = ticket._wrong()
         except (ValueError, TypeError) as error:
             raise DataError(f"{file}: is not a ticket: {error}") from None
-        if not valid or not numbers:
-            raise DataError(f"{file}: is not a ticket: its names must be plain names of folders")
+        if wrong:
+            raise DataError(f"{file}: is not a ticket: {wrong}")
         return ticket
+
+    def _wrong(self) -> str:
+        """Say which field of a ticket that was read is not what it must be; "" if none."""
+        if not NAME.fullmatch(self.name) or not NAME.fullmatch(self.room):
+            return "its names must be plain names of folders"
+        if type(self.threads) is not int or self.threads < 1 or type(self.deaths) is not int or self.deaths < 0:
+            return f"threads {self.threads!r} and deaths {self.deaths!r} must be integers, threads at least 1"
+        if self.limit is not None and (type(self.limit) not in (int, float) or not 0 < self.limit < math.inf):
+            return f"limit must be a number of seconds above 0, found {self.limit!r}"
+        texts = (self.reason, *self.requires, *dict(self.requires).values())
+        if not isinstance(self.requires, dict) or not all(isinstance(text, str) for text in texts):
+            return "reason and requires must be text"
+        return ""
 
     def text(self) -> str:
         """Return the content of its file."""
@@ -149,15 +162,15 @@ class Queue:
         for file in self._waiting_files(hurried=True):
             mine = self.running / f"{file.name}@{worker}"
             try:
+                # asked before it is taken: comparing data may take longer than observers wait for a sign of life
+                if not accepts(Ticket.read(file)):
+                    continue
                 file.rename(mine)
-            except FileNotFoundError:
-                continue  # another worker was faster
-            ticket = Ticket.read(mine)
-            if accepts(ticket):
                 # a rename keeps the old time stamp, which could look like a worker that died long ago
                 os.utime(mine)
-                return Claim(ticket, mine)
-            self._back(mine, ticket, file.parent)
+                return Claim(Ticket.read(mine), mine)
+            except FileNotFoundError:
+                continue  # another worker was faster
         return None
 
     def end(self, claim: Claim) -> None:

@@ -28,6 +28,9 @@ STOPPING = 40.0
 """Seconds that tasks may take to save and send when the driver is stopped."""
 
 
+TRIES = 3
+"""Attempts to join a cluster whose head could not start what it needs for a new driver."""
+
 HEAD = "node:__internal_head__"
 """The resource that Ray gives to the head node alone: letters must outlive all other nodes."""
 
@@ -101,20 +104,20 @@ class RayEngine:
             while len(self.attempts) < self._room():
                 if not self._start(driver):
                     break
-        except self.ray.exceptions.RayActorError as error:
+        except (self.ray.exceptions.RayActorError, ConnectionError) as error:
             raise TrainingError(f"ray: the head node is gone ({_line(error)}); start the same command again") from None
 
     def close(self) -> None:
         """Ask tasks to save, take in what they send, and give the claims back."""
-        for each in self.attempts.values():
-            self.ray.cancel(each.task, force=False)
         deadline = time.monotonic() + STOPPING
         pending = [each.task for each in self.attempts.values()]
         try:
+            for running in pending:
+                self.ray.cancel(running, force=False)
             while pending and time.monotonic() < deadline:
                 _, pending = self.ray.wait(pending, num_returns=len(pending), timeout=1.0)
                 self._deliver()
-        except self.ray.exceptions.RayError:
+        except (self.ray.exceptions.RayError, ConnectionError):
             pass  # nothing more will come; what came is kept
         for each in self.attempts.values():
             each.desk.leave()
@@ -229,10 +232,14 @@ def _connect(on: str) -> tuple[Any, bool]:
         _reach(on)
     if ray.is_initialized():
         return ray, False
-    try:
-        ray.init(address=None if on == RAY else on, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:
-        raise SpecError(f"--on {on}: cannot join the cluster: {_line(error)}") from None
+    for left in reversed(range(TRIES)):
+        try:
+            ray.init(address=None if on == RAY else on, log_to_driver=False, logging_level="ERROR")
+            break
+        except Exception as error:
+            # the head starts a process for each driver at an address, and that may fail on a busy host
+            if not left or "Initialization failure" not in str(error):
+                raise SpecError(f"--on {on}: cannot join the cluster: {_line(error)}") from None
     return ray, True
 
 
@@ -248,6 +255,6 @@ def _reach(on: str) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """Return the most telling line of an error."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if not hasattr(error, "cause") else lines[-1])[:300] if lines else type(error).__name__
+    """Return the most telling lines of an error: of one from elsewhere the last, of others the first and the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[-1:] if hasattr(error, "cause") else dict.fromkeys([lines[0], lines[-1]]))[:300]

@@ -69,7 +69,7 @@ class SlurmEngine:
             timeout_min=max(1, round(60 * per_trial.hours)),
             slurm_array_parallelism=self.most,
             slurm_additional_parameters={"requeue": True, "open-mode": "append"},
-            **({"gpus_per_node": int(max(1, per_trial.gpus))} if per_trial.gpus else {}),
+            **({"gpus_per_node": int(per_trial.gpus)} if per_trial.gpus else {}),
             **({"mem_gb": per_trial.memory} if per_trial.memory else {}),
             **({"slurm_partition": per_trial.partition} if per_trial.partition else {}),
         )

@@ -1,11 +1,13 @@
 """`kin work DIR`: claim a waiting trial of a shared folder, run it, repeat."""
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import json
 import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +87,8 @@ class Worker:
         journal.write("claimed", claim.ticket)
         self.say(f"{claim.ticket.name} begins")
         try:
-            outcome = desk.open() or self._watched(claim, desk)
+            with self._beating(claim) as lost:
+                outcome = desk.open() or self._watched(claim, desk, lost)
             if outcome is not None and desk.publish():
                 self.queue.end(claim)
                 journal.write("ended", claim.ticket, outcome)
@@ -111,18 +114,39 @@ class Worker:
         journal.write("lost", claim.ticket)
         return None
 
-    def _watched(self, claim: Claim, desk: Desk) -> Outcome | None:
-        """Run the trial's process, with heartbeats; None if the claim was lost."""
+    @contextlib.contextmanager
+    def _beating(self, claim: Claim) -> Iterator[threading.Event]:
+        """Give signs of life from a thread; the event that is given is set once the claim is lost.
+
+        What a worker does between two looks at its trial, importing PyTorch from a slow disk above all, may take longer
+        than others wait for a sign.
+        """
+        done, lost = threading.Event(), threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self.heartbeat):
+                # a file server that does not answer now may answer the next time
+                with contextlib.suppress(OSError):
+                    if not claim.beat():
+                        lost.set()
+                        return
+
+        thread = threading.Thread(target=beat, daemon=True)
+        thread.start()
+        try:
+            yield lost
+        finally:
+            done.set()
+            thread.join()
+
+    def _watched(self, claim: Claim, desk: Desk, lost: threading.Event) -> Outcome | None:
+        """Run the trial's process; None if the claim was lost."""
         running = Running.start(job_of(self.queue.home, claim.ticket, desk.folder))
-        beat = time.monotonic()
         try:
             while (outcome := running.look(neighbours=0)) is None:
-                if time.monotonic() - beat >= self.heartbeat:
-                    beat = time.monotonic()
-                    if not claim.beat():
-                        running.stop(patience=0)
-                        return None
-                time.sleep(min(0.2, self.heartbeat / 4))
+                if lost.wait(min(0.2, self.heartbeat / 4)):
+                    running.stop(patience=0)
+                    return None
         except BaseException:
             running.stop()
             raise

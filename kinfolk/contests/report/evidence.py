@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.outcome import Outcome, Point
-from kinfolk.contests.results import ResultRow
+from kinfolk.contests.results import ResultRow, held_against
 from kinfolk.contests.table import WORDS, cells, gain_of, notes, number
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
@@ -17,10 +17,11 @@ from kinfolk.report.numbers import amount, memory
 from kinfolk.report.tables import Cell, Column, TableLine, table
 
 COLUMNS = {
-    "rank": "place among contestants of the same metric; * worse than the best, ≈ not told apart from it",
-    "final": "mean of the last validation over seeds, ± their standard deviation",
+    "rank": "place among contestants of the same metric; * worse than the best (or a named baseline), + better, "
+    "≈ not told apart",
+    "final": "mean over seeds of the score that is judged, ± their standard deviation",
     "of": "the metric; only rows of one metric are compared",
-    "to best": "difference to the best with its simultaneous interval; positive is worse",
+    "difference": "to the best, or to a named baseline, with its simultaneous interval; positive is worse",
     "bits/byte": "the loss per byte of text, comparable between tokenizers",
     "early": "the first validation after a tenth of the steps",
     "params": "trainable parameters",
@@ -93,7 +94,7 @@ def _cell(row: ResultRow, name: str, value: str, colour: Mapping[str, int]) -> C
     if name == "contestant":
         return Cell(value, before=swatch(colour.get(row.name, 7)))
     if name == "rank" and row.p is not None:
-        return Cell(value, f"p = {row.p:.3g} against the best, corrected; chance of being best {row.chance or 0:.0%}")
+        return Cell(value, f"p = {row.p:.3g}, corrected; chance of being best {row.chance or 0:.0%}")
     if name == "peak memory" and row.growth_bytes:
         return Cell(value, f"{memory(row.growth_bytes)} of it came after start-up")
     return Cell(value)
@@ -202,13 +203,13 @@ def _trade(rows: Sequence[ResultRow], colour: Mapping[str, int], measure: str, k
 
 
 def intervals(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
-    """Return the differences to the best with their simultaneous intervals, as a chart per metric."""
+    """Return the differences to the best, or to a named baseline, with their intervals, as a chart per metric."""
     charts = [
         chart for chart in (interval_chart(rows, colour, measure) for measure in _measures(rows)) if chart is not None
     ]
-    told = "Differences to the best with simultaneous intervals; one that reaches 0 is not told apart from the best."
+    told = "Simultaneous intervals; one that reaches 0 is not told apart."
     drawn = join(*(figure(chart, told) for chart in charts if chart is not None))
-    return section("Differences to the best", drawn or None, key="intervals")
+    return section("Differences", drawn or None, key="intervals")
 
 
 def _measures(rows: Sequence[ResultRow]) -> list[str]:
@@ -234,10 +235,11 @@ def interval_chart(rows: Sequence[ResultRow], colour: Mapping[str, int], measure
         )
         for i, row in enumerate(tested)
     ]
+    held = held_against(rows, measure)
     return Chart(
-        title=f"Difference to the best in {measure_of(measure).title} with simultaneous intervals",
+        title=f"Difference to {held} in {measure_of(measure).title} with simultaneous intervals",
         x=Axis(label=f"difference in {measure_of(measure).title}, positive is worse", include=(0.0,)),
         y=Axis(label="", include=(-0.6, len(tested) - 0.5), descending=True, bare=True),
-        marks=[*marks, Rule(x=0.0, label="the best")],
+        marks=[*marks, Rule(x=0.0, label=held)],
         height=90 + 34 * len(tested),
     )

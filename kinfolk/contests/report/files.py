@@ -23,7 +23,7 @@ from kinfolk.train.report import TextSample
 
 RESULTS, TABLE, REPORT, PUBLISHED = "results.json", "results.csv", "report.html", "published.csv"
 LATEX, METHODS, FIGURES, SAMPLES = "table.tex", "methods.txt", "figures", "samples.json"
-PRINTED = ("contestant", "final", "to best", "rate", "params", "tokens/s", "peak memory")
+PRINTED = ("contestant", "final", "difference", "rate", "params", "tokens/s", "peak memory")
 """Columns of the LaTeX table."""
 
 

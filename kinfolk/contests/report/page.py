@@ -1,11 +1,11 @@
-"""The report of a comparison: the answer, the protocol, the evidence, and what a reviewer asks for."""
+"""The report of a comparison: the answer, the evidence, the protocol, and what a reviewer asks for."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from kinfolk.contests.comparison import Card, Comparison
-from kinfolk.contests.inference import LEVEL, OPEN, WORSE
+from kinfolk.contests.inference import BETTER, LEVEL, OPEN, WORSE
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.report.answer import answer, protocol
 from kinfolk.contests.report.battery import battery
@@ -24,14 +24,14 @@ from kinfolk.train import special
 from kinfolk.train.report import TextSample
 
 RANKS = (
-    "Within a metric, contestants are ordered by the mean over seeds of their last validation. All contestants see "
+    "Within a metric, contestants are ordered by the mean over seeds of the score that is judged. All contestants see "
     "the same batches under the same seed, so seeds are blocks and their common part cancels in every difference. "
     "Spreads are estimated per contestant and shrunk towards each other (moderated variances, Smyth 2004). The "
-    f"interval of each difference to the best is simultaneous: the chance that any of them misses is {LEVEL:g}, "
-    "although the best was picked by looking (studentized range, its quantile simulated with the same estimator). "
-    f"{MARKS[WORSE]}: the interval excludes 0. {MARKS[OPEN]}: these seeds cannot tell it from the best, which is not "
-    "the same as equal. With one seed there is no test. The chance of being best is the share of samples of the "
-    "estimated means in which a contestant comes first."
+    f"intervals of the differences are simultaneous: the chance that any of them misses is {LEVEL:g}. To the best, "
+    "which was picked by looking, they use the studentized range, to a named baseline Dunnett's test; both quantiles "
+    f"are simulated with the same estimator. {MARKS[WORSE]}, {MARKS[BETTER]}: the interval excludes 0. {MARKS[OPEN]}: "
+    "these seeds cannot tell the two apart, which is not the same as equal. With one seed there is no test. The chance "
+    "of being best is the share of samples of the estimated means in which a contestant comes first."
 )
 LOSSES = "Losses are nats per scored token on held-out data, after the last step of the budget."
 MEMORY = (
@@ -49,11 +49,12 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
     body = tag(
         "main",
         _head(comparison, rows),
-        chooser(rows),
         result(rows, colour),
         intervals(rows, colour),
         published(comparison.beside),
         curves(comparison),
+        section("Protocol", tag("pre", "\n".join(protocol(comparison)), class_="command", id="protocol"), key="how"),
+        chooser(rows),
         rates(rows, colour),
         branches(rows, colour),
         sizes(comparison, colour),
@@ -86,8 +87,6 @@ def _head(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
         tag("p", _emphasised(found.sentence, found.name) if said else found.sentence, class_="verdict"),
         tag("ul", *(tag("li", reason) for reason in found.reasons), class_="reasons") if found.reasons else None,
         tag("p", " · ".join(filter(None, line)), class_="dim"),
-        tag("h2", "Protocol"),
-        tag("pre", "\n".join(protocol(comparison)), class_="command", id="protocol"),
     )
 
 

@@ -21,7 +21,7 @@ COLUMNS = (
     Column("own rate", "the learning rate of the recipe"),
     Column("chosen", "the rate that the verdict is on"),
     Column("tried", "how many rates were tried"),
-    Column("within 0.05", "ratio of the highest to the lowest rate whose loss is at most 0.05 above the best"),
+    Column("within 0.05", "ratio of the highest to the lowest rate whose score is at most 0.05 worse than the best"),
     Column("trials", "of the search, failed ones included"),
     Column("tokens", "read by the search"),
     Column("edge", "whether the choice is the last rate on its side, so that a better one may lie beyond", text=True),
@@ -63,7 +63,7 @@ def _chart(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: s
 
 def _tip(name: str, curve: RateCurve, lr: float, loss: float, share: float) -> str:
     chosen = ", chosen" if lr == curve.chosen else ""
-    return f"{name}\nrate {lr:.3g}{chosen}\nloss {loss:.4f} at {share:g} of the budget"
+    return f"{name}\nrate {lr:.3g}{chosen}\n{loss:.4f} at {share:g} of the budget"
 
 
 def _names(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: str) -> dict[str, int]:
@@ -71,10 +71,11 @@ def _names(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: s
 
 
 def forgiving(curve: RateCurve) -> float | None:
-    """Return how far apart the rates are whose loss is near the best, as a ratio; None where none has a loss."""
+    """Return how far apart the rates are whose score is near the best, as a ratio; None where none has a score."""
     least = min(tried.share for tried in curve.tried)
-    means = {t.lr: t.mean for t in curve.tried if t.share == least and t.mean is not None}
-    near = [lr for lr, loss in means.items() if loss <= min(means.values()) + NEAR]
+    sign = -1 if measure_of(curve.measure).higher else 1
+    costs = {t.lr: sign * t.mean for t in curve.tried if t.share == least and t.mean is not None}
+    near = [lr for lr, cost in costs.items() if cost <= min(costs.values()) + NEAR]
     return max(near) / min(near) if near else None
 
 

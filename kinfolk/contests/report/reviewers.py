@@ -14,6 +14,7 @@ from kinfolk.report.tables import Column, TableLine, table
 COLUMNS = (
     Column("contestant", text=True),
     Column("seed"),
+    Column("rate", "the learning rate of the recipe, before its schedule"),
     Column("ended", "how the trial ended; failed ones are listed as well", text=True),
     Column("steps", "steps done of steps planned"),
     Column("tokens", "tokens read in training"),
@@ -78,6 +79,7 @@ def _cells(trial: Outcome) -> list[str]:
     return [
         trial.name,
         str(trial.seed),
+        "-" if trial.lr is None else f"{trial.lr:.3g}",
         f"{trial.status}, cut short by the clock" if trial.cut_short else trial.status,
         f"{trial.steps:,} of {trial.planned_steps:,}",
         amount(trial.tokens),

@@ -1,9 +1,9 @@
-"""The page of a suite: scores by task, cost by length, the picture of both, and what was published."""
+"""The page of a suite: scores by task, cost by length, a chart of both, and what was published."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from kinfolk.contests.arena import COLUMNS, NOT_COMPARABLE, PAPER, PUBLISHED, average
+from kinfolk.contests.arena import average
 from kinfolk.contests.outcome import write_json
 from kinfolk.contests.suite_result import SuiteResult, SuiteStanding
 from kinfolk.report.axes import Axis
@@ -26,13 +26,20 @@ def write(result: SuiteResult) -> Path:
 def render(result: SuiteResult) -> str:
     """Return the whole page."""
     title = f"{', '.join(s.name for s in result.standings)} on {result.suite.name}"
+    origin, cost = result.suite.origin, list[Html]()
+    if result.suite.lengths:
+        cost = [
+            _section("Cost of a training step on text, by its length", costs(result), "costs", COST),
+            section("Score, speed and memory", _picture(result), key="picture"),
+        ]
+    rows = [table(*_headed(published(result)))] if origin.rows else []
+    told = (tag("p", text, class_="dim") for text in (origin.note, origin.paper))
     body = tag(
         "main",
         tag("header", tag("p", "Kinfolk · suite", class_="eyebrow"), tag("h1", title), _line(result)),
         _section("Accuracy", scores(result), "scores", GUESS),
-        _section("Cost of a training step on text, by its length", costs(result), "costs", COST),
-        section("Score, speed and memory", _picture(result), key="picture"),
-        _section("What was published", published(result), "published", NOT_COMPARABLE, PAPER),
+        *cost,
+        section("What was published", *rows, *told, key="published"),
         _tasks(result),
         _made(result),
     )
@@ -41,7 +48,8 @@ def render(result: SuiteResult) -> str:
 
 GUESS = (
     "In per cent of held-out examples, after the last step of the budget; ± is the spread over seeds. The "
-    "last row always answers the most frequent class."
+    "last row always answers the most frequent class. The interquartile mean is that of the middle half of all scores, "
+    "tasks and seeds together, with a bootstrap that draws seeds within each task (Agarwal et al. 2021)."
 )
 COST = (
     "Steps a second, one process at a time; the mean ratio to the first contestant; and the most memory of a step, on "
@@ -52,11 +60,13 @@ COST = (
 def scores(result: SuiteResult) -> list[list[str]]:
     """Return the table of accuracies, with its head."""
     tasks = list(result.suite.tasks)
-    lines = [["", *tasks, "average"]]
+    lines = [["", *tasks, "average", "interquartile mean"]]
     for s in result.standings:
-        lines.append([s.name, *(_score(s, task) for task in tasks), f"{s.average:.1f}" if s.average else "-"])
+        average_of = f"{s.average:.1f}" if s.average else "-"
+        middle = "{:.1f} [{:.1f}, {:.1f}]".format(*s.middle) if s.middle else "-"
+        lines.append([s.name, *(_score(s, task) for task in tasks), average_of, middle])
     guesses = [result.guesses[task] for task in tasks]
-    lines.append(["most frequent class", *(f"{guess:.1f}" for guess in guesses), f"{average(tuple(guesses)):.1f}"])
+    lines.append(["most frequent class", *(f"{guess:.1f}" for guess in guesses), f"{average(tuple(guesses)):.1f}", "-"])
     return lines
 
 
@@ -73,9 +83,10 @@ def costs(result: SuiteResult) -> list[list[str]]:
 
 def published(result: SuiteResult) -> list[list[str]]:
     """Return the published table, with its head and the contestants that correspond to each row."""
-    here = {name: [s.name for s in result.standings if s.published == name] for name in PUBLISHED}
-    lines = [["", *COLUMNS, "average", "here"]]
-    for name, found in PUBLISHED.items():
+    origin = result.suite.origin
+    here = {name: [s.name for s in result.standings if s.published == name] for name in origin.rows}
+    lines = [["", *origin.columns, "average", "here"]]
+    for name, found in origin.rows.items():
         lines.append([name, *(f"{x:.2f}" for x in found), f"{average(found):.2f}", ", ".join(here[name]) or "-"])
     return lines
 
@@ -95,7 +106,11 @@ def _line(result: SuiteResult) -> Html:
 
 
 def _section(title: str, lines: Sequence[Sequence[str]], name: str, *told: str) -> Html:
-    return section(title, table(lines[0], lines[1:]), *(tag("p", text, class_="dim") for text in told), key=name)
+    return section(title, table(*_headed(lines)), *(tag("p", text, class_="dim") for text in told), key=name)
+
+
+def _headed(lines: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    return lines[0], lines[1:]
 
 
 def _picture(result: SuiteResult) -> Html:

@@ -16,7 +16,7 @@ _RUNG = re.compile(r"(\d+)x(\d+)(?:x(\d+))?")
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """So many layers of such a width, and heads."""
+    """Number of layers, width and number of heads."""
 
     n_layers: int
     d_model: int

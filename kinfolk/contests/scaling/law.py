@@ -2,13 +2,13 @@ r"""A power law through losses, with what can and cannot be said of it.
 
 $L(x_1, \dots) = E + \sum_j A_j x_j^{-\alpha_j}$, the form of Hoffmann et al. 2022, section 3.3: x are parameters and
 tokens, or one of them where the other does not change; E is the loss that no size takes away. Fitted by least squares
-on $\log L$ (Levenberg and Marquardt) from many starts. How far to trust it is told by refitting: 400 times,
+on $\log L$ (Levenberg and Marquardt) from many starts. Refitting shows how far to trust it: 400 times,
 with residuals drawn anew.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ class Law:
         return curves
 
     def best_size(self, flops: float) -> tuple[float, float]:
-        r"""Return the parameters and tokens that lower the loss most for so many operations, at 6 N D of them."""
+        r"""Return the parameters and tokens that lower the loss most for a number of operations, counted as 6 N D."""
         if self.variables != ("params", "tokens"):
             raise DataError("the best size for a budget needs a law of both; give several amounts of tokens")
         (a, alpha), (b, beta) = ((self.coefficient(v), self.exponent(v).value) for v in self.variables)
@@ -132,7 +132,8 @@ def fit(points: Sequence[Measured], seed: int = 0) -> Law:
             f"different models, found {places}"
         )
     logs = np.log(np.array([columns[name] for name in variables]).T)
-    has_floor = places > 2 * len(variables) + 1 and _enough(columns, variables)
+    # a curve is seen to bend where some variable takes four values
+    has_floor = places > 2 * len(variables) + 1 and any(len(set(columns[name])) >= 4 for name in variables)
     centre, y = logs.mean(0), np.log([p.loss for p in points])
     x = logs - centre
     best = _least(_starts(x, y, has_floor), x, y[None], has_floor)
@@ -140,11 +141,6 @@ def fit(points: Sequence[Measured], seed: int = 0) -> Law:
     rest = y - fitted
     refits = _refits(best, x, fitted, rest, has_floor, seed)
     return Law(variables, centre, has_floor, best, refits, float(np.sqrt((rest**2).mean())), len(y))
-
-
-def _enough(columns: Mapping[str, Sequence[float]], variables: Sequence[str]) -> bool:
-    """Tell whether some variable takes enough values to see a curve bend."""
-    return any(len(set(columns[name])) >= 4 for name in variables)
 
 
 def _refits(best: Array, x: Array, fitted: Array, rest: Array, has_floor: bool, seed: int) -> Array:

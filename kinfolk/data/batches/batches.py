@@ -47,7 +47,7 @@ class Batches:
         inputs and next-token targets both have `length`. For pairs it is `source` = source + eos and
         `tokens` = start + target + eos, padded on the right to the longest of the batch. For labelled examples it is
         `labels` and `tokens` = sequence + eos; the second sequence, where an example has two, is `source`. For
-        pictures without labels it is `tokens` = bos + values.
+        images without labels it is `tokens` = bos + values.
     batch_size: rows of a batch over all processes.
     length: window of text; for pairs the longest side kept (`n_cut` tells how many pairs lose their end), or None.
     seed: of the order; another seed, another order.
@@ -385,7 +385,7 @@ class _Labelled(_Padded):
 
 
 class _Images(_Padded):
-    """Pictures without labels: bos + values, all of one length."""
+    """Images without labels: bos + values, all of one length."""
 
     def __init__(self, batches: Batches) -> None:
         # as of a text, the last value is only ever predicted

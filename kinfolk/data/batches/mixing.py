@@ -13,7 +13,7 @@ _ROUNDS = 6
 
 
 def mix(seed: int, *numbers: int | NDArray[np.integer]) -> Words:
-    """Hash whole numbers, element by element with broadcasting, to uniform 64-bit words.
+    """Hash integers, element by element with broadcasting, to uniform 64-bit words.
 
     Each number is folded in with one step of SplitMix64 (Steele et al. 2014); their order matters.
     """

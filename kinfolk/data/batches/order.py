@@ -22,7 +22,7 @@ MEGA = 50
 _CHUNK = 1 << 16
 
 VERSION = 2
-"""Of the order that (seed, epoch) stands for; a run records it, and a run without one was begun with version 1."""
+"""Version of the order that follows from (seed, epoch); recorded by runs; a run without one has version 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,6 @@ class ByLength(InOrder):
         self._sorted = np.argsort(-length, kind="stable")
 
     def at(self, step: int) -> BatchRows:
-        """Return the next examples; after the last batch comes the first."""
         rows = super().at(step)
         known = rows.example < len(self._sorted)
         example = rows.example.copy()
@@ -140,7 +139,6 @@ class Grouped(Shuffled):
         self._newest: tuple[int, int, Indices] = (-1, -1, np.zeros(0, np.int64))
 
     def order(self, epoch: int, place: Indices) -> Indices:
-        """Return the examples at some places of an epoch."""
         # a batch may hold the end of one epoch and the beginning of the next, so groups end where batches do
         before = epoch * self.n % self.batch_size if self.permuted else 0
         size = MEGA * self.batch_size

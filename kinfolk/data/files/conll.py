@@ -29,13 +29,13 @@ class Tagged:
     line: int
 
     def line_of(self, word: int) -> int:
-        """Return the line of a word, where words stand in lines of their own."""
+        """Return the line of a word, where words have lines of their own."""
         return self.line + word
 
 
 @dataclasses.dataclass(frozen=True)
 class TaggedRow(Tagged):
-    """A sentence that stands in one line."""
+    """A sentence on one line."""
 
     def line_of(self, word: int) -> int:
         """Return the line of the sentence."""
@@ -49,7 +49,6 @@ class ConllReader(TextReader, kind="conll", suffixes=(*ENDINGS, ".conllu")):
     """
 
     def records(self, file: Bytes) -> Iterator[Record | Bad]:
-        """Yield the words of sentences."""
         column, words, first = int(".conllu" in self.source.path.lower()), list[str](), 0
         for line in self.text_lines(file):
             if isinstance(line, Bad):
@@ -112,7 +111,7 @@ def _sentences(path: str, word: int, tag: int) -> Iterator[Tagged]:
     tags: list[str] = []
     between, width, first = None, 0, 0
     for number, line in numbered(path):
-        # a byte-order mark may stand in the middle, where files were put one after another
+        # a byte-order mark may be in the middle, where files were put one after another
         if not line.strip("\ufeff \t"):
             if words:
                 yield Tagged(tuple(words), tuple(tags), first)

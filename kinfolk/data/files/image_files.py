@@ -1,7 +1,7 @@
-"""Folders of picture files, one sub-folder per class, unpacked once into one file of bytes.
+"""Folders of image files, one sub-folder per class, unpacked once into one file of bytes.
 
-`DIR/cat/1.png`, `DIR/dog/2.jpg`: two classes. `DIR/1.png`: pictures without classes. `DIR/train/cat/…` beside
-`DIR/test/cat/…`: two parts. Pillow decodes; one picture is in memory at a time.
+`DIR/cat/1.png`, `DIR/dog/2.jpg`: two classes. `DIR/1.png`: images without classes. `DIR/train/cat/…` beside
+`DIR/test/cat/…`: two parts. Pillow decodes; one image is in memory at a time.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def is_folder_of_pictures(path: Path) -> bool:
 
 
 def unpack_folder(path: Path, cache: Path, choices: Preparation, numbers: dict[str, int]) -> ImageSet:
-    """Decode every picture of a folder into the cache, unless that was done before, and open what is there."""
+    """Decode every image of a folder into the cache, unless that was done before, and open what is there."""
     files, classes = _find(path)
     seen = [[str(f), f.stat().st_size, f.stat().st_mtime_ns, part, label] for f, part, label in files]
     key = hashlib.sha256(json.dumps([seen, numbers, choices.on_bad, "v1"]).encode()).hexdigest()[:16]
@@ -68,7 +68,7 @@ File = tuple[Path, str, int]
 
 
 def _find(path: Path) -> tuple[list[File], tuple[str, ...]]:
-    """Return every picture file with its part and class, and the names of classes."""
+    """Return every image file with its part and class, and the names of classes."""
     folders = [entry for entry in _visible(path) if entry.is_dir()]
     parts: dict[str, Path] = {PARTS[f.name.lower()]: f for f in folders if f.name.lower() in PARTS}
     if "train" not in parts or len(parts) != len(folders):
@@ -101,7 +101,7 @@ def files_below(root: Path) -> Iterator[Path]:
 
 
 def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict[str, int]) -> None:
-    """Write the values of all pictures of a part one after another, and last of all what there is."""
+    """Write the values of all images of a part one after another, and last of all what there is."""
     square = (numbers["side"],) * 2 if "side" in numbers else None
     shape: tuple[int, ...] | None = None
     first: Path | None = None
@@ -133,7 +133,7 @@ def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict
     if shape is None:
         raise DataError(f"{files[0][0].parent}: no image can be read; the first: {bad[0]}")
     if bad:
-        warnings.warn(f"{len(bad):,} pictures were skipped, the first: {bad[0]}", stacklevel=4)
+        warnings.warn(f"{len(bad):,} images were skipped, the first: {bad[0]}", stacklevel=4)
     write_json(folder / MANIFEST, {"n": counts, "shape": shape, "skipped": len(bad)})
 
 
@@ -145,10 +145,10 @@ def _part(folder: Path, name: str, facts: dict[str, Any], labelled: bool) -> Rec
 
 
 def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None = None) -> NDArray[np.uint8]:
-    """Return a picture as [height, width, channels].
+    """Return an image as [height, width, channels].
 
     size: height and width that its middle is scaled to, as much of it as has those proportions.
-    channels: 1 is grey, 3 is colour; None takes what the picture has.
+    channels: 1 is grey, 3 is colour; None takes what the image has.
     """
     image_module = _pillow(f"{file}: reading it")
     if file.suffix.lower() not in SUFFIXES:
@@ -174,8 +174,8 @@ def decode(file: Path, size: tuple[int, int] | None = None, channels: int | None
 
 
 def write_png(path: Path, values: NDArray[np.uint8]) -> None:
-    """Write a picture [height, width, channels] as PNG."""
-    image = _pillow("writing pictures").fromarray(values[..., 0] if values.shape[2] == 1 else values)
+    """Write an image [height, width, channels] as PNG."""
+    image = _pillow("writing images").fromarray(values[..., 0] if values.shape[2] == 1 else values)
     with durable.appearing(path) as aside:
         image.save(aside, format="PNG")
 

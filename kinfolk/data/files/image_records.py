@@ -16,7 +16,7 @@ GREY = np.array([0.2989, 0.5870, 0.1140])
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """Pictures of one size in one file: `n` records of `stride` bytes after `offset`, each with its values at `begins`.
+    """Images of one size in one file: `n` records of `stride` bytes after `offset`, each with its values at `begins`.
 
     planar: a record holds one channel after the other, as CIFAR's do, and not pixel after pixel.
     grey: channels are put together when read.
@@ -41,7 +41,7 @@ class Records:
 
     @property
     def n_values(self) -> int:
-        """Values of a picture as it is stored."""
+        """Values of an image as it is stored."""
         return self.height * self.width * self.channels
 
     @property
@@ -59,7 +59,7 @@ class Records:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def values(self, index: int) -> NDArray[np.uint8]:
-        """Return the values of a picture in raster order."""
+        """Return the values of an image in raster order."""
         found = np.asarray(self._bytes[index, self.begins : self.begins + self.n_values])
         if self.planar:
             found = found.reshape(self.channels, -1).T.reshape(-1)
@@ -68,13 +68,13 @@ class Records:
         return found
 
     def column(self, at: int) -> NDArray[np.uint8]:
-        """Return one byte of every record: where labels stand."""
+        """Return one byte of every record: where the labels are."""
         return np.asarray(self._bytes[:, at])
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordFile:
-    """Pictures of several files as one list, with the class of each where there is one."""
+    """Images of several files as one list, with the class of each where there is one."""
 
     records: tuple[Records, ...]
     labels: NDArray[np.int64] | None
@@ -89,11 +89,11 @@ class RecordFile:
 
     @cached_property
     def first(self) -> NDArray[np.int64]:
-        """The number of the first picture of every file."""
+        """The number of the first image of every file."""
         return np.cumsum([0, *(r.n for r in self.records)], dtype=np.int64)
 
     def values(self, index: int) -> NDArray[np.uint8]:
-        """Return the values of a picture."""
+        """Return the values of an image."""
         file = int(np.searchsorted(self.first, index, side="right")) - 1
         return self.records[file].values(index - int(self.first[file]))
 

@@ -18,7 +18,7 @@ Size = tuple[int, int, int]
 
 
 def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[FileRow | DataError]:
-    """Yield a row with the name of a `file` for every picture: of a folder, itself, or of a table's column."""
+    """Yield a row with the name of a `file` for every image: of a folder, itself, or of a table's column."""
     place = Path(path)
     if place.is_dir():
         n = 0
@@ -36,7 +36,7 @@ def read_pictures(path: str, form: str = "", column: str = FILE) -> Iterator[Fil
 
 
 def pixels_of(row: FileRow, column: str, size: Size) -> NDArray[np.uint8]:
-    """Return the values of the picture that a row names, cut and scaled to a size; or refuse the row."""
+    """Return the values of the image that a row names, cut and scaled to a size; or refuse the row."""
     name = Path(row.text(column).strip())
     file = name if name.is_absolute() or name.exists() else Path(row.path).parent / name
     if not file.is_file():
@@ -45,5 +45,5 @@ def pixels_of(row: FileRow, column: str, size: Size) -> NDArray[np.uint8]:
 
 
 def ids(pictures: list[NDArray[np.uint8]]) -> NDArray[np.int64]:
-    """Return the values of pictures as ids of the byte tokenizer: [pictures, values]."""
+    """Return the values of images as ids of the byte tokenizer: [images, values]."""
     return np.stack(pictures).astype(np.int64) + N_SPECIALS

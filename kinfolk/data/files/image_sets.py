@@ -1,4 +1,4 @@
-"""Sets of pictures in files of their own: IDX, as MNIST has it, and the binary files of CIFAR-10 and CIFAR-100.
+"""Sets of images in files of their own: IDX, as MNIST has it, and the binary files of CIFAR-10 and CIFAR-100.
 
 Each file is checked before it is used: its first bytes, its size, and that every label is a class.
 """
@@ -126,7 +126,7 @@ def _open_cifar(path: Path) -> ImageSet:
 
 
 def _labels_of_record(files: list[Path]) -> int:
-    """Return how many labels stand before each picture: one in CIFAR-10, two in CIFAR-100; by the sizes of files."""
+    """Return how many labels precede each image: one in CIFAR-10, two in CIFAR-100; by the sizes of files."""
     values = _SIDE * _SIDE * _COLOURS
     for n_labels in (1, 2):
         if all(file.stat().st_size % (n_labels + values) == 0 for file in files):

@@ -16,11 +16,9 @@ class JsonReader(Reader, kind="jsonl", suffixes=(".jsonl", ".ndjson")):
 
     @classmethod
     def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
-        """Cut between lines."""
         return byte_spans(source, number, size)
 
     def records(self, file: Bytes) -> Iterator[Record | Bad]:
-        """Yield the objects."""
         for line in self.text_lines(file):
             try:
                 if isinstance(line, Bad):

@@ -63,15 +63,12 @@ class OneClass(LabelKind, kind="class"):
     """One class: its number."""
 
     def text(self, value: Any, between: str) -> str:
-        """Return its name."""
         return name_of(value)
 
     def names(self, text: str) -> Sequence[str]:
-        """Return the one class."""
         return (text,)
 
     def value(self, text: str, numbers: Mapping[str, int]) -> int:
-        """Return its number."""
         return numbers[text]
 
 
@@ -94,7 +91,6 @@ class SeveralClasses(LabelKind, kind="classes"):
         return BETWEEN.join(names)
 
     def names(self, text: str) -> Sequence[str]:
-        """Return the classes that hold."""
         return [name for name in text.split(BETWEEN) if name]
 
     def value(self, text: str, numbers: Mapping[str, int]) -> Any:
@@ -119,7 +115,6 @@ class Number(LabelKind, kind="number"):
         return repr(number)
 
     def value(self, text: str, numbers: Mapping[str, int]) -> float:
-        """Return the number."""
         return float(text)
 
 
@@ -128,7 +123,7 @@ def name_of(value: Any) -> str:
     if isinstance(value, bool):
         value = str(value).lower()
     elif isinstance(value, float) and value.is_integer():
-        # where a value is missing, tables make whole numbers floats
+        # where a value is missing, tables make integers floats
         value = int(value)
     if value is None or not isinstance(value, str | int | float) or not str(value).strip():
         raise RowError("no label", "" if value is None or value == "" else f"found {type(value).__name__}")

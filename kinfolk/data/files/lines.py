@@ -38,9 +38,9 @@ def next_line(file: Bytes, start: int) -> int:
 
 
 def lines(file: Bytes, place: int, stop: int | None, longest: int) -> Iterator[bytes | None]:
-    """Yield the lines that begin before `stop`, without their ends; None stands for one of more than `longest` bytes.
+    """Yield the lines that begin before `stop`, without their ends; None replaces one of more than `longest` bytes.
 
-    `place` is where the file stands. A line too long is passed over in pieces and never held.
+    `place` is the position in the file. A line too long is passed over in pieces and never held.
     """
     while stop is None or place < stop:
         line = file.readline(longest + 2)

@@ -19,7 +19,6 @@ class ParquetReader(Reader, kind="parquet", suffixes=(".parquet",)):
 
     @classmethod
     def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
-        """Cut between row groups."""
         try:
             groups = max(1, open_parquet(source.path).num_row_groups)
         except RowError:

@@ -50,7 +50,7 @@ def is_questions(path: Path) -> bool:
 def read_questions(path: str | Path, *, answered: bool = True) -> list[Question]:
     """Read the questions of a file. What is wrong is named with its place.
 
-    answered: whether answers must be there; without, questions may stand alone.
+    answered: whether answers must be there; without, questions may come alone.
     """
     lower = str(path).lower().removesuffix(".gz")
     found = list(_rows(path, answered) if lower.endswith((".jsonl", ".ndjson")) else _articles(path, answered))

@@ -1,6 +1,8 @@
 """Readers of tables: .tsv and .csv."""
 
 import csv
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 
 from kinfolk.core.errors import suggest
@@ -15,11 +17,9 @@ class TsvReader(Reader, kind="tsv", suffixes=(".tsv",)):
 
     @classmethod
     def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
-        """Cut between lines."""
         return byte_spans(source, number, size)
 
     def documents(self, *files: Bytes) -> Iterator[Document | Bad]:
-        """Yield the chosen columns of every row."""
         try:
             first = self._first()
             columns, has_header = choose_columns(first, self.choices)
@@ -78,7 +78,10 @@ class TsvReader(Reader, kind="tsv", suffixes=(".tsv",)):
 
 
 class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
-    """Comma-separated values; a quoted field may hold commas, quotes and lines."""
+    """Comma-separated values; a quoted field may hold commas, quotes and lines.
+
+    A first line with semicolons or tabs and no comma says that these separate the fields, as in files of spreadsheets.
+    """
 
     @classmethod
     def spans(cls, source: Source, number: int, size: int) -> Iterator[FileSpan]:
@@ -86,13 +89,14 @@ class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
         yield FileSpan(number, line=0, size=source.total)
 
     def fields(self, file: Bytes, start: int, stop: int | None) -> Iterator[list[str] | RowError]:
-        """Yield rows of fields, or what is wrong with one; `self.line` is the line each begins on."""
         taken = 0
         spoiled = False
+        lines = iter(self.lines(file, start, stop))
+        first = next(lines, b"")
 
         def feed() -> Iterator[str]:
             nonlocal taken, spoiled
-            for raw in self.lines(file, start, stop):
+            for raw in itertools.chain([first], lines):
                 taken += 1
                 spoiled = spoiled or raw is None
                 # a byte that is not UTF-8 becomes a lone surrogate, found if its field is wanted
@@ -100,7 +104,7 @@ class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
 
         # one limit for the whole process, so it is only ever raised
         csv.field_size_limit(max(csv.field_size_limit(), self.choices.max_line))
-        rows = csv.reader(feed(), strict=True)
+        rows = csv.reader(feed(), strict=True, delimiter=_delimiter(first or b""))
         while True:
             self.line = taken
             try:
@@ -115,6 +119,12 @@ class CsvReader(TsvReader, kind="csv", suffixes=(".csv",)):
             # a blank line is no row
             if row:
                 yield row
+
+
+def _delimiter(first: bytes) -> str:
+    """Return what separates the fields of a file with this first line."""
+    outside = re.sub(rb'"[^"]*"', b"", first)
+    return next((mark.decode() for mark in (b",", b";", b"\t") if mark in outside), ",")
 
 
 def _uneven(row: Sequence[str], width: int) -> RowError:
@@ -158,5 +168,5 @@ def _naming(missing: str, choices: Preparation) -> str:
         name, flags = "labelled:text=A,label=B:FILE", "--text-column and --label-column"
         flags = "--label-column" if missing == choices.label_column else flags
     else:
-        name, flags = "corpus:text=A:FILE", "--text-column"
+        name, flags = "corpus:text=A:FILE (or pairs:source=A,target=B:FILE)", "--text-column"
     return f"data may be called {name}, and kin prepare has {flags}; a column is a name, or a number from 1"

@@ -36,7 +36,6 @@ class TextReader(Reader, kind="text", suffixes=(".txt",)):
             yield line if isinstance(line, Bad) else self.record({"text": line})
 
     def documents(self, *files: Bytes) -> Iterator[Document | Bad]:
-        """Yield pieces of text."""
         (file,) = files
         start, left = text_start(file, self.span.start), None
         self.place = start

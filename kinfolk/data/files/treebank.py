@@ -103,7 +103,6 @@ class TreebankSplit(Split):
         return source, target
 
     def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return the token ids of sources and targets."""
         return [(self._sources[i], self._targets[i]) for i in indices]
 
     def parses(self, indices: Indices) -> list[tuple[Indices, Indices]]:

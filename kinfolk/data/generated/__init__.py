@@ -1,6 +1,8 @@
 """Generated tasks with labels, opened by name: `parity:length=16`, `listops:length=500`.
 
-The Long Range Arena's five are `listops`, `text`, `retrieval`, `shapes` (or any folder of pictures) and `pathfinder`.
+The Long Range Arena's five are `listops`, `text`, `retrieval`, `shapes` (or any folder of images) and `pathfinder`.
+MAD's six are `in-context-recall`, `noisy-recall`, `fuzzy-recall`, `selective-copying`, `compression`, `memorisation`;
+zoology's is `mqar`.
 """
 
 from collections.abc import Callable
@@ -8,6 +10,15 @@ from collections.abc import Callable
 from kinfolk.data.generated.chase import open_chase
 from kinfolk.data.generated.listops import open_listops
 from kinfolk.data.generated.logic import open_logic
+from kinfolk.data.generated.mad import (
+    open_compression,
+    open_fuzzy_recall,
+    open_in_context_recall,
+    open_memorisation,
+    open_noisy_recall,
+    open_selective_copying,
+)
+from kinfolk.data.generated.mqar import open_mqar
 from kinfolk.data.generated.parity import open_parity
 from kinfolk.data.generated.pathfinder import open_pathfinder
 from kinfolk.data.generated.recall import open_needle, open_recall
@@ -22,6 +33,13 @@ LABELLED: dict[str, Callable[[str, int], Data]] = {
     "chase": open_chase,
     "recall": open_recall,
     "needle": open_needle,
+    "mqar": open_mqar,
+    "in-context-recall": open_in_context_recall,
+    "noisy-recall": open_noisy_recall,
+    "fuzzy-recall": open_fuzzy_recall,
+    "selective-copying": open_selective_copying,
+    "compression": open_compression,
+    "memorisation": open_memorisation,
     "listops": open_listops,
     "logic": open_logic,
     "text": open_text,

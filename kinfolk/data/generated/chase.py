@@ -1,19 +1,14 @@
 """Follow arrows as often as asked: questions of which it is known how many steps in a row they need."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.data.batches.mixing import mix
-from kinfolk.data.generated.drawn import DrawnSplit, open_drawn
+from kinfolk.data.generated.drawn import TokenSplit, open_drawn, signs
 from kinfolk.data.generated.pairs import Symbols, content, within
 from kinfolk.data.splits.split import Data, Indices
-from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
-
-_FIRST_SIGN = 0x4E00
-"""Where signs for arrows and questions are taken from: a block of writing with enough of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +28,7 @@ class Chase:
     @property
     def alphabet(self) -> str:
         """A sign for each arrow and each query."""
-        return "".join(chr(_FIRST_SIGN + i) for i in range(self.places * (self.places + self.hops + 1)))
+        return signs(self.places * (self.places + self.hops + 1))
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -47,8 +42,13 @@ class Chase:
         within("hops", self.hops, 0, 100)
         within("fewest", self.fewest, 0, self.hops)
 
-    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
-        """Draw a permutation, the order in which its arrows stand, and the queries."""
+    @property
+    def n_symbols(self) -> int:
+        """Symbols of a sequence."""
+        return self.places + self.queries
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices, *, train: bool) -> Symbols:
+        """Draw a permutation, the order of its arrows, and the queries."""
 
         def lots(n: int, what: int) -> NDArray[np.uint64]:
             return mix(seed, numbers[:, None], tries[:, None], np.arange(n), what)
@@ -58,15 +58,18 @@ class Chase:
         start = (lots(self.queries, 2) % np.uint64(self.places)).astype(np.int64)
         hops = self.fewest + (lots(self.queries, 3) % np.uint64(self.hops - self.fewest + 1)).astype(np.int64)
         asked = self.places * (self.places + hops) + start
-        return Symbols(np.concatenate([arrows, asked], 1), np.full(len(numbers), self.places + self.queries))
+        symbols = np.concatenate([arrows, asked], 1)
+        targets = np.full(symbols.shape, -1)
+        targets[:, self.places :] = self.label(symbols)
+        return Symbols(symbols, np.full(len(numbers), self.n_symbols), targets)
 
     def identity(self, question: Symbols) -> NDArray[np.uint64]:
         """Return a hash of what is asked."""
         return content(question.symbols, question.lengths)
 
-    def label(self, question: Symbols) -> Indices:
+    def label(self, symbols: Indices) -> Indices:
         """Return the place each query leads to: [N, queries]."""
-        arrows, asked = question.symbols[:, : self.places], question.symbols[:, self.places :] - self.places**2
+        arrows, asked = symbols[:, : self.places], symbols[:, self.places :] - self.places**2
         to = np.empty_like(arrows)
         np.put_along_axis(to, arrows // self.places, arrows % self.places, axis=1)
         hops, at = np.divmod(asked, self.places)
@@ -75,22 +78,6 @@ class Chase:
         return at
 
 
-class ChaseSplit(DrawnSplit):
-    """One part of it: arrows without a tag, queries with the place they lead to."""
-
-    asks = "tags"
-
-    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
-        """Return the token ids of sequences, and the tags of their tokens."""
-        # naming data must not load torch
-        from kinfolk.core.batch import IGNORE
-
-        question = self._questions(indices)
-        tags = np.full(question.symbols.shape, IGNORE, np.int64)
-        tags[:, self.task.places :] = self.task.label(question)
-        return [(question.row(i) + N_SPECIALS, tags[i]) for i in range(len(indices))]
-
-
 def open_chase(name: str, seed: int = 0) -> Data:
     """Return the task, e.g. `chase:hops=2`."""
-    return open_drawn(name, seed, Chase(), ChaseSplit)
+    return open_drawn(name, seed, Chase(), TokenSplit)

@@ -109,7 +109,7 @@ def read_parts(path: Path, columns: int) -> dict[str, list[Labelled]]:
 def read_table(path: Path, columns: int) -> Iterator[Labelled]:
     """Read rows of a label and one text or two, from .tsv, .csv (no heading) or .jsonl.
 
-    Between the label and two texts may stand the names of their documents. In JSON, the keys are `label` and `text`, or
+    Between the label and two texts may be the names of their documents. In JSON, the keys are `label` and `text`, or
     `a` and `b`, or `text1` and `text2`.
     """
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:

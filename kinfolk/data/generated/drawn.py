@@ -7,6 +7,7 @@ are disjoint by construction.
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from kinfolk.data.splits.split import Data, Indices, Split
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
 _COUNTED = 1 << 16
+_FIRST_SIGN = 0x4E00
 
 
 class DrawnQuestion(Protocol):
@@ -81,11 +83,51 @@ class DrawnSplit(Drawn, Split):
         return [(question.row(i) + N_SPECIALS, int(labels[i])) for i in range(len(indices))]
 
 
-def open_drawn(name: str, seed: int, task: Any, make: type[DrawnSplit] = DrawnSplit) -> Data:
-    """Return a labelled task, its numbers set as the name says."""
+class TokenSplit(DrawnSplit):
+    """One part of a task that asks for classes of symbols: `draw` of the task gives them as targets.
+
+    The task has a fixed `length`, and may train on other targets than it is scored on (`draw(..., train=)`).
+    """
+
+    asks = "tags"
+
+    @property
+    def longest(self) -> int:
+        """Symbols of every sequence."""
+        length: int = self.task.n_symbols
+        return length
+
+    def lengths(self, indices: Indices) -> Any:
+        """Return the lengths of the sequences."""
+        return np.full(len(indices), self.longest)
+
+    def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
+        """Return the token ids of sequences, and the classes of their tokens."""
+        # naming data must not load torch
+        from kinfolk.core.batch import IGNORE
+
+        question = self._questions(indices)
+        assert question.targets is not None
+        targets = np.where(question.targets < 0, IGNORE, question.targets)
+        return [(question.row(i) + N_SPECIALS, targets[i]) for i in range(len(indices))]
+
+    def _draw(self, indices: Indices, tries: Indices) -> Symbols:
+        question: Symbols = self.task.draw(self.seed, indices, tries, train=self.name == "train")
+        return question
+
+
+def signs(n: int) -> str:
+    """Return as many characters: a block of writing that has enough of them."""
+    return "".join(chr(_FIRST_SIGN + i) for i in range(n))
+
+
+def open_drawn(
+    name: str, seed: int, task: Any, make: type[DrawnSplit] = DrawnSplit, default: Mapping[str, int] = SIZES
+) -> Data:
+    """Return a labelled task, its numbers set as the name says; `default` are its numbers of examples."""
     fields = {field.name for field in dataclasses.fields(task)}
     base, given = split_name(name, fields | SIZES.keys())
-    sizes = {key: given.pop(key, default) for key, default in SIZES.items()}
+    sizes = {key: given.pop(key, default[key]) for key in SIZES}
     task = dataclasses.replace(task, **given)
     task.check()
     tokenizer = Tokenizer.characters(task.alphabet)

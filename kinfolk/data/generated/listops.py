@@ -72,7 +72,6 @@ class ListOps(MadeTask):
         return Tokenizer.words(SYMBOLS)
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("depth", self.depth, 2, 32)
         within("arguments", self.arguments, 2, 256)
         within("length", self.length, 8, 1 << 20)

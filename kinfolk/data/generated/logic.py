@@ -43,7 +43,7 @@ _PAIRS_AT_ONCE = 1 << 16
 class Formulas:
     """Formulas as slots of a binary tree, the children of slot i in 2i + 1 and 2i + 2.
 
-    symbol: AND, OR, a variable, or 0 in a slot that is not used; negated: whether `not` stands before it.
+    symbol: AND, OR, a variable, or 0 in a slot that is not used; negated: whether `not` precedes it.
     """
 
     symbol: NDArray[np.uint8]
@@ -100,7 +100,7 @@ class Formulas:
 
 @dataclasses.dataclass(frozen=True)
 class Logic(MadeTask):
-    """Pairs of formulas with `fewest` to `operators` operators in the longer one; 12 stands for 12 and more.
+    """Pairs of formulas with `fewest` to `operators` operators in the longer one; 12 means 12 and more.
 
     budget: what a formula may use: halved at each level, and a variable when less than 2 is left.
     """
@@ -129,7 +129,6 @@ class Logic(MadeTask):
         return {"longer": dataclasses.replace(self, fewest=self.operators + 1, operators=MOST)}
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("operators", self.operators, 0, MOST)
         within("fewest", self.fewest, 0, self.operators)
         within("budget", self.budget, 1, 64)

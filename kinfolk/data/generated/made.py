@@ -68,18 +68,16 @@ class MadeTask:
 
 
 class Square(MadeTask):
-    """What tasks with square pictures in shades of grey have in common."""
+    """What tasks with square images in shades of grey have in common."""
 
     size: int
 
     @property
     def picture(self) -> tuple[int, int, int]:
-        """Height, width and channels."""
         return self.size, self.size, 1
 
     @property
     def longest(self) -> int:
-        """Pixels of a picture."""
         return self.size * self.size
 
     def tokenizer(self) -> Tokenizer:
@@ -88,7 +86,7 @@ class Square(MadeTask):
 
 
 class MadeSplit(Split):
-    """One part of a task. Pictures have `height`, `width` and `channels`, and no end; two texts are read apart."""
+    """One part of a task. Images have `height`, `width` and `channels`, and no end; two texts are read apart."""
 
     kind = "labelled"
     longest: int = 0

@@ -33,10 +33,14 @@ _COUNTED = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Symbols:
-    """Sequences of symbols, left-aligned in a matrix; what is behind the length means nothing."""
+    """Sequences of symbols, left-aligned in a matrix; what is behind the length means nothing.
+
+    targets: the class of each symbol, -1 where none is asked for; None in tasks that ask for no classes of symbols.
+    """
 
     symbols: Indices
     lengths: Indices
+    targets: Indices | None = None
 
     def row(self, i: int) -> Indices:
         """Return one sequence."""
@@ -131,7 +135,7 @@ class Queries:
 
 @dataclasses.dataclass(frozen=True)
 class Addition:
-    """Add two whole numbers of up to `digits` digits, written in base ten, the first digit first."""
+    """Add two integers of up to `digits` digits, written in base ten, the first digit first."""
 
     digits: int = 4
 
@@ -249,15 +253,21 @@ class Drawn:
 
     def _questions(self, indices: Indices) -> Symbols:
         """Draw until the hash of every question says that it belongs to this split."""
-        question = self.task.draw(self.seed, indices, np.zeros_like(indices))
+        question = self._draw(indices, np.zeros_like(indices))
         left = np.flatnonzero(self._strange(question))
         for tries in range(1, MOST_TRIES):
             if not len(left):
                 return question
-            drawn = self.task.draw(self.seed, indices[left], np.full(len(left), tries))
+            drawn = self._draw(indices[left], np.full(len(left), tries))
             question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
+            if question.targets is not None and drawn.targets is not None:
+                question.targets[left] = drawn.targets
             left = left[self._strange(drawn)]
         raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
+
+    def _draw(self, indices: Indices, tries: Indices) -> Symbols:
+        question: Symbols = self.task.draw(self.seed, indices, tries)
+        return question
 
     def _strange(self, question: Symbols) -> NDArray[np.bool_]:
         held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
@@ -294,7 +304,6 @@ class GeneratedSplit(Drawn, Split):
         return question.lengths, self.task.answer(question).lengths
 
     def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return the token ids of sources and targets."""
         question = self._questions(indices)
         answer = self.task.answer(question)
         return [(question.row(i) + N_SPECIALS, answer.row(i) + N_SPECIALS) for i in range(len(indices))]
@@ -335,7 +344,7 @@ def content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
 
 
 def _decimal(values: Indices, width: int) -> Symbols:
-    """Write whole numbers of up to `width` digits as rows of digits, the first digit first."""
+    """Write integers of up to `width` digits as rows of digits, the first digit first."""
     lengths = np.ones(len(values), np.int64)
     for power in range(1, width):
         lengths += values >= 10**power

@@ -1,7 +1,7 @@
 """Pathfinder: are the two marked ends the ends of one dashed contour, among contours that end elsewhere?
 
 Linsley et al. 2018, in the sizes of the Long Range Arena (Tay et al. 2021): two contours of `length` strokes in a
-picture of `size` by `size`, marks on two of their four ends, and shorter contours beside them that mean nothing. No
+image of `size` by `size`, marks on two of their four ends, and shorter contours beside them that mean nothing. No
 turn from stroke to stroke is more than `turn` degrees, and small ones are more frequent.
 
 The four ends are drawn before it is drawn which are joined, and only those are kept that can be joined both
@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 
 STROKE_LIGHT, MARK_LIGHT = 190, 255
 
-# which of the four ends a contour joins, by the class of the picture; ends 0 and 1 are marked
+# which of the four ends a contour joins, by the class of the image; ends 0 and 1 are marked
 _PAIRS = {1: ((0, 1), (2, 3)), 0: ((0, 3), (2, 1))}
 # strokes and the gaps between them are to each other as 2 to 1
 _STEP = 1.5
@@ -42,7 +42,7 @@ _MOST_TRIES, _TRIES_AT_ONCE = 1 << 15, 2048
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
-    """Pictures [N, size, size], their classes, and what they were made of.
+    """Images [N, size, size], their classes, and what they were made of.
 
     contours: points along the two contours [N, 2, points, 2], x before y. marks: the two marked pixels [N, 2, 2].
     """
@@ -55,7 +55,7 @@ class Drawing:
 
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(Square):
-    """Pictures of `size` by `size`: contours of `length` strokes, each of `stroke` pixels, that turn by up to `turn`.
+    """Images of `size` by `size`: contours of `length` strokes, each of `stroke` pixels, that turn by up to `turn`.
 
     The published lengths are 6, 9 and 14. Not told, `stroke` is a sixteenth of the size, and there are as many
     `distractors`, of a third of the length each, as come to 20 strokes.
@@ -70,7 +70,6 @@ class Pathfinder(Square):
     classes = ("apart", "joined")
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("size", self.size, 16, 512)
         within("length", self.length, 3, 256)
         within("turn", self.turn, 10, 90)
@@ -88,12 +87,12 @@ class Pathfinder(Square):
         return 20 // max(1, self.length // 3) if self.distractors is None else self.distractors
 
     def draw(self, seed: int, numbers: Indices, *, valid: bool) -> Made:
-        """Return the pictures of these numbers as rows of pixels."""
+        """Return the images of these numbers as rows of pixels."""
         drawing = self.pictures(seed, numbers, valid=valid)
         return Made((pictures(drawing.images),), drawing.labels)
 
     def pictures(self, seed: int, numbers: Indices, *, valid: bool) -> Drawing:
-        """Return the pictures of these numbers with what they were made of."""
+        """Return the images of these numbers with what they were made of."""
         words = np.zeros(len(numbers), np.uint64)
         strokes = np.zeros((len(numbers), 2, self.length + 1, 2), np.float32)
         ends = np.zeros((len(numbers), 4, 2), np.int64)
@@ -185,7 +184,7 @@ class Pathfinder(Square):
             good &= _far(points, taken, _APART * self.pixels)
             pick = good.argmax(axis=1)
             chosen = points[np.arange(len(words)), pick]
-            # a picture that is full gets no further contour: far outside, it is not seen and in no way
+            # an image that is full gets no further contour: far outside, it is not seen and in no way
             chosen = np.where(_every(~good, 1)[:, None, None], np.float32(-1e3), chosen)
             taken = np.concatenate([taken, chosen], axis=1)
             strokes.append(_strokes(chosen))
@@ -197,7 +196,7 @@ def _chains(length: int, turn: int) -> tuple[Points, Points]:
     """Return many contours of steps of length 1 from the origin to the x axis, and how far they reach, in that order.
 
     A contour as a whole bends to one side, by up to two thirds of a circle, so that long ones find room in a small
-    picture; around that, turns have the density of a squared cosine.
+    image; around that, turns have the density of a squared cosine.
     """
     uniform = fraction(mix(1, np.arange(_BANK)[:, None], np.arange(length)))
     drift = (2 * uniform[:, :1] - 1) * min(turn / 3, 240 / length) * (np.pi / 180)

@@ -45,10 +45,10 @@ class Recall:
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw the pairs, and which of them is asked for."""
         words = mix(seed, numbers, tries)
-        count = 1 + _below(mix(0, words), self.pairs)
-        keys = _without_repetition(mix(1, words), self.keys, self.pairs)
-        values = self.keys + _below(mix(2, words[:, None], np.arange(self.pairs)), self.values)
-        asked = np.take_along_axis(keys, _below(mix(3, words), count)[:, None], axis=1)
+        count = 1 + below(mix(0, words), self.pairs)
+        keys = without_repetition(mix(1, words), self.keys, self.pairs)
+        values = self.keys + below(mix(2, words[:, None], np.arange(self.pairs)), self.values)
+        asked = np.take_along_axis(keys, below(mix(3, words), count)[:, None], axis=1)
         symbols = np.zeros((len(numbers), 2 * self.pairs + 2), np.int64)
         symbols[:, : 2 * self.pairs] = np.stack([keys, values], axis=2).reshape(len(numbers), -1)
         np.put_along_axis(symbols, 2 * count[:, None], self.keys + self.values, axis=1)
@@ -82,14 +82,14 @@ class Needle:
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw the haystack, where the needles are and what they say, and which is asked for."""
         words = mix(seed, numbers, tries)
-        hay = 37 + _below(mix(0, words[:, None], np.arange(self.length)), 26)
-        places = _without_repetition(mix(1, words), (self.length - 2) // 2, self.needles)
-        keys = 10 + _without_repetition(mix(2, words), 26, self.needles)
-        digits = _below(mix(3, words[:, None], np.arange(self.needles)), 10)
+        hay = 37 + below(mix(0, words[:, None], np.arange(self.length)), 26)
+        places = without_repetition(mix(1, words), (self.length - 2) // 2, self.needles)
+        keys = 10 + without_repetition(mix(2, words), 26, self.needles)
+        digits = below(mix(3, words[:, None], np.arange(self.needles)), 10)
         np.put_along_axis(hay, 2 * places, keys, axis=1)
         np.put_along_axis(hay, 2 * places + 1, digits, axis=1)
         hay[:, -2] = 36
-        hay[:, -1] = np.take_along_axis(keys, _below(mix(4, words), self.needles)[:, None], axis=1)[:, 0]
+        hay[:, -1] = np.take_along_axis(keys, below(mix(4, words), self.needles)[:, None], axis=1)[:, 0]
         return Symbols(hay, np.full(len(numbers), self.length))
 
     def identity(self, question: Symbols) -> Words:
@@ -119,12 +119,12 @@ def _value_behind(question: Symbols) -> Indices:
     return behind
 
 
-def _below(words: Words, n: int | Indices) -> Indices:
-    """Turn hashes into whole numbers from 0 to n - 1."""
+def below(words: Words, n: int | Indices) -> Indices:
+    """Turn hashes into integers from 0 to n - 1."""
     return (words % np.asarray(n).astype(np.uint64)).astype(np.int64)
 
 
-def _without_repetition(words: Words, n: int, count: int) -> NDArray[np.int64]:
+def without_repetition(words: Words, n: int, count: int) -> NDArray[np.int64]:
     """Draw `count` of `n` numbers for every word, in any order."""
     lots = mix(5, words[:, None], np.arange(n))
     return np.argsort(lots, axis=1)[:, :count]

@@ -55,6 +55,6 @@ def held_out(identity: Words) -> NDArray[np.bool_]:
 
 
 def pictures(images: NDArray[np.uint8]) -> SequenceRows:
-    """Return pictures as rows of pixels."""
+    """Return images as rows of pixels."""
     n, size = len(images), images[0].size if len(images) else 0
     return SequenceRows(images.reshape(-1), np.arange(n + 1) * size)

@@ -1,4 +1,4 @@
-"""An answer that stands in the text: the digits behind the first place of a letter, or none."""
+"""An answer that is in the text: the digits behind the first place of a letter, or none."""
 
 import dataclasses
 import string
@@ -76,7 +76,6 @@ class SeekSplit(DrawnSplit):
 
     @property
     def longest(self) -> int:
-        """Symbols of the longest text."""
         length: int = self.task.length
         return length
 

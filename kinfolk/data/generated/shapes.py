@@ -1,6 +1,6 @@
-"""Shapes: small grey pictures of one figure each, anywhere, of any size, turned, on a background of any shade, noisy.
+"""Shapes: small grey images of one figure each, anywhere, of any size, turned, on a background of any shade, noisy.
 
-The picture task for a machine without pictures. What the classes differ in is form alone: shade, place, size, rotation
+An image task that needs no image files. What the classes differ in is form alone: shade, place, size, rotation
 and noise are drawn alike for all of them.
 """
 
@@ -26,7 +26,7 @@ _POINTS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Shapes(Square):
-    """Pictures of `size` by `size` of `classes` kinds of figure, with noise of `noise` shades of grey."""
+    """Images of `size` by `size` of `classes` kinds of figure, with noise of `noise` shades of grey."""
 
     size: int = 32
     kinds: int = len(CLASSES)
@@ -34,17 +34,15 @@ class Shapes(Square):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the figures."""
         return CLASSES[: self.kinds]
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("size", self.size, 8, 512)
         within("kinds", self.kinds, 2, len(CLASSES))
         within("noise", self.noise, 0, 64)
 
     def draw(self, seed: int, numbers: Indices, *, valid: bool) -> Made:
-        """Return the pictures of these numbers as rows of pixels."""
+        """Return the images of these numbers as rows of pixels."""
         images = np.zeros((len(numbers), self.size, self.size), np.uint8)
         labels = np.zeros(len(numbers), np.int64)
         left = np.arange(len(numbers))

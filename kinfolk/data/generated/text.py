@@ -51,7 +51,6 @@ class _Passages(MadeTask):
         return Tokenizer.byte()
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("length", self.length, 16, 1 << 16)
 
     def source(self) -> str:
@@ -67,11 +66,9 @@ class Families(_Passages):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the packages."""
         return _families()[: self.families]
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         super().check()
         within("families", self.families, 2, len(_families()))
 
@@ -104,7 +101,6 @@ class Modules(_Passages):
     apart = True
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         super().check()
         if any(len(_long(self.length, valid)) < 2 for valid in (False, True)):
             raise DataError(f"length {self.length}: this Python's library has too few files that long")
@@ -146,7 +142,6 @@ class ByteTextSplit(Split):
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all texts."""
         return int(sum(side.sum() for side in self.sizes))
 
     @property
@@ -249,7 +244,7 @@ def _passages(pools: Sequence[list[bytes]], length: int) -> Make:
 def _drawn(seed: int, numbers: Indices, valid: bool, make: Make) -> Made:
     """Make the questions of these numbers, each again until a hash of it says that it belongs to the split.
 
-    Documents belong to a split already, but some passages, such as licences, stand in many of them.
+    Documents belong to a split already, but some passages, such as licences, are in many of them.
     """
     questions, labels = [], []
     for number in numbers.tolist():

@@ -11,7 +11,6 @@ from kinfolk.core import durable
 from kinfolk.data.files.reader import Bad
 from kinfolk.data.preparing.job import PreparationWorkshop, bad_line
 from kinfolk.data.preparing.manifest import BAD, TOKENIZER, PreparedManifest
-from kinfolk.data.preparing.shards import file_hash
 from kinfolk.data.splits.labels import refuse_many
 
 _COUNTS = ("documents", "tokens", "scored", "bytes", "unknown")
@@ -46,7 +45,7 @@ def gather(shop: PreparationWorkshop) -> PreparedManifest:
     if bad:
         _write_bad_rows(shop, folder / BAD)
     for name in (TOKENIZER, BAD) if bad else (TOKENIZER,):
-        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": file_hash(folder / name)}
+        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": durable.digest(folder / name)}
     manifest = PreparedManifest(
         kind="labelled" if plan.choices.label_column else "pairs" if plan.choices.pairs else "text",
         dtype=tokenizer.dtype.str,

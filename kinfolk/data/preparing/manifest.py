@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kinfolk.core.durable import write_json
+from kinfolk.core.durable import digest, write_json
 from kinfolk.core.errors import DataError
-from kinfolk.data.preparing.shards import OFFSET, Shard, file_hash
+from kinfolk.data.preparing.shards import OFFSET, Shard
 from kinfolk.data.splits.labels import LabelledSplit, LabelReading, class_names
 from kinfolk.data.splits.split import Data, PairSplit, Split, TextSplit
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ class PreparedManifest:
     """What a prepared folder says about itself.
 
     splits: for each split `documents`, `tokens` (all ids, with specials), `scored` (ids a model is scored on), `bytes`
-        (of the text those stand for), `unknown` (ids that are unk) and `shards` as [name, tokens, sequences]; of
+        (of their text), `unknown` (ids that are unk) and `shards` as [name, tokens, sequences]; of
         labelled rows also `labels`, how many rows have each.
     bad: how many rows could not be used, by reason. files: size and SHA-256 of every file.
     """
@@ -86,13 +86,13 @@ def open_prepared(folder: Path, *, verify: bool = False) -> Data:
         total += _check_size(folder / name, int(stated["bytes"]))
     if verify or total <= _HASHED:
         for name, stated in manifest.files.items():
-            if file_hash(folder / name) != stated["sha256"]:
+            if digest(folder / name) != stated["sha256"]:
                 raise DataError(
                     f"{folder / name}: damaged: its content is not what the manifest says; prepare it again"
                 )
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     splits: dict[str, Split] = {name: _split(folder, manifest, tokenizer, name) for name in manifest.splits}
-    return Data(str(folder), manifest.kind, tokenizer, file_hash(folder / MANIFEST), splits)
+    return Data(str(folder), manifest.kind, tokenizer, digest(folder / MANIFEST), splits)
 
 
 def _check_size(path: Path, stated: int) -> int:

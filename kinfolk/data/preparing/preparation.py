@@ -25,7 +25,7 @@ class Preparation:
     label_column: rows have a label in this column, and perhaps a second text in `second_column`; "" if not.
     labels: what a label is: one "class", the "classes" that hold (a list, or names in a text), a "number", or
         another kind of `kinfolk.data.files.label_kinds`.
-    between: what stands between names in a text: a "bar" (|), "comma", "semicolon" or "space".
+    between: what separates names in a text: a "bar" (|), "comma", "semicolon" or "space".
     max_line: bytes of the longest row; text files have no such limit, their documents are cut anyway.
     sample: bytes of text that a tokenizer learns from.
     """

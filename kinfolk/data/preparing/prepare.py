@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kinfolk.core.durable import write_json
+from kinfolk.core.durable import digest, write_json
 from kinfolk.core.errors import DataError
 from kinfolk.core.lock import LOCK, locked
 from kinfolk.data.files.reader import Bad
@@ -25,7 +25,6 @@ from kinfolk.data.preparing.plan import PreparationPlan, make_plan
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.preparing.progress import bar
 from kinfolk.data.preparing.sampling import sample
-from kinfolk.data.preparing.shards import file_hash
 from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
 
 # what was asked for, beside the manifest and not in it: a copy of the input with another date gives the same data
@@ -100,7 +99,7 @@ def _is_request(folder: Path, plan: PreparationPlan) -> bool:
 def _request(plan: PreparationPlan) -> dict[str, str]:
     """Return a hash of everything that finished jobs depend on; stopping at a bad row or not is no such thing."""
     given = Path(plan.choices.tokenizer)
-    tokenizer = file_hash(given) if given.is_file() else plan.choices.tokenizer
+    tokenizer = digest(given) if given.is_file() else plan.choices.tokenizer
     choices = replace(plan.choices, on_bad="skip")
     text = json.dumps([replace(plan, choices=choices).plain(), tokenizer], sort_keys=True)
     return {"sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -81,12 +81,6 @@ class Shard:
         return {name: self.__dict__[name] for name in ("stem", "dtype", "n_tokens", "n_sequences")}
 
 
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, read in bounded pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _Hashed:
     """A file being written aside, hashed on the way."""
 

@@ -53,7 +53,7 @@ class WindowReading:
     def windows(self, question: int, context: int, between: int = 1) -> Iterator[tuple[int, int]]:
         """Yield where windows of a context begin and end, the last where the context ends.
 
-        between: marks between the question and the context; one more stands before, and one behind.
+        between: marks between the question and the context; one more comes first, and one last.
         """
         room = self.window - between - 2 - min(question, self.question)
         step, start = min(self.stride, room), 0
@@ -188,7 +188,7 @@ class AnswerSplit(Split):
         return before, before + int(stop - start)
 
     def characters(self, window: int, first: int, last: int) -> tuple[int, int]:
-        """Return the characters of the context that positions of a row stand for."""
+        """Return the characters of the context at some positions of a row."""
         question, start = (int(x) for x in self._rows[window, :2])
         shift = start - self.text_at(window)[0]
         return self.context(question).characters(first + shift, last + shift, self.questions[question].context)

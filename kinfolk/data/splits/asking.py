@@ -108,7 +108,7 @@ class DataRequest:
         return next((parsed(self.path, i, line) for i, line in numbered(str(self.path)) if line.strip()), {})
 
     def number(self, name: str, usual: int) -> int:
-        """Return a setting that is a whole number."""
+        """Return an integer setting."""
         text = self.settings.get(name, str(usual))
         if not (text.isascii() and text.isdecimal()):
             raise DataError(f"{self.path}: {name} must be a whole number, not {text!r}")

@@ -21,7 +21,7 @@ def read_rows(file: Path, columns: tuple[str, ...], more: int = 0) -> Iterator[t
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as UTF-8 text: {error}") from None
-    # not splitlines: other marks than the end of a line may stand in a name
+    # not splitlines: other marks than the end of a line may be in a name
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue

@@ -1,8 +1,8 @@
-"""Pictures as rows of values: MNIST's and CIFAR's own files, and folders of image files.
+"""Images as rows of values: MNIST's and CIFAR's own files, and folders of image files.
 
-A picture is its values in raster order, row by row, pixel by pixel, channel by channel, as ids of the byte tokenizer.
-Nothing is read before it is asked for: files are mapped, compressed ones and picture files are unpacked once into the
-cache. Pictures with classes are labelled data; without, or by the name `images:PATH`, rows to be modelled.
+An image is its values in raster order, row by row, pixel by pixel, channel by channel, as ids of the byte tokenizer.
+Nothing is read before it is asked for: files are mapped, compressed ones and image files are unpacked once into the
+cache. Images with classes are labelled data; without, or by the name `images:PATH`, rows to be modelled.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _SAMPLES, _SAMPLE = 64, 1 << 14
 
 
 class ImageSplit(Split):
-    """Some of the pictures of a part. `height`, `width`, `channels` are those of every picture."""
+    """Some of the images of a part. `height`, `width`, `channels` are those of every image."""
 
     ends = False
 
@@ -51,12 +51,11 @@ class ImageSplit(Split):
 
     @property
     def n_values(self) -> int:
-        """Values of one picture."""
+        """Values of one image."""
         return self.height * self.width * self.channels
 
     @property
     def n_tokens(self) -> int:
-        """All values of all pictures."""
         return len(self) * self.n_values
 
     @property
@@ -65,31 +64,31 @@ class ImageSplit(Split):
         return self.n_tokens
 
     def lengths(self, indices: Indices) -> Indices:
-        """Return the lengths of pictures as sequences: all the same."""
+        """Return the lengths of images as sequences: all the same."""
         return np.full(len(indices), self.n_values, np.int64)
 
     def rows(self, indices: Indices) -> list[NDArray[Any]]:
-        """Return the values of pictures as ids."""
+        """Return the values of images as ids."""
         found = (self.part.values(int(self.chosen[i])) for i in indices)
         return [values.astype(np.int64) + N_SPECIALS for values in found]
 
     def examples(self, indices: Indices) -> list[tuple[NDArray[Any], int]]:
-        """Return the values of pictures as ids, and their classes."""
+        """Return the values of images as ids, and their classes."""
         assert self.part.labels is not None
         labels = self.part.labels[self.chosen[indices]]
         return list(zip(self.rows(indices), labels.tolist(), strict=True))
 
 
 def is_images(name: str | Path) -> bool:
-    """Tell whether a name asks for pictures, or a path holds some."""
+    """Tell whether a name asks for images, or a path holds some."""
     text, path = str(name), Path(name)
     return text.startswith(PREFIX) or is_image_set(path) or is_folder_of_pictures(path)
 
 
 def open_images(name: str | Path, cache: Path, choices: Preparation) -> Data:
-    """Open pictures: `PATH`, or `images:PATH` without their classes, or `images:side=32,channels=1:PATH`.
+    """Open images: `PATH`, or `images:PATH` without their classes, or `images:side=32,channels=1:PATH`.
 
-    side, channels: what picture files are cut and scaled to; without them all must be of one size. Sets of one size
+    side, channels: what image files are cut and scaled to; without them all must be of one size. Sets of one size
     take `channels=1`, which makes them grey.
     """
     path, numbers = _asked(str(name))

@@ -20,12 +20,12 @@ MOST = 10_000
 
 
 def written(label: str) -> NDArray[Any]:
-    """Return a label as it stands in a shard, after the text: its bytes, as if they were ids."""
+    """Return a label as a shard stores it, after the text: its bytes, as if they were ids."""
     return np.frombuffer(label.encode(), np.uint8)
 
 
 def class_names(counts: Iterable[Mapping[str, int]]) -> tuple[str, ...]:
-    """Put the names of all classes in order: whole numbers by their size, anything else by the alphabet."""
+    """Put the names of all classes in order: integers by value, anything else by the alphabet."""
     names = {name for count in counts for name in count}
     try:
         return tuple(sorted(names, key=int))

@@ -82,12 +82,10 @@ class SeveralSplit(Split):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of all parts."""
         return sum(part.n_tokens for part in self.parts)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all parts."""
         return sum(part.n_bytes for part in self.parts)
 
 

@@ -26,7 +26,7 @@ class Split:
     ends: sequences end with an EOS token. from_file: sequences come from a file, so that those longer than what is
         read are cut, and counted; generated ones are as long as was asked for. row: the most tokens of a whole row,
         special tokens included, where that is known; 0: as many as its sequences.
-    picture: height, width and channels, where sequences are images.
+    `picture`: height, width and channels, where sequences are images.
     sentences: the words and tags behind tagged tokens. parts: the splits that this one consists of.
     """
 
@@ -50,7 +50,7 @@ class Split:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of UTF-8 that those tokens stand for: bits per byte = nats per token / ln 2 * n_tokens / n_bytes."""
+        """Bytes of UTF-8 that those tokens represent: bits per byte = nats per token / ln 2 * n_tokens / n_bytes."""
         raise NotImplementedError
 
     @property
@@ -119,7 +119,7 @@ class Split:
     def in_words(self, index: int) -> str:
         """Return an example as text."""
         if self.picture is not None:
-            return f"picture {index + 1} of the {self.name} part"
+            return f"image {index + 1} of the {self.name} part"
         *sequences, _ = self.examples(np.array([index]))[0]
         return "\n".join(self.tokenizer.decode(ids) for ids in sequences)
 
@@ -236,7 +236,6 @@ class TextSplit(Split):
 
     @property
     def n_tokens(self) -> int:
-        """All tokens, specials included."""
         return self._shards.n_tokens
 
     def document(self, index: int) -> NDArray[Any]:
@@ -298,7 +297,6 @@ class PairSplit(Split):
         return self._shards.lengths(2 * indices), self._shards.lengths(2 * indices + 1)
 
     def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        """Return the token ids of sources and targets."""
         bounds = self._shards.bounds
         return [
             (self._shards.tokens(*bounds(2 * i)), self._shards.tokens(*bounds(2 * i + 1))) for i in map(int, indices)

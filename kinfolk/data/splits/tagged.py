@@ -118,7 +118,6 @@ class Tags(TextLabels, kind="tags", per_token=True):
         return isinstance(what.first_row.get(what.settings.get("text", "tokens")), list)
 
     def open(self, name: str, what: DataRequest, choices: Preparation, valid: Path | None) -> Data:
-        """Open sentences."""
         columns = (what.settings.get("text", ""), what.settings.get("label", ""))
         return open_tagged(name, what.path, choices, valid, columns, add=what.adds_unknown)
 

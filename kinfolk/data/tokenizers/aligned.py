@@ -15,9 +15,9 @@ Places = NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True)
 class Aligned:
-    """The ids of a text, and of each the characters it stands for: from `starts` to before `stops`.
+    """The ids of a text, and the characters of each: from `starts` to before `stops`.
 
-    Both never fall. A token of a byte-level tokenizer takes the space before a word along, and several tokens may stand
+    Both never fall. A token of a byte-level tokenizer takes the space before a word along, and several tokens may be
     for one character.
     """
 

@@ -58,7 +58,7 @@ def _texts(tokenizer: Tokenizer) -> list[str]:
     texts = [""] * tokenizer.vocab_size
     kind = tokenizer.kind
     if kind == "byte":
-        # a byte of a letter outside ASCII stands for it: "é" of a word is two of its bytes
+        # a byte of a letter outside ASCII counts as one: "é" of a word is two of its bytes
         texts[N_SPECIALS:] = [chr(byte) if byte < 128 else "é" for byte in range(256)]
         return texts
     of_bytes = {char: chr(byte) if byte < 128 else "é" for byte, char in enumerate(byte_alphabet())}

@@ -186,7 +186,7 @@ class Tokenizer:
 
     @cached_property
     def between(self) -> int:
-        """How many separators stand between two texts: as many as its makers put there, RoBERTa's two; else one."""
+        """How many separators are between two texts: as many as its makers put there, RoBERTa's two; else one."""
         owners = self.inner.encode("a", "b").sequence_ids
         if 0 not in owners or 1 not in owners:
             return 1
@@ -368,7 +368,7 @@ def special_tokens() -> list[tokenizers.AddedToken]:
 
 
 def byte_alphabet() -> list[str]:
-    """Return the printable character that stands for each byte in byte-level files (GPT-2's table, in byte order)."""
+    """Return the printable character of each byte in byte-level files (GPT-2's table, in byte order)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

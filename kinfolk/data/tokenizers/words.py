@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 # letters whose class no version of Unicode will change: Latin, Cyrillic, kana, Chinese characters, hangul
 _LETTER = "A-Za-zÀ-ÖØ-öø-ɏЀ-ҁҊ-ԯぁ-ゖァ-ヺ一-龥가-힣"
-# dashes, quotation marks, dots, and what stands between ASCII and the letters that is neither space, letter nor number
+# dashes, quotation marks, dots, and what is between ASCII and the letters that is neither space, letter nor number
 _OTHER = "‐-‧‰-⁞¡-©«¬®-±´¶-¸»¿×÷"  # noqa: RUF001
 
 _KNOWN = re.compile(f"[\x00-\x7f{_LETTER}{_OTHER}]*")

@@ -13,6 +13,7 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.generation_ids import GenerationIds
+from kinfolk.decoding.engines.prefix_cache import PrefixCache
 from kinfolk.runs.engines import engine
 from kinfolk.runs.run import Run
 
@@ -35,6 +36,8 @@ class Engine(ABC):
     limit: int | None
     pairs: bool
     generation: GenerationIds
+    prefixes: PrefixCache | None = None
+    """Keys and values of earlier prompts, where the engine keeps any."""
 
     def __init_subclass__(cls, kind: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)

@@ -19,7 +19,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.engine import Reading
 from kinfolk.decoding.engines.torch_engine import TorchEngine
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.layers.states.rows import StateRows
 from kinfolk.models.model import State, Transformer
 from kinfolk.runs.run import Run
@@ -160,7 +160,7 @@ def speculative(model: Transformer, draft: str, ahead: int = 4) -> SpeculativeEn
         raise SpecError(f"ahead must be at least 1, got {ahead}")
     if draft == "lookup":
         return SpeculativeEngine(model, PromptLookup(), ahead)
-    small = column_major(Run.open(draft).model())
+    small = for_decoding(Run.open(draft).model())
     if (theirs := small.spec.vocab_size) != (own := model.spec.vocab_size):
         raise SpecError(f"draft {draft}: it has {theirs:,} tokens, the model {own:,}; both need one tokenizer")
     return SpeculativeEngine(model, DraftModel(small), ahead)

@@ -12,7 +12,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.device import host, known_on_host, remember, send
 from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.engine import Engine, Reading, chunks
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.decoding.padding import batch_of
 from kinfolk.models.joining import join, least_room, leave
 from kinfolk.models.model import Transformer
@@ -39,7 +39,7 @@ class TorchEngine(Engine, kind="torch"):
     @classmethod
     def open(cls, run: Run, threads: int = 0) -> Self:
         """Load the weights of a run, laid out for decoding."""
-        return cls(column_major(run.model()))
+        return cls(for_decoding(run.model()))
 
     def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Run a whole batch."""
@@ -62,17 +62,23 @@ class TorchEngine(Engine, kind="torch"):
         if self._least and self.limit is not None:
             room = min(self.limit, max(self._least, -(-need // ROOM) * ROOM))
         state = self.model.new_state(len(prompts), room)
-        batch, *more = self._batches(prompts, sources, chunk)
+        cache = self.prefixes if len(prompts) == 1 and not self.pairs and self.model.spec.prompt == "causal" else None
+        known = 0 if cache is None else cache.restore(prompts[0], state)
+        batch, *more = self._batches([row[known:] for row in prompts], sources, chunk)
         parts = [self.model.run(batch, state).hidden]
         for one in more:
             yield
             parts.append(self.model.run(one, state).hidden)
         hidden_BLD = parts[0] if not more else torch.cat(parts, dim=1)
+        if cache is not None:
+            cache.store(prompts[0], state)
 
         def scores(i: int) -> Iterator[Tensor]:
             n = len(prompts[i]) - 1
+            # of what the cache knew there are keys and values only
+            states_BLD = hidden_BLD if not known else self.model.run(batch_of(prompts, self.device)).hidden
             for at in range(0, n, SCORED):
-                yield self.model.head.logits(hidden_BLD[i : i + 1, at : min(n, at + SCORED)])[0]
+                yield self.model.head.logits(states_BLD[i : i + 1, at : min(n, at + SCORED)])[0]
 
         return state, self._after(hidden_BLD, batch.keep), scores
 

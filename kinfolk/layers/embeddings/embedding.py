@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from kinfolk.core.annotations import TokenIds
 from kinfolk.core.bounds import NonNegativeInt, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, linear
@@ -40,9 +41,12 @@ class EmbeddingModule(Module):
 
 
 class Embedding(Spec):
-    """Axis: `(tokens_BL, ctx) -> x_BLD`. The module's `weight` is what a tied head shares."""
+    """Axis: from tokens, or patches of an image, to vectors: `(tokens_BL, ctx) -> x_BLD`.
 
-    one_size: ClassVar[bool] = False  # what it reads is always as long as the model's max_len, as pictures are
+    The module's `weight` is what a tied head shares.
+    """
+
+    one_size: ClassVar[bool] = False  # what it reads is always as long as the model's max_len, as images are
 
     def build(self, dims: Dims) -> EmbeddingModule:
         """Return the module."""
@@ -68,7 +72,7 @@ class Embedding(Spec):
 class Tokens(Embedding, kind="tokens"):
     """A table of vectors plus positions (Vaswani et al. 2017, section 3.4), then a norm and dropout.
 
-    `scale` "sqrt" multiplies the vectors by sqrt(d_model), which a table shared with the output layer needs to stand
+    `scale` "sqrt" multiplies the vectors by sqrt(d_model), which a table shared with the output layer needs to be
     beside sinusoids. `n_segments` adds a second table for the kind of segment a token belongs to (Devlin et al. 2019).
     """
 
@@ -92,7 +96,7 @@ class Tokens(Embedding, kind="tokens"):
 
 
 class TokensModule(EmbeddingModule):
-    """Looks vectors up in a table and adds what stands around them."""
+    """Looks vectors up in a table and adds the special tokens around them."""
 
     def __init__(self, spec: Tokens, dims: Dims, table: nn.Module) -> None:
         super().__init__()
@@ -119,6 +123,18 @@ class TokensModule(EmbeddingModule):
             alone = segments_BL is None or self.segments.num_embeddings == 1
             x_BLD = x_BLD + (self.segments.weight[0] if alone else self.segments(segments_BL))
         return self.dropout(self.norm(self.position.add(x_BLD, ctx)))
+
+
+class ShownTokens(Tokens, kind="shown-tokens"):
+    """Tokens whose ids layers may look up in tables of their own (value embeddings)."""
+
+    def build(self, dims: Dims) -> EmbeddingModule:
+        return _ShownTokens(self, dims, nn.Embedding(dims.vocab_size, dims.d_model))
+
+
+class _ShownTokens(TokensModule):
+    def inside(self, tokens_BL: Tensor, ctx: Context) -> Context:
+        return ctx.annotate(TokenIds(tokens_BL))
 
 
 class Outward(Module):

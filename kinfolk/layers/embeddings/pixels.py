@@ -51,7 +51,7 @@ class _Placed(PositionModule):
         self.register_buffer("place_3L", torch.stack(spec.grid.place(torch.arange(self.limit))), persistent=False)
 
     def place(self, n: int, ctx: Context) -> tuple[Tensor, ...]:
-        """Return where n values stand, at the context's positions."""
+        """Return where n values are, at the context's positions."""
         if ctx.pos_BL is not None:
             return self.place_3L[:, ctx.pos_BL].unbind()
         stop = ctx.start + n

@@ -27,7 +27,10 @@ from kinfolk.ops.routing import chance_of_choice, imbalance, most_seats, take_se
 
 
 class Router(Spec):
-    """Axis: `(x_LD, ctx) -> (experts [L, k], gates [L, k])` of real tokens; balancing losses go to the context."""
+    """Axis: how a mixture of experts routes tokens.
+
+    `(x_LD, ctx) -> (experts [L, k], gates [L, k])` of real tokens; balancing losses go to the context.
+    """
 
     @property
     def n_choices(self) -> int:
@@ -137,6 +140,7 @@ class _Switch(Module):
         if self.training:
             ctx.add_loss("balance", spec.balance * imbalance(probs_LE, expert_L))
             if spec.z:
+                # keeps scores small, so that rounding in low precision changes fewer choices (Zoph et al. 2022)
                 ctx.add_loss("router-z", spec.z * scores_LE.logsumexp(-1).square().mean())
         return expert_L[:, None], gate_L[:, None]
 
@@ -178,6 +182,7 @@ class _NoisyTopK(Module):
         if not self.training:
             score_Lk, expert_Lk = clean_LE.topk(k, dim=-1)
             return expert_Lk, score_Lk.softmax(-1)
+        # the estimated load divides by it: a least value bounds the gradient
         std_LE = nn.functional.softplus(router_scores(x_LD, self.noise_ED)) + 1e-2
         noisy_LE = torch.addcmul(clean_LE, torch.randn_like(std_LE), std_LE)
         score_Lk, expert_Lk = noisy_LE.topk(k, dim=-1)

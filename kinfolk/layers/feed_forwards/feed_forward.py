@@ -1,6 +1,6 @@
 """Axis FeedForward: dense and gated MLPs (GLU), applied at each position alone."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Dense(FeedForward, kind="dense"):
 
 
 class _Dense(PartModule):
+    called_maps: ClassVar = ("widen", "narrow")
+
     def __init__(self, spec: Dense, dims: Dims) -> None:
         super().__init__()
         self.activation = spec.activation
@@ -83,7 +85,7 @@ class Gated(FeedForward, kind="gated"):
         return cls(d_ff=max(1, dense.d_ff * 2 // 3), activation=activation, bias=bias)
 
     def build(self, dims: Dims) -> PartModule:
-        return _Gated(self, dims)
+        return GatedModule(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         widen = linear(dims.d_model, 2 * self.d_ff, self.bias)
@@ -91,7 +93,11 @@ class Gated(FeedForward, kind="gated"):
         return widen + narrow + Cost(flops=2.0 * self.d_ff, kept=2 * self.d_ff)
 
 
-class _Gated(PartModule):
+class GatedModule(PartModule):
+    """Packs the maps of gate and value into one matrix product."""
+
+    called_maps: ClassVar = ("widen", "narrow")
+
     def __init__(self, spec: Gated, dims: Dims) -> None:
         super().__init__()
         self.activation = spec.activation

@@ -97,6 +97,7 @@ class _SigmoidTopK(Module):
         spec, probs_LE = self.spec, router_scores(x_LD, self.scores.weight).sigmoid()
         expert_Lk = self._choice(probs_LE.detach())
         gate_Lk = probs_LE.gather(1, expert_Lk)
+        # sigmoids of all chosen experts may underflow to 0 together
         gate_Lk = gate_Lk / (gate_Lk.sum(-1, keepdim=True) + 1e-20) * spec.scale
         if self.training and spec.speed and gate_Lk.requires_grad:
             # in the backward pass: a block that is recomputed must choose as it did before

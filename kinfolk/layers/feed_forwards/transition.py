@@ -19,7 +19,7 @@ from kinfolk.layers.states.rows import StateRows
 class ConvTransition(FeedForward, kind="conv-transition"):
     """A separable convolution to `d_ff` channels, a ReLU, and another one back (Dehghani et al. 2019, section 2.1).
 
-    It stands where a feed-forward does. In a decoder both kernels reach into the past only, elsewhere both ways.
+    It takes the place of a feed-forward. In a decoder both kernels reach into the past only, elsewhere both ways.
     """
 
     alone: ClassVar[bool] = False
@@ -64,7 +64,6 @@ class _ConvTransition(PartModule):
         return y_BLD, state
 
     def new_state(self, batch_size: int, max_len: int) -> "TransitionInputs":
-        """Return two memories of zeros."""
         return TransitionInputs(self.widen.new_state(batch_size, max_len), self.narrow.new_state(batch_size, max_len))
 
 

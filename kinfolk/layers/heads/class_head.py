@@ -32,7 +32,7 @@ class JudgingHead(HeadModule):
 
 
 class PoolingHead(Head):
-    """Pool the states of a sequence into one vector and map it to `n_outputs` numbers.
+    """Axis: heads that pool the states of a sequence into one vector and map it to `n_outputs` numbers.
 
     `pool`: the "first" state (Devlin et al. 2019), the "last" real one (Radford et al. 2018), or the "mean" or the
     "max" of the real ones; or "three", last, max and mean side by side (Howard and Ruder 2018, section 3.3).
@@ -51,7 +51,7 @@ class PoolingHead(Head):
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """What stands side by side."""
+        """Classes of several heads side by side."""
         return ("last", "max", "mean") if self.pool == "three" else (self.pool,)
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
@@ -96,7 +96,6 @@ class ClassHead(PoolingHead, kind="class"):
 
     @property
     def n_labels(self) -> int:
-        """How many classes it scores."""
         return self.n_classes
 
 

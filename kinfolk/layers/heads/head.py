@@ -4,7 +4,7 @@ A head answers two questions about states: `logits(x)`, and `loss(x, targets)`, 
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class HeadModule(Module):
     embedding: EmbeddingModule  # whose table is shared
     softcap = 0.0  # logits stay between -softcap and softcap; 0: no bound
     z_loss = 0.0  # weight of the squared log-normaliser in training
+    packed: Any = None  # the output layer as a model that only decodes stores it
     n_scores = 0  # how many classes it scores at every position, where those are not the vocabulary
 
     @property
@@ -48,6 +49,8 @@ class HeadModule(Module):
 
     def logits(self, x_BLD: Tensor) -> Tensor:
         """Return scores over the vocabulary."""
+        if self.packed is not None:
+            return capped(self.packed(self.states(x_BLD)), self.softcap)
         return capped(nn.functional.linear(self.states(x_BLD), self.weight, self.bias), self.softcap)
 
     def loss(self, x_BLD: Tensor, targets_BL: Tensor, epsilon: float = 0.0, over: str = "all") -> Tensor:
@@ -136,7 +139,7 @@ def _alongside(x: Tensor, known: Tensor) -> Tensor:
 
 
 class Head(Spec):
-    """Axis: from states to an output."""
+    """Axis: output heads: from hidden states to logits, labels, spans, values or vectors."""
 
     @property
     def n_labels(self) -> int:
@@ -177,13 +180,15 @@ class LMHead(Head, kind="lm"):
     z_loss: NonNegativeFloat = 0.0
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:
-        return _LMHead(self, dims, embedding)
+        return LMHeadModule(self, dims, embedding)
 
     def cost(self, dims: Dims) -> Cost:
         return output_cost(dims, self.weights, self.bias)
 
 
-class _LMHead(HeadModule):
+class LMHeadModule(HeadModule):
+    """Maps states to the vocabulary by a matrix of its own or by that of the embedding."""
+
     def __init__(self, spec: LMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()
         self.untied = Linear(dims.d_model, dims.vocab_size, bias=False) if spec.weights == "untied" else None

@@ -23,7 +23,7 @@ class MixtureHead(Head, kind="mixture"):
     def cost(self, dims: Dims) -> Cost:
         k, d, output = self.n_components, dims.d_model, output_cost(dims, self.weights, False)
         maps = linear(d, k * d, True) + linear(d, k, False, kept=False)
-        # of each component the state after its tanh, and the gradient that stands ready
+        # for each component the state after its tanh, and the finished gradient
         return maps + Cost(output.params, k * output.flops + 2.0 * k * d, k * (output.kept + d + 2))
 
 
@@ -49,6 +49,7 @@ class _MixtureHead(NormalisedHead):
         )
         total_LV = next(each)
         for log_probs_LV in each:
+            # added as logarithms: rare words underflow as probabilities
             total_LV = torch.logaddexp(total_LV, log_probs_LV)
         return total_LV
 

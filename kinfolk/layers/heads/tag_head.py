@@ -18,7 +18,6 @@ class TagHead(Head, kind="tag"):
 
     @property
     def n_labels(self) -> int:
-        """How many tags it scores."""
         return self.n_tags
 
     def build(self, dims: Dims, embedding: EmbeddingModule) -> HeadModule:

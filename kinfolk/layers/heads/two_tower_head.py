@@ -23,7 +23,7 @@ class PairHead(ClassHead, kind="towers"):
 
     `features` "both" puts the pooled states side by side, a and b, as the released runs of the Long Range Arena do (Tay
     et al. 2021); "all" adds their product and their difference (Mou et al. 2016). Then come two layers, of widths
-    `d_hidden` and half of it. The states of all first sequences stand before those of all second ones.
+    `d_hidden` and half of it. The states of all first sequences precede those of all second ones.
     """
 
     pool: Literal[Pool, "three"] = "mean"

@@ -46,7 +46,7 @@ class SpanModule(Module):
 
 
 class Span(Spec):
-    """Axis: how far heads look. `explicit`: attention has to make its scores, fused kernels having no hooks."""
+    """Axis: how far back each head attends. `explicit`: attention has to compute its scores."""
 
     explicit: ClassVar[bool] = False
 
@@ -68,7 +68,7 @@ class Unlimited(Span, kind="unlimited"):
 
 
 class Fading(Span):
-    r"""Axis: weights are multiplied by $\mathrm{clamp}((R + z - x) / R, 0, 1)$ at distance x, and sum to 1 again.
+    r"""Axis: learned spans. At distance x weights are multiplied by $\mathrm{clamp}((R + z - x) / R, 0, 1)$.
 
     $z$ lies between 0 and `max_span` (0: max_len), $R$ is `ramp`; a token sees itself and the `max_span` - 1 before it
     at most. `penalty` times the mean of $z$ over heads (and tokens) is added to the loss for each layer, as in

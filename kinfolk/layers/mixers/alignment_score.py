@@ -20,7 +20,10 @@ from kinfolk.ops.patterns.leaves import Full
 
 
 class AlignmentScore(Spec):
-    """Axis: `keys(states_BMD)` once for a sequence, then `look(s_BLD, keys_BMD, memory)` for some of its tokens."""
+    """Axis: how an RNN's state is scored against encoder states, in additive or multiplicative attention.
+
+    The module has `keys(states_BMD)` once for a sequence, then `look(s_BLD, keys_BMD, memory)` for some of its tokens.
+    """
 
     maps: ClassVar[tuple[int, int, int]]  # maps of the encoder's states, of the decoder's, and vectors
 

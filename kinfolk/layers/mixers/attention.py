@@ -1,12 +1,12 @@
 """Multi-head self-attention and cross-attention (Vaswani et al. 2017).
 
 They project, hand queries, keys and values to `ops.attend`, and project back. What is seen is the pattern's business,
-where things stand is the position's, what is remembered while decoding is the cache's.
+positions belong to the position, keys and values while decoding to the KV cache.
 """
 
 import dataclasses
 import functools
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,7 +26,7 @@ from kinfolk.layers.part import KeyValues, Mixer, PartModule
 from kinfolk.layers.positions.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
 from kinfolk.layers.states.kv_cache import MemorySlots, Ring, Slots
 from kinfolk.ops.attention.attend import attend, scored_pairs
-from kinfolk.ops.attention.scores import Scoring, View
+from kinfolk.ops.attention.scores import Scoring, View, plain_scoring
 from kinfolk.ops.patterns.both_ways import BothWays
 from kinfolk.ops.patterns.leaves import Full, Pattern
 from kinfolk.ops.patterns.plan import pairs
@@ -107,6 +107,8 @@ class CrossAttention(Mixer, kind="cross-attention"):
 class SelfAttentionModule(PartModule):
     """Packs the projections of queries, keys and values into one matrix product."""
 
+    called_maps: ClassVar = ("qkv", "out")
+
     def __init__(self, spec: Attention, dims: Dims) -> None:
         super().__init__()
         self.spec = spec
@@ -164,11 +166,10 @@ class SelfAttentionModule(PartModule):
     def heads_of(self, qkv_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Cut queries, keys and values, side by side, into heads; normalise and rotate them."""
         packed_BLHK = qkv_BLD.unflatten(-1, (-1, self.d_head))
-        parts = packed_BLHK.split_with_sizes(self.heads, dim=2)
+        q_BLHK, k_BLGK, v_BLGK = packed_BLHK.split_with_sizes(self.heads, dim=2)
         if self.norms is not None:
-            parts = (*self.norms(parts[0], parts[1]), parts[2])
-        q_BHLK, k_BGLK, v_BGLK = (x.transpose(1, 2) for x in parts)
-        return *self.position.turn(q_BHLK, k_BGLK, ctx), v_BGLK
+            q_BLHK, k_BLGK = self.norms(q_BLHK, k_BLGK)
+        return *self.position.turn(q_BLHK.transpose(1, 2), k_BLGK.transpose(1, 2), ctx), v_BLGK.transpose(1, 2)
 
     def _queries(self, x_BLD: Tensor, ctx: Context) -> Tensor:
         q_BLHK = self._mapped(x_BLD, slice(self.heads[0]))
@@ -188,11 +189,13 @@ class SelfAttentionModule(PartModule):
             raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")
         ring = pattern.span is not None and pattern.span < max_len
         size = pattern.span if ring and pattern.span is not None else max_len
-        new = [self.qkv.weight.new_zeros(batch_size, self.n_kv, size, self.d_cached) for _ in range(2)]
+        new = [self.qkv.zeros(batch_size, self.n_kv, size, self.d_cached) for _ in range(2)]
         return (Ring if ring else Slots)(*new)
 
 
 class _CrossAttention(PartModule):
+    called_maps: ClassVar = ("q", "kv", "out")
+
     def __init__(self, spec: CrossAttention, dims: Dims) -> None:
         super().__init__()
         self.spec = spec
@@ -281,6 +284,8 @@ class ScoringModule(Protocol):
 
 def scoring_of(module: ScoringModule, ctx: Context, hooks: Hooks = NO_HOOKS, scale: float | None = None) -> Scoring:
     """Return how a module scores query-key pairs in this pass: scale, dropout in training, hooks, and who listens."""
+    if hooks is NO_HOOKS and ctx.taps is None and not module.training:
+        return plain_scoring(scale)
     tap = functools.partial(ctx.tap, "weights") if ctx.hears("weights") else None
     tap_scores = functools.partial(ctx.tap, "scores") if ctx.asked("scores") else None
     dropout = module.spec.dropout if module.training else 0.0

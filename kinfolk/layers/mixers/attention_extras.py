@@ -19,6 +19,7 @@ from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.layer_values import first_values, leave_values
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear, Module
+from kinfolk.layers.part import only_past
 from kinfolk.layers.states.rows import Axes, StateRows
 
 
@@ -60,7 +61,10 @@ class ExtraModule(Module):
 
 
 class Extra(Spec):
-    """Axis: see `ExtraModule`. `widens`: how many channels a head of keys gets besides its own."""
+    """Axis: what is added to attention: gates, a convolution of queries and keys, values of the first layer.
+
+    `widens`: how many channels a head of keys gets besides its own.
+    """
 
     def build(self, dims: Dims, heads: HeadWidths, scale: float) -> ExtraModule:
         """Return the module; products of queries and keys are multiplied by `scale`."""
@@ -86,8 +90,7 @@ class QKVConv(Extra, kind="qkv-conv"):
     form: Literal["replace", "add"] = "replace"
 
     def build(self, dims: Dims, heads: HeadWidths, scale: float) -> ExtraModule:
-        if dims.direction != "past":
-            raise SpecError(f"{self.kind}: its convolution sees the past only, so it belongs into a decoder")
+        only_past(self, dims, "its convolution sees")
         return _QKVConv(self, heads)
 
     def cost(self, dims: Dims, heads: HeadWidths) -> Cost:

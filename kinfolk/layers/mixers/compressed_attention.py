@@ -192,7 +192,7 @@ class Windows(StateRows):
         all_BGMK = torch.cat([self.tail_BGtK, kv_BGLK], dim=2)
         window_Bn = first_B1 // stride + torch.arange((n_new + stride - 1) // stride, device=device)
         full_Bn = (window_Bn + 1) * stride <= first_B1 + n_real
-        # position p stands at p - first + stride - 1
+        # position p is at p - first + stride - 1
         begin_Bn = window_Bn * stride - first_B1 + stride - 1
         at_Bm = (begin_Bn[..., None] + torch.arange(stride, device=device)).flatten(1).clamp(max=all_BGMK.shape[2] - 1)
         slot_Bn = torch.where(full_Bn, window_Bn + 1, self.slots_BGMK.shape[2] - 1)
@@ -266,7 +266,7 @@ class MemoryCompressedModule(PartModule):
         return torch.stack(each, dim=3).flatten(2, 3)[:, :, 1 : length + 1]
 
     def _look_on(self, q_BHLK: Tensor, slots_BGMK: Tensor, ctx: Context) -> Tensor:
-        """Look from anywhere at slots that stand where their windows end."""
+        """Look from anywhere at slots at the ends of their windows."""
         k_BHMK, v_BHMK = slots_BGMK.chunk(2, dim=1)
         dropout = self.spec.dropout if self.training else 0.0
         scoring = Scoring(dropout=dropout, tap=ctx.listener("weights"))

@@ -24,7 +24,7 @@ from kinfolk.ops.linear_attention import Direction
 
 
 class Convolution(Mixer):
-    """Axis: kernels of `kernel` taps over the past, or centred over "both" sides."""
+    """Axis: convolutions as mixers. Kernels of `kernel` taps over the past, or centred over "both" sides."""
 
     kernel: PositiveInt
     direction: Direction = "past"
@@ -157,7 +157,7 @@ class _Convolution(PartModule):
         return RecentInputs(self.out.weight.new_zeros(batch_size, self.spec.kernel - 1, self.out.in_features))
 
     def _without_padding(self, x_BLD: Tensor, ctx: Context) -> Tensor:
-        """Clear padding, unless it all stands in the future of those who look into the past."""
+        """Clear padding, unless all of it is in the future of those who look into the past."""
         if ctx.padding is None or (ctx.padding.right and self.spec.direction == "past"):
             return x_BLD
         return x_BLD.masked_fill(~ctx.padding.keep_BL[..., None], 0.0)

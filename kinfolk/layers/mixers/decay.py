@@ -15,7 +15,10 @@ from kinfolk.layers.module import Dims, Linear, Module
 
 
 class Decay(Spec):
-    """Axis: `x_BLD -> log decay`, [B, H, L, 1] for one per head or [B, H, L, K] for one per channel, at most 0."""
+    """Axis: how the state of a linear recurrence decays.
+
+    `x_BLD -> log decay`, [B, H, L, 1] for one per head or [B, H, L, K] for one per channel, at most 0.
+    """
 
     by_channel: ClassVar[bool] = False
     makes_keys: ClassVar[bool] = False  # keys are 1 - decay
@@ -58,6 +61,7 @@ class _FixedDecay(Module):
         if not self.fixed:
             return x_BLD.new_zeros(()).expand(len(x_BLD), self.n_heads, x_BLD.shape[1], 1)
         head_H = torch.arange(self.n_heads, device=x_BLD.device, dtype=torch.promote_types(x_BLD.dtype, torch.float32))
+        # log1p: of the slowest heads, 1 - 2^(-5 - h) rounds to 1 in half precision
         log_H = torch.log1p(-torch.exp2(-5.0 - head_H))
         return log_H[None, :, None, None].expand(len(x_BLD), -1, x_BLD.shape[1], 1)
 
@@ -195,6 +199,7 @@ def draw_steps(bias: Tensor, least: float, most: float) -> None:
     """Draw biases whose softplus lies between two numbers, evenly on a logarithmic scale (Gu and Dao 2023, 3.6)."""
     with torch.no_grad():
         step = bias.uniform_(math.log(least), math.log(most)).exp_()
+        # the inverse of softplus, log(e^s - 1), without overflow for large s or cancellation for small s
         bias.copy_(step + torch.log(-torch.expm1(-step)))
 
 

@@ -187,6 +187,7 @@ class _Undoing(Module):
     def draw(self) -> None:
         """Begin where going there and back is a projection."""
         with torch.no_grad():
+            # once, in double precision: there and back is a projection to the last digit of float32
             self.weight.copy_(torch.linalg.pinv(self.there.weight.double()))
             self.bias.copy_(-self.weight @ self.there.bias)
 
@@ -198,6 +199,7 @@ def span_means(h_BLE: Tensor, score_BL: Tensor, spans_BS2: Tensor) -> Tensor:
     """Return the mean of the states of each span by the softmax of their scores; 0 of a span that is not there."""
     at_L = torch.arange(h_BLE.shape[1], device=h_BLE.device)
     inside_BSL = (at_L >= spans_BS2[..., :1]) & (at_L <= spans_BS2[..., 1:])
+    # not -inf: the softmax of a span that is not there would be NaN, and 0 * NaN is NaN
     score_BSL = score_BL[:, None].masked_fill(~inside_BSL, torch.finfo(score_BL.dtype).min)
     return (score_BSL.softmax(-1) * inside_BSL) @ h_BLE
 

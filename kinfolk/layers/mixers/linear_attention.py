@@ -26,7 +26,7 @@ from kinfolk.ops.patterns.leaves import Causal, Full
 
 
 class Kernelised(Mixer):
-    """Axis: a kernel in the place of the softmax.
+    """Axis: linear attention, with a kernel in the place of the softmax.
 
     `direction` is "past" (strictly causal) or "both"; `d_head` 0 means d_model / n_heads.
     """

@@ -22,7 +22,7 @@ from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import NoNorm, Norm, RMSNorm
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, only_past
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
 from kinfolk.layers.states.rows import Axes
 from kinfolk.ops import delta_rule, gated_linear_recurrence
@@ -121,8 +121,7 @@ class RecurrentMatrix(RecentInputs):
 class _LinearRecurrence(PartModule):
     def __init__(self, spec: LinearRecurrence, dims: Dims) -> None:
         super().__init__()
-        if dims.direction != "past":
-            raise SpecError(f"{spec.kind}: its state knows the past only, so it belongs into a decoder")
+        only_past(spec, dims)
         self.spec = spec
         self.n_keys, self.d_key, self.d_value = spec.widths(dims)
         d_keys, d_values = self.n_keys * self.d_key, spec.n_heads * self.d_value
@@ -174,6 +173,7 @@ class _LinearRecurrence(PartModule):
         q, *k, v = qkv_BLD.split_with_sizes(self.parts, dim=-1)
         q_BHLR, v_BHLK = (x.unflatten(-1, (-1, n)).transpose(1, 2) for x, n in ((q, self.d_key), (v, self.d_value)))
         if spec.decay.makes_keys:
+            # 1 - exp(log_decay) would cancel where little is forgotten, decay close to 1
             k_BHLR = -torch.expm1(log_decay)
         else:
             k_BHLR = k[0].unflatten(-1, (-1, self.d_key)).transpose(1, 2)
@@ -203,6 +203,7 @@ def shown(ctx: Context, state: RecentInputs | None) -> Tensor | None:
 
 def unit(x: Tensor) -> Tensor:
     """Return vectors of length 1."""
+    # inside the root: the gradient at a vector of zeros is finite
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 

@@ -130,7 +130,7 @@ class BucketState(StateRows):
     the bucket came before: a query sees places 1 to size below its own.
     """
 
-    # more than any bucket will ever hold, whatever the room: rows made for different lengths can stand together
+    # more than any bucket will ever hold, whatever the room: rows made for different lengths can be batched together
     stride: ClassVar = 1 << 40
     held: ClassVar = {
         "k_BHMK": Axes(room=2),

@@ -22,7 +22,7 @@ from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import RMSNorm
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, only_past
 from kinfolk.layers.states.rows import Axes
 from kinfolk.ops.chunk_scan import chunks_of, precision
 from kinfolk.ops.diagonal_scan import CHUNK, selective_scan
@@ -78,7 +78,7 @@ class RecurrentVector(RecentInputs):
 class _Mamba(PartModule):
     def __init__(self, spec: Mamba, dims: Dims) -> None:
         super().__init__()
-        _only_past(spec, dims)
+        only_past(spec, dims)
         self.spec, self.width = spec, spec.expand * dims.d_model
         self.parts = [spec.rank_of(dims), spec.d_state, spec.d_state]
         self.inner = Linear(dims.d_model, 2 * self.width, bias=False, packs=2)
@@ -166,7 +166,7 @@ class Mamba2(Mixer, kind="mamba2"):
 class _Mamba2(PartModule):
     def __init__(self, spec: Mamba2, dims: Dims) -> None:
         super().__init__()
-        _only_past(spec, dims)
+        only_past(spec, dims)
         width, n_heads = spec.width(dims), spec.n_heads
         self.spec, self.d_head = spec, width // n_heads
         self.parts = [width, spec.d_state, spec.d_state]
@@ -210,8 +210,3 @@ class _Mamba2(PartModule):
         recent = like.new_zeros(batch_size, spec.kernel - 1, sum(self.parts))
         shape = batch_size, spec.n_heads, spec.d_state, self.d_head
         return RecurrentMatrix(recent, like.new_zeros(shape, dtype=precision(like)))
-
-
-def _only_past(spec: Mixer, dims: Dims) -> None:
-    if dims.direction != "past":
-        raise SpecError(f"{spec.kind}: its state knows the past only, so it belongs into a decoder")

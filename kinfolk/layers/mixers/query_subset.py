@@ -13,7 +13,7 @@ from kinfolk.layers.part import KeyValues
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuerySubset:
-    """Some tokens of every row, in their order: where they stand in it, and which of them are meant.
+    """Some tokens of every row, in their order: their positions in it, and which of them are meant.
 
     Rows differ in how many they have; those with fewer have others at the end, which do no harm.
     """
@@ -28,7 +28,7 @@ class QuerySubset:
         return cls(at_BA, chosen_BL.gather(1, at_BA))
 
     def take(self, x_BLD: Tensor) -> Tensor:
-        """Return what stands there."""
+        """Return the selected rows."""
         return x_BLD.gather(1, self.at_BA[..., None].expand(-1, -1, x_BLD.shape[-1]))
 
     def put(self, y_BAD: Tensor, x_BLD: Tensor) -> Tensor:

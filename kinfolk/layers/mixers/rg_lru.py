@@ -13,7 +13,7 @@ from kinfolk.layers.mixers.mamba import RecurrentVector
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, only_past
 from kinfolk.ops.chunk_scan import chunks_of, precision
 from kinfolk.ops.diagonal_scan import CHUNK, diagonal_scan
 
@@ -54,8 +54,7 @@ class RGLRU(Mixer, kind="rg-lru"):
 class _RGLRU(PartModule):
     def __init__(self, spec: RGLRU, dims: Dims) -> None:
         super().__init__()
-        if dims.direction != "past":
-            raise SpecError(f"{spec.kind}: its state knows the past only, so it belongs into a decoder")
+        only_past(spec, dims)
         self.spec = spec
         self.width, block = spec.widths(dims)
         self.inner = Linear(dims.d_model, 2 * self.width, packs=2)
@@ -71,6 +70,7 @@ class _RGLRU(PartModule):
         with torch.no_grad():
             self.gate_bias_HK.zero_()
             decay = self.log_rate_D.uniform_(0.9**2, 0.999**2).sqrt_()
+            # the inverse of softplus of -log(a) / c, which is close to 0: expm1 keeps its digits
             self.log_rate_D.copy_(torch.expm1(-decay.log() / self.spec.power).log())
 
     def forward(

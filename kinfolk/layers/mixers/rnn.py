@@ -48,8 +48,9 @@ class _Chained(ResidualModule):
 
 
 class Recurrent(Mixer):
-    """What recurrent mixers share. `direction` "both" reads from either end, with half of the channels each, "future"
-    from the last token to the first. A decoder begins with what its encoder ended with, where a bridge hands it over.
+    """Axis: recurrent networks as mixers. `direction` "both" reads from either end, with half of the channels each,
+    "future" from the last token to the first. A decoder begins with what its encoder ended with, where a bridge
+    hands it over.
     """
 
     n_gates: ClassVar[int]

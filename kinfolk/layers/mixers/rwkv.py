@@ -19,7 +19,7 @@ from kinfolk.layers.mixers.layer_values import first_values, leave_values
 from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear, Module
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, only_past, whole_heads
 from kinfolk.ops import delta_rule, gated_linear_recurrence
 from kinfolk.ops.chunk_scan import precision
 
@@ -145,10 +145,8 @@ class _TimeMix(PartModule):
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__()
-        if dims.direction != "past":
-            raise SpecError(f"{spec.kind}: its state knows the past only, so it belongs into a decoder")
-        if dims.d_model % spec.n_heads:
-            raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")
+        only_past(spec, dims)
+        whole_heads(spec, dims)
         d = dims.d_model
         self.spec, self.n_heads, self.width = spec, spec.n_heads, d
         self.r, self.k, self.v = (Linear(d, d, bias=False, projects=True) for _ in range(3))

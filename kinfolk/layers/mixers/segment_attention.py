@@ -28,7 +28,7 @@ class SegmentAttention(Attention, kind="segment-attention"):
     r"""Attention to $[\mathrm{sg}(m) \circ h]$: memory and segment, by queries of the segment (Dai et al. 2019, 3.2).
 
     The memory holds the inputs of the positions that the pattern may still look at, whatever the length of a segment.
-    Distances must be said relatively. In a pre-norm block what is remembered has passed the norm.
+    Distances must be said relatively. In a pre-norm block the segment memory has passed the norm.
     """
 
     def build(self, dims: Dims) -> PartModule:
@@ -57,7 +57,7 @@ class Recollection:
         self._newest: tuple[Tensor, Tensor | None, Tensor | None] | None = None
 
     def past(self, x_BLD: Tensor) -> Tensor:
-        """Return what is remembered, nothing at the beginning."""
+        """Return the segment memory, empty at the beginning."""
         return x_BLD[:, :0].detach() if self.x_BMD is None else self.x_BMD.to(x_BLD.dtype)
 
     def masks(self, ctx: Context, n: int) -> tuple[Tensor | None, Tensor | None]:
@@ -189,7 +189,7 @@ class _SegmentAttention(SelfAttentionModule):
 
 
 def positioned(pattern: Pattern, start: int, n: int, n_keys: int, device: torch.device) -> View:
-    """Say that `n` queries stand at `start`, `start + 1`, … and keys at the `n_keys` positions that end with them."""
+    """Say that `n` queries are at `start`, `start + 1`, … and keys at the `n_keys` positions that end with them."""
     if pattern.stationary or n_keys == start + n:
         return View(start=n_keys - n)
     stop = start + n

@@ -22,7 +22,7 @@ class SoftmaxModule(Module):
 
 
 class Softmax(Spec):
-    """Axis: from scores to weights. `explicit`: fused kernels cannot compute it."""
+    """Axis: from attention scores to weights. `explicit`: fused kernels cannot compute it."""
 
     explicit: ClassVar[bool] = False
 

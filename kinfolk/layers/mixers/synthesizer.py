@@ -186,7 +186,7 @@ class _Synthesizer(PartModule):
     def _pairs(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
         """Look up the scores of a tile of positions."""
         assert self.of_pair is not None
-        # what stands nowhere is hidden already
+        # keys without a position are masked already
         k_pos = k_pos.clamp(min=0)
         if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1:
             # rows first: the whole table of a long text is large, and a step of decoding needs one row of it
@@ -198,7 +198,7 @@ class _Synthesizer(PartModule):
         return found_1HLM * self._shares()[1]
 
     def _view(self, ctx: Context) -> View:
-        """Say what hides keys while training, and where pairs stand if their scores depend on it."""
+        """Say what hides keys while training, and the positions of pairs if their scores depend on them."""
         pattern, padding = self.spec.pattern, ctx.padding
         pos = ctx.pos_BL if self.of_pair is not None or not pattern.stationary else None
         hidden = padding is None or (padding.right and pattern.causal)

@@ -24,7 +24,7 @@ class TalkModule(Module):
 
 
 class Talk(Spec):
-    """Axis: what passes between heads. `explicit`: attention has to make its scores, fused kernels keeping them."""
+    """Axis: what passes between heads (talking heads). `explicit`: attention has to compute its scores."""
 
     explicit: ClassVar[bool] = False
 

@@ -33,7 +33,7 @@ from kinfolk.ops.patterns.leaves import Full
 class TwoStreamAttention(Attention, kind="two-stream-attention"):
     """Attention in both directions to content, and to the content of the `memory` positions before (section 2.3, 2.4).
 
-    What is remembered is the content that a layer read, without a gradient, as in Transformer-XL. Distances must be
+    The segment memory is the content that a layer read, without a gradient, as in Transformer-XL. Distances must be
     said relatively, since a memory has no place in the sequence.
     """
 
@@ -105,7 +105,7 @@ def _own_group(ctx: Context, group_BM: Tensor | None, x_BLD: Tensor) -> Tensor |
 
 
 def _streams(whole: View, ctx: Context, n_content: int, n: int) -> Iterator[tuple[slice, View]]:
-    """Yield the rows of content, which stand one after the other, then those of questions, which stand anywhere."""
+    """Yield the rows of content, which are consecutive, then those of questions, which are anywhere."""
     for rows in (slice(0, n_content), slice(n_content, n)):
         if rows.start == rows.stop:
             continue
@@ -123,7 +123,7 @@ def _streams(whole: View, ctx: Context, n_content: int, n: int) -> Iterator[tupl
 class XLSegments(XL, kind="xl-segments"):
     r"""Distances of Transformer-XL, and $(q_i + b)\cdot s_{ij}$ (Yang et al. 2019, section 2.5).
 
-    $s_{ij}$ is one vector if two positions are of the same segment and another if not; what is remembered belongs to
+    $s_{ij}$ is one vector if two positions are of the same segment and another if not; the segment memory belongs to
     the first segment. Where nothing is said about segments there is no such term.
     """
 

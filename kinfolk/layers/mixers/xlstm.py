@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
-from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, only_past, whole_heads
 from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops import gated_linear_recurrence
 from kinfolk.ops.chunk_scan import precision
@@ -41,8 +40,7 @@ class MLSTM(Mixer, kind="mlstm"):
 
     def widths(self, dims: Dims) -> tuple[int, int]:
         """Return the widths of a head's keys and values, or say why they cannot be."""
-        if dims.d_model % self.n_heads:
-            raise SpecError(f"{self.kind}: d_model {dims.d_model} is not a multiple of n_heads {self.n_heads}")
+        whole_heads(self, dims)
         d_value = dims.d_model // self.n_heads
         return max(1, round(d_value * self.share)), d_value
 
@@ -81,10 +79,8 @@ class _LSTMBase(PartModule):
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__()
-        if dims.direction != "past":
-            raise SpecError(f"{spec.kind}: its state knows the past only, so it belongs into a decoder")
-        if dims.d_model % spec.n_heads:
-            raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")
+        only_past(spec, dims)
+        whole_heads(spec, dims)
         self.spec, self.n_heads, self.width = spec, spec.n_heads, dims.d_model
         self.gain_D = nn.Parameter(torch.ones(dims.d_model))
         self.out = Linear(dims.d_model, dims.d_model, bias=False, ends_branch=True)

@@ -1,4 +1,4 @@
-"""Axis Norm: LayerNorm, RMSNorm, ScaleNorm and none."""
+"""Axis Norm: LayerNorm, RMSNorm, ScaleNorm, unit vectors and none."""
 
 import math
 from typing import Literal
@@ -14,7 +14,7 @@ from kinfolk.ops.rms_norm import rms_norm
 
 
 class Norm(Spec):
-    """Axis: `x_BLD -> x_BLD`, each position on its own."""
+    """Axis: normalisation, each position on its own: `x_BLD -> x_BLD`."""
 
     def build(self, width: int) -> nn.Module:
         """Return the module for vectors of this width."""
@@ -51,8 +51,8 @@ class LayerNorm(Norm, kind="layer-norm"):
 class RMSNorm(Norm, kind="rms-norm"):
     r"""$g\,x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$: no mean is taken away, no bias added (Zhang and Sennrich 2019).
 
-    `part` is the share of channels, counted from the first, whose mean square stands for all (their pRMSNorm; 0.0625 in
-    the paper, 0.0675 in the comparison of Narang et al. 2021). `gain` "one-plus" stores g - 1, which weight decay
+    `part` is the share of channels, counted from the first, whose mean square is used for all (their pRMSNorm; 0.0625
+    in the paper, 0.0675 in the comparison of Narang et al. 2021). `gain` "one-plus" stores g - 1, which weight decay
     pulls to 0 and so the gain to 1 (Gemma).
     """
 
@@ -98,6 +98,21 @@ class _ScaleNorm(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * (self.length / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self.eps))
+
+
+class UnitNorm(Norm, kind="unit-norm"):
+    r"""$x / \lVert x \rVert$: nothing is learnt."""
+
+    def build(self, width: int) -> nn.Module:
+        return _UnitNorm()
+
+    def cost(self, width: int) -> Cost:
+        return Cost(flops=3.0 * width, kept=width + 1)
+
+
+class _UnitNorm(Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.normalize(x, dim=-1)
 
 
 class Shift(Norm, kind="shift"):

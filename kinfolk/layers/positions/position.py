@@ -47,7 +47,7 @@ class PositionModule(Module):
         return x_BLD
 
     def turn(self, q_BHLK: Tensor, k_BGMK: Tensor, ctx: Context) -> tuple[Tensor, Tensor]:
-        """Change queries and keys that stand at the context's positions."""
+        """Change queries and keys, at the context's positions."""
         return q_BHLK, k_BGMK
 
     def hooks(self, ctx: Context, n: int, causal: bool) -> Hooks:
@@ -60,7 +60,7 @@ class PositionModule(Module):
 
 
 class Position(Spec):
-    """Axis: where tokens stand. `explicit`: attention has to make its scores, fused kernels having no hooks."""
+    """Axis: position encodings. `explicit`: attention has to compute its scores, fused kernels have no hooks."""
 
     explicit: ClassVar[bool] = False
 

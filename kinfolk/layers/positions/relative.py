@@ -195,7 +195,7 @@ class XL(Position, kind="xl"):
     r"""Content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
 
     $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
-    The first `apart` tokens of an encoder stand for all of it, so nothing is far from them: their pairs have no $R$.
+    The first `apart` tokens of an encoder summarise all of it, so nothing is far from them: their pairs have no $R$.
     """
 
     biases: Literal["shared", "per-layer"] = "shared"

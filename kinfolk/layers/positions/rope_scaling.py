@@ -16,7 +16,7 @@ from kinfolk.core.spec import Spec
 
 
 class RopeScaling(Spec):
-    """Axis: `rates -> rates`, in float64."""
+    """Axis: how rotary frequencies are scaled for longer contexts: `rates -> rates`, in float64."""
 
     def rates(self, rate: Tensor, base: float) -> Tensor:
         """Return the scaled rates [K/2] of a head of width K whose plain ones are given."""
@@ -104,6 +104,7 @@ class YarnScaling(RopeScaling, kind="yarn"):
             low, high = math.floor(low), math.ceil(high)
         low, high = max(low, 0), min(high, 2 * n - 1)
         number = torch.arange(n, dtype=rate.dtype, device=rate.device)
+        # where both ends of the ramp fall on one channel it becomes a step
         interpolated = ((number - low) / max(high - low, 1e-3)).clamp(0, 1)
         return interpolated * rate / self.factor + (1 - interpolated) * rate
 

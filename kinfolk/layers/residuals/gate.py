@@ -14,7 +14,7 @@ from kinfolk.layers.module import Linear, Module
 
 
 class Gate(Spec):
-    """Axis: `(x_BLD, y_BLD) -> x_BLD`."""
+    """Axis: how a gated residual joins a stream and a branch: `(x_BLD, y_BLD) -> x_BLD`."""
 
     def build(self, width: int) -> Module:
         """Return the module for streams of this width."""

@@ -16,7 +16,7 @@ from kinfolk.layers.norms.norm import LayerNorm, Norm
 
 
 class Residual(Spec):
-    """Axis: `(x, part) -> x`."""
+    """Axis: residual connections, with their norms: `(x, part) -> x`."""
 
     additive: ClassVar[bool] = False
 

@@ -16,7 +16,7 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule
 class StochasticDepth(Residual, kind="stochastic-depth"):
     r"""$x + m\,\mathrm{branch}(x) / (1 - rate)$, in training with $m = 0$ in a share `rate` of the examples, else 1.
 
-    Huang et al. 2016, section 3, but for where the factor stands: there in evaluation, here in training, so that a
+    Huang et al. 2016, section 3, but for the place of the factor: there in evaluation, here in training, so that a
     trained model is an ordinary one. `of` is a residual that adds a branch.
     """
 

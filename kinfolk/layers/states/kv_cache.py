@@ -1,6 +1,6 @@
 """KV cache of incremental decoding: keys and values by position, or a ring buffer of the last ones.
 
-A slot is a position, so nothing has to be shifted, examples may stand at different positions, and the junk that right
+A slot is a position, so nothing has to be shifted, examples may be at different positions, and the junk that right
 padding leaves behind lies in the future of every real query until a real token overwrites it. Where a pattern looks
 back no further than `span`, the slots are a ring and a token costs the same at any position.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from kinfolk.core.context import Context
 from kinfolk.core.errors import ShapeError
 from kinfolk.layers.states.rows import Axes, StateRows, chosen
-from kinfolk.ops.attention.scores import View
+from kinfolk.ops.attention.scores import View, view_from
 from kinfolk.ops.patterns.leaves import Pattern
 
 
@@ -27,14 +27,15 @@ class Slots(StateRows):
         self.k_BGMK, self.v_BGMK = k_BGMK, v_BGMK
 
     def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
-        """Write new keys and values and return all that may be looked at, and where the queries stand."""
+        """Write new keys and values and return all that may be attended to, with the queries' positions."""
         stop = ctx.start + k_BGLK.shape[2]
         if stop > self.k_BGMK.shape[2]:
             raise ShapeError(f"position {stop - 1} does not fit a state made for {self.k_BGMK.shape[2]} positions")
         if ctx.pos_BL is None:
             self.k_BGMK.narrow(2, ctx.start, stop - ctx.start).copy_(k_BGLK)
             self.v_BGMK.narrow(2, ctx.start, stop - ctx.start).copy_(v_BGLK)
-            view = View(start=ctx.start)
+            # a graph is traced with a position that is a symbol
+            view = view_from(ctx.start) if isinstance(ctx.start, int) else View(start=ctx.start)
         else:
             rows_B1 = torch.arange(len(k_BGLK), device=k_BGLK.device)[:, None]
             self.k_BGMK[rows_B1, :, ctx.pos_BL] = k_BGLK.transpose(1, 2).to(self.k_BGMK.dtype)
@@ -44,7 +45,7 @@ class Slots(StateRows):
 
 
 class Ring(Slots):
-    """Keys and values of the last `span` positions: position p stands in slot p mod span."""
+    """Keys and values of the last `span` positions: position p is in slot p mod span."""
 
     rewinds: ClassVar[bool] = False
     # rings of different sizes have their positions in different slots
@@ -96,7 +97,7 @@ class Rolling:
     """Keys and values of the positions that may still be seen, side by side and in order, as long as rows are in step.
 
     New ones are written behind the old ones, and when the room is used up what may still be seen moves to the front.
-    From the first rows that stand at positions of their own on, `ring` takes over.
+    As soon as rows have positions of their own, `ring` takes over.
     """
 
     def __init__(self, ring: Slots, room: int, pattern: Pattern) -> None:
@@ -104,7 +105,7 @@ class Rolling:
         self.hooks: Any = None  # what a position makes once for all steps, for `n_hooks` distances
         self.n_hooks = 0
         self._in_step = True
-        # [keys or values, B, G, room, K]; positions `_low` to `_high` stand from `_at` on
+        # [keys or values, B, G, room, K]; positions `_low` to `_high` start at `_at`
         self._both: Tensor | None = None
         self._at = self._low = self._high = 0
 

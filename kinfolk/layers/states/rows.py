@@ -12,7 +12,7 @@ from kinfolk.core.errors import ShapeError
 
 
 class Axes(NamedTuple):
-    """Where examples lie in a tensor, which axis is as long as there is room, and what stands where nothing is yet."""
+    """Layout of a cached tensor: batch axis, capacity axis (if any), fill value."""
 
     rows: int = 0
     room: int | None = None

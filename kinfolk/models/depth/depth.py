@@ -14,7 +14,7 @@ from kinfolk.models.reader import AllLayers, LayerReading
 
 
 class Depth(Spec):
-    """Axis: `(x_BLD, ctx, states) -> x_BLD`."""
+    """Axis: a stack of blocks: `(x_BLD, ctx, states) -> x_BLD`."""
 
     def build(self, dims: Dims) -> "DepthModule":
         """Return the module."""
@@ -55,14 +55,16 @@ class Depth(Spec):
 
 
 class DepthWrapper(Spec):
-    """Axis: how the blocks of a stack run. Wrappers of one stack combine; the first is the innermost.
+    """Axis: how the blocks of a stack run: reversible, dropped, halting. They combine; the first is the innermost.
 
     reads: its output is made of all layers. skips: some runs are not made. reversible: its stack keeps no activations.
+    looks_ahead: in training, what happens at a position depends on later ones.
     """
 
     reads: ClassVar[bool] = False
     skips: ClassVar[bool] = False
     reversible: ClassVar[bool] = False
+    looks_ahead: ClassVar[bool] = False
 
     def check(self, stack: Any) -> None:
         """Refuse a stack that cannot run so."""

@@ -35,9 +35,9 @@ class Funnel(Depth, kind="funnel"):
     """Layers over ever shorter sequences, then over the whole one again (Dai et al. 2020).
 
     Between two `levels` every `pool` neighbours become their mean, but for the first `apart` positions, which are kept
-    as they are (a token that stands for all, [CLS]). The first layer of a level has the means as queries and in its
+    as they are (a token that summarises all, [CLS]). The first layer of a level has the means as queries and in its
     residual, and `keys` of the "longer" sequence, or like all others those of the "pooled" one. At the end every
-    position gets what stands in its slot, added to what the first level left, and passes through `top`. With `pool` 1
+    position gets its slot's vector, added to what the first level left, and passes through `top`. With `pool` 1
     nothing is lost, so nothing is added: it is a stack of all layers. Distances of position "xl" are those of the text,
     which one of any other kind counts in slots.
     """
@@ -156,7 +156,7 @@ class _Funnel(DepthModule):
             wide = self._wide(level, x_BLD, inner, cut) if asks else None
             x_BLD, within = pool(x_BLD, cut.slot_BL, cut.keep_BL, cut.n), cut.inner
             if wide is not None:
-                # its queries stand among the tokens of the longer sequence, and every pool-th place is one
+                # its queries are every pool-th token of the longer sequence
                 asking = cut.inner.replace(unit=inner.unit, start=(self.spec.pool - 1) * cut.n, pos_BL=None)
                 within = _Asking(**vars(cut.inner), asking=asking)
             x_BLD, inner = self._run(i, level, x_BLD, within, wide), cut.inner
@@ -289,8 +289,8 @@ def _first(level: Stack) -> Any:
 def _both_ways(dims: Dims, stack: Stack, n: int) -> Cost:
     """Return what distances in both directions cost all `n` tokens more than those in one."""
     looks = [part for i in stack.order for part in stack.blocks[i].parts if isinstance(part, Attention)]
-    found = (_tables(dims, look, n - 1, n) for look in looks if isinstance(look.position, XL))
-    return sum(found, start=Cost())
+    tables = (_tables(dims, look, n - 1, n) for look in looks if isinstance(look.position, XL))
+    return sum(tables, start=Cost())
 
 
 def _tables(dims: Dims, look: Attention, rows: int, n: int) -> Cost:

@@ -25,7 +25,7 @@ _NO_MARKS = str.maketrans("", "", string.punctuation)
 
 @dataclasses.dataclass(frozen=True)
 class PredictedAnswer:
-    """What a model answers: a text and where it stands, or "" for no answer.
+    """What a model answers: a text and its position, or "" for no answer.
 
     score: the share of this answer, as exponentials of scores, among all spans of its window, and no answer where that
         may be right.
@@ -56,6 +56,7 @@ class WindowAnswers:
 
     def add(self, scores_BL2: Tensor, windows: Sequence[int]) -> None:
         """Take what a model says of some windows: the scores of positions as first and last of an answer."""
+        # scores of thousands of spans are added up and compared across windows
         scores = scores_BL2.double().cpu()
         inside_BL = torch.zeros(scores.shape[:2], dtype=torch.bool)
         for row, window in enumerate(windows):
@@ -63,7 +64,7 @@ class WindowAnswers:
             inside_BL[row, begin:end] = True
         none_B = scores[:, 0].sum(-1)
         scores = scores.masked_fill(~inside_BL[..., None], -torch.inf)
-        # position 0 stands for no answer, which is taken up when all windows are known
+        # position 0 means no answer, which is taken up when all windows are known
         scores[:, 0] = 0.0
         spans_B2, best_B = best_span(scores[..., 0], scores[..., 1], self.longest, -math.inf)
         mass_B = _mass(scores[:, 1:, 0], scores[:, 1:, 1], self.longest)
@@ -92,6 +93,7 @@ class WindowAnswers:
 def _mass(begin_BL: Tensor, end_BL: Tensor, longest: int) -> Tensor:
     """Return the logarithm of the sum over all spans of the exponentials of their scores."""
     n = min(longest, begin_BL.shape[1])
+    # a span beyond the end has the weight exp(-inf) = 0
     ends_BLn = F.pad(end_BL, (0, n - 1), value=-torch.inf).unfold(1, n, 1)
     return (begin_BL + ends_BLn.logsumexp(-1)).logsumexp(-1)
 
@@ -155,6 +157,16 @@ class Answers(Tally):
         means = both.mean(0) if len(both) else np.zeros(2)
         return float(means[0]), float(means[1])
 
+    @property
+    def answer_exact(self) -> float:
+        """The first of both."""
+        return self.means()[0]
+
+    @property
+    def answer_f1(self) -> float:
+        """The second of both."""
+        return self.means()[1]
+
     def plain(self) -> dict[str, Any]:
         """Return everything; where questions may have no answer, also which threshold would be best here."""
         asked = self.read()
@@ -188,7 +200,6 @@ class Answers(Tally):
         return {"best_threshold": float((above + below) / 2), "best_f1": (total + float(sums[best])) / len(asked)}
 
     def sentences(self) -> list[str]:
-        """Say it."""
         found = self.plain()
         lines = [f"answer F1      {found['answer_f1']:.4f}", f"exact match    {found['answer_exact']:.4f}"]
         lines.append(f"questions      {found['questions']:,}")

@@ -81,12 +81,12 @@ class EntityConfusion(Confusion):
             counter.update(kind for _, _, kind in some)
 
     @property
-    def precision(self) -> float:
+    def entity_precision(self) -> float:
         """The share of the entities found that are right."""
         return self.right.total() / max(1, self.found.total())
 
     @property
-    def recall(self) -> float:
+    def entity_recall(self) -> float:
         """The share of the entities there that were found."""
         return self.right.total() / max(1, self.there.total())
 
@@ -102,12 +102,11 @@ class EntityConfusion(Confusion):
         return [{"name": n, "labels": t, "answers": f, "right": r, "f1": _f1(r, f, t)} for n, t, f, r in rows]
 
     def plain(self) -> dict[str, Any]:
-        """Return everything."""
         return super().plain() | {"entities": self.kinds(), "words_cut": self.cut}
 
     def sentences(self) -> list[str]:
-        """Say it, kind by kind."""
-        lines = [f"entity F1      {self.entity_f1:.4f}  (precision {self.precision:.4f}, recall {self.recall:.4f})"]
+        both = f"precision {self.entity_precision:.4f}, recall {self.entity_recall:.4f}"
+        lines = [f"entity F1      {self.entity_f1:.4f}  ({both})"]
         for row in self.kinds():
             lines.append(
                 f"  {row['name'] or '(no kind)':20} {row['f1']:.4f}  of {row['labels']:,}; {row['answers']:,} found"

@@ -13,6 +13,7 @@ for the objectives named in `objectives`. Others need more than sums, so they ar
 
 import dataclasses
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -107,109 +108,41 @@ def of_tally(names: tuple[str, ...]) -> tuple[Measure, ...]:
     return tuple(m for m in _defined.values() if set(names) & set(m.tallies))
 
 
-# entities of tagged words come before the tags themselves: the first figure of a tally is the usual one
-Measure(
-    name="entity-f1",
-    meaning="F1 of whole entities, both ends and the kind right",
-    higher=True,
-    unit="share",
-    tallies=("entities",),
-    figure=lambda tally: tally.entity_f1,
-)
-Measure(
-    name="entity-precision",
-    meaning="the share of the entities found that are right, both ends and the kind",
-    higher=True,
-    unit="share",
-    tallies=("entities",),
-    figure=lambda tally: tally.precision,
-)
-Measure(
-    name="entity-recall",
-    meaning="the share of the entities there that are found, both ends and the kind",
-    higher=True,
-    unit="share",
-    tallies=("entities",),
-    figure=lambda tally: tally.recall,
-)
-Measure(
-    name="accuracy",
-    meaning="the share of examples whose class was the one with the highest score; more is better",
-    higher=True,
-    unit="share",
-    tallies=("confusion",),
-    figure=lambda tally: tally.accuracy,
-)
-Measure(
-    name="micro-f1",
-    meaning="F1 of all decisions about classes together",
-    higher=True,
-    unit="share",
-    tallies=("multi-label",),
-    figure=lambda tally: tally.micro_f1,
-)
-Measure(
-    name="macro-f1",
-    meaning="the mean over classes of F1, the harmonic mean of precision and recall",
-    higher=True,
-    unit="share",
-    tallies=("confusion", "multi-label"),
-    figure=lambda tally: tally.macro_f1,
-)
-Measure(
-    name="mcc",
-    meaning="Matthews' correlation of labels and answers; 0 is guessing",
-    higher=True,
-    unit="correlation",
-    tallies=("confusion",),
-    figure=lambda tally: tally.mcc,
-)
-Measure(
-    name="exact-match",
-    meaning="the share of examples of which all was right: every class that holds, or both ends of an answer",
-    higher=True,
-    unit="share",
-    tallies=("multi-label",),
-    figure=lambda tally: tally.exact_match,
-)
+FIGURES: dict[str, tuple[str, tuple[str, ...], str]] = {
+    # entities of tagged words come before the tags themselves: the first figure of a tally is the usual one
+    "entity-f1": ("share", ("entities",), "F1 of whole entities, both ends and the kind right"),
+    "entity-precision": ("share", ("entities",), "precision of whole entities, both ends and the kind right"),
+    "entity-recall": ("share", ("entities",), "recall of whole entities, both ends and the kind right"),
+    "accuracy": ("share", ("confusion",), "the share of examples whose class was the one with the highest score"),
+    "micro-f1": ("share", ("multi-label",), "F1 of all decisions about classes together"),
+    "macro-f1": ("share", ("confusion", "multi-label"), "the mean over classes of F1"),
+    "mcc": ("correlation", ("confusion",), "Matthews' correlation of labels and answers; 0 is guessing"),
+    "exact-match": ("share", ("multi-label",), "the share of examples of which every class, or both ends, were right"),
+    "answer-f1": (
+        "share",
+        ("answers",),
+        "the words an answer shares with the right one, over those of both, as in SQuAD",
+    ),
+    "answer-exact": (
+        "share",
+        ("answers",),
+        "the share of questions whose answer is one of the right ones, as in SQuAD",
+    ),
+    "pearson": ("correlation", ("correlation",), "the correlation of numbers and their guesses"),
+    "spearman": ("correlation", ("correlation",), "the correlation of the ranks of numbers and their guesses"),
+}
+"""Figures of tallies, each an attribute of the same name: unit, tallies, meaning; higher is better."""
+
+for _name, (_unit, _tallies, _meaning) in FIGURES.items():
+    _figure = operator.attrgetter(_name.replace("-", "_"))
+    Measure(name=_name, meaning=_meaning, higher=True, unit=_unit, tallies=_tallies, figure=_figure)
+
 Measure(
     name="overlap",
     meaning="the tokens that an answer shares with the right one, twice, over the tokens of both (F1); none found "
     "where there is none is 1",
     higher=True,
     unit="share",
-)
-Measure(
-    name="answer-f1",
-    meaning="the words that an answer shares with the right one, over those of both, as SQuAD counts them",
-    higher=True,
-    unit="share",
-    tallies=("answers",),
-    figure=lambda tally: tally.means()[1],
-)
-Measure(
-    name="answer-exact",
-    meaning="the share of questions whose answer is one of the right ones, as SQuAD compares them",
-    higher=True,
-    unit="share",
-    tallies=("answers",),
-    figure=lambda tally: tally.means()[0],
-)
-Measure(
-    name="pearson",
-    meaning="the correlation of numbers and their guesses",
-    higher=True,
-    unit="correlation",
-    tallies=("correlation",),
-    figure=lambda tally: tally.pearson,
-)
-Measure(
-    name="spearman",
-    meaning="the correlation of the ranks of numbers and their guesses",
-    higher=True,
-    unit="correlation",
-    tallies=("correlation",),
-    figure=lambda tally: tally.spearman,
 )
 Measure(name="bleu", meaning="BLEU of what a model writes for the first pairs held out", higher=True, unit="percent")
 Measure(
@@ -254,7 +187,7 @@ Measure(name="next-sentence", meaning="whether the second passage follows the fi
 Measure(name="sentence-order", meaning="whether two passages are in their order")
 Measure(
     name="bits-per-dimension",
-    meaning="every value of a picture that is not given, from what is given and all before it, in bits",
+    meaning="every value of an image that is not given, from what is given and all before it, in bits",
     unit="bits",
 )
 Measure(name="class", meaning="the class of an example, in nats")

@@ -101,13 +101,13 @@ class Confusion(Tally):
     @property
     def mcc(self) -> float:
         """Matthews' correlation."""
+        # products of counts need more digits than float32 has
         counts = self.counts_CC.double()
         n, hits, labels, answers = counts.sum(), counts.trace(), counts.sum(1), counts.sum(0)
         spread = (n * n - answers.square().sum()) * (n * n - labels.square().sum())
         return float((hits * n - (labels * answers).sum()) / spread.sqrt()) if spread > 0 else 0.0
 
     def plain(self) -> dict[str, Any]:
-        """Return everything."""
         found, right = self.counts_CC.sum(0).tolist(), self.counts_CC.diagonal().tolist()
         rows = zip(self.classes, self.counts_CC.sum(1).tolist(), found, right, self.f1, strict=True)
         return super().plain() | {
@@ -136,7 +136,6 @@ class Confusion(Tally):
         return COUNTED, tuple(counted(row["name"], row["labels"], row["answers"], row["right"]) for row in rows)
 
     def matrix(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-        """Return the matrix."""
         return tuple(self.classes), tuple(tuple(row) for row in self.counts_CC.tolist())
 
 
@@ -184,13 +183,11 @@ class Holding(Tally):
         return self.whole / max(1, self.n)
 
     def plain(self) -> dict[str, Any]:
-        """Return everything."""
         rows = zip(self.classes, self.counts_C3.tolist(), self.f1, strict=True)
         each = [{"name": name, "right": a, "wrong": b, "missed": c, "f1": f1} for name, (a, b, c), f1 in rows]
         return super().plain() | {"classes": each}
 
     def sentences(self) -> list[str]:
-        """Say the means."""
         return [f"micro-F1       {self.micro_f1:.4f}", f"macro-F1       {self.macro_f1:.4f}", *super().sentences()]
 
     def table(self) -> Table:
@@ -217,6 +214,7 @@ class Correlation(Tally):
     def add(self, output: Output, batch: Batch) -> None:
         """Join the moments of a batch to those so far (Chan et al. 1979), which stays exact far from zero."""
         assert batch.labels is not None
+        # squares of labels far from zero need more digits than float32 has
         both_B2 = torch.stack([output.logits.double().cpu(), batch.labels.double().cpu()], -1)
         self.pairs.append(both_B2)
         self._join(both_B2)
@@ -244,7 +242,6 @@ class Correlation(Tally):
         return of_ranks.pearson
 
     def sentences(self) -> list[str]:
-        """Say them."""
         return [f"correlation    {self.pearson:.4f}", f"of ranks       {self.spearman:.4f}", *super().sentences()]
 
     def points(self) -> list[list[float]]:
@@ -257,6 +254,7 @@ class Correlation(Tally):
 def ranks(values_N: Tensor) -> Tensor:
     """Return the rank of each value from 1 on; equal values share the mean of theirs."""
     _, which_N, counts_U = torch.unique(values_N, return_inverse=True, return_counts=True)
+    # half ranks of ties, exact up to 2^52 values
     last_U = counts_U.cumsum(0).double()
     return (last_U - (counts_U - 1) / 2)[which_N]
 

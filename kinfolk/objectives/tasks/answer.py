@@ -45,6 +45,9 @@ class QuestionAnswering(Task, kind="answer"):
         # generated questions have token ids and no text to compare answers by
         return Answers(split, objective.longest, objective.threshold) if isinstance(split, AnswerSplit) else None
 
+    def reads(self, run: Answering) -> tuple[str, ...]:
+        return run.columns.question, run.columns.context
+
     def ask(self, run: Answering, row: FileRow) -> Question:
         question, context = row.text(run.columns.question), row.text(run.columns.context)
         return Question(str(row.values.get("id", row.line)), question.strip(), context, (), row.where)

@@ -31,7 +31,7 @@ class Answering(Protocol):
     """A trained model that answers rows.
 
     n_texts: texts of a row. length: tokens of a text that are read; cut: which, of a longer one. reading, always: the
-    windows of long contexts, and whether every question has an answer. columns: where a row has what is read. picture:
+    windows of long contexts, and whether every question has an answer. columns: those that are read. `picture`:
     height, width and channels of the images that it reads instead of texts.
     """
 

@@ -31,9 +31,9 @@ from kinfolk.objectives.tasks.task import Example, TableColumns, Task
 
 
 class RowTask(Task):
-    """What tasks share whose label belongs to a whole row: one text or two, or an image.
+    """Axis: tasks whose label belongs to a whole example: one text or two, or an image.
 
-    A subclass says what its scores mean (`said`), which label stands for none (`blank`), and how a label is written
+    A subclass says what its scores mean (`said`), which label means none (`blank`), and how a label is written
     (`written`).
     """
 

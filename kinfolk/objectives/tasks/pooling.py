@@ -18,7 +18,7 @@ from kinfolk.ops.patterns.leaves import Causal, Full
 def of_sequences(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return how a head pools the states of a sequence, and how the objective gives it the sequence.
 
-    Where every position attends to all others in each layer (in a decoder: all before it), one state stands for the
+    Where every position attends to all others in each layer (in a decoder: all before it), one state summarises the
     whole: a [CLS] token's, through a tanh layer, in an encoder (Devlin et al. 2019), the last token's in a decoder
     (Radford et al. 2018). Elsewhere it is the mean of all states: what is far from the one might never reach it. An
     encoder-decoder reads the text as its source, and is asked at the first state of its decoder.

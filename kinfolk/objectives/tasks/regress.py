@@ -16,7 +16,7 @@ from kinfolk.objectives.tasks.classify import RowTask
 from kinfolk.objectives.tasks.task import TableColumns
 
 FEW = 50
-"""The largest number of different whole numbers that are taken for names of classes."""
+"""The largest number of different integers that are taken for names of classes."""
 
 
 class Regression(RowTask, kind="regress"):

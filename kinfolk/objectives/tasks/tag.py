@@ -17,12 +17,13 @@ from kinfolk.data.splits.asking import named
 from kinfolk.data.splits.rows import WordRows
 from kinfolk.data.splits.split import Split
 from kinfolk.layers.heads.head import Head
+from kinfolk.layers.heads.reconstruction_head import ReconstructionHead
 from kinfolk.layers.heads.tag_head import TagHead
 from kinfolk.models.model import Model
 from kinfolk.objectives.measures.entities import EntityConfusion, entities, marks_entities
 from kinfolk.objectives.measures.tallies import Confusion, Tally
 from kinfolk.objectives.objective import Objective
-from kinfolk.objectives.supervised import Labels, Tag
+from kinfolk.objectives.supervised import Labels, Reconstruct, Tag
 from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts, answered
 from kinfolk.objectives.tasks.pooling import of_tokens
 from kinfolk.objectives.tasks.task import Example, Task
@@ -115,6 +116,19 @@ class Tagging(Task, kind="tag"):
         wrong = [f"{w}: {a} not {b}" for w, a, b in zip(words, said, right, strict=False) if a != b]
         lost = f"; {len(right) - len(said)} words cut off" if len(said) < len(right) else ""
         return Example(" ".join(words), " ".join(right), " ".join(said), loss, "; ".join(wrong[:_NOTES]) + lost)
+
+
+class Reconstruction(Tagging, kind="reconstruct"):
+    """Every token of what was read, from the state at its end: how much a fixed state can hold."""
+
+    objectives: ClassVar[tuple[type[Objective], ...]] = (Reconstruct,)
+
+    @classmethod
+    def in_file(cls, path: Path) -> bool:
+        return False
+
+    def asking(self, model: Model, n_classes: int, *, apart: bool = False) -> tuple[Head, Objective]:
+        return ReconstructionHead(n_classes=n_classes), Reconstruct(reads=of_tokens(model))
 
 
 def split_words(text: str) -> Words:

@@ -28,7 +28,7 @@ from kinfolk.objectives.tasks.answering import Answering, How, PredictionCounts
 class Example:
     """An example in words: its text, what is right, what the model says, and what that costs.
 
-    notes: what stands out, as the words whose tags are wrong.
+    notes: what is unusual, as the words whose tags are wrong.
     """
 
     text: str
@@ -53,7 +53,7 @@ class TableColumns:
 
 
 class Task(Spec):
-    """Axis: a task, and the columns of a table where it is found; "" is the usual name.
+    """Axis: tasks of labelled data, with the columns of a table they read; "" is the usual name.
 
     between: what separates classes that hold together, as in `Preparation`; "" is a bar. unknown: "add" learns with
     classes that only the validation file has; "" refuses them.
@@ -123,6 +123,10 @@ class Task(Spec):
         The examples must then be added in the order of the split.
         """
         return None
+
+    def reads(self, run: Answering) -> tuple[str, ...]:
+        """Return the columns of a row that are read."""
+        return (run.columns.text, run.columns.second or "second")[: run.n_texts]
 
     def ask(self, run: Answering, row: FileRow) -> Any:
         """Return what a row asks, or raise `DataError` with its line."""

@@ -103,7 +103,7 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     """Attend without gradients, some queries at a time: a fused kernel takes a bias like a mask."""
     assert scoring.bias is not None
     n_q, n_k, out = q.shape[2], k.shape[2], []
-    # rows at positions of their own stay whole: a bias knows its queries by where they stand
+    # rows at positions of their own stay whole: a bias knows its queries by position
     in_step = view.q_pos_BL is None and view.k_pos_BM is None
     rows, past = max(1, BIAS_PAIRS // n_k) if in_step else n_q, pattern.causal and in_step
     for first in range(0, n_q, rows):

@@ -261,7 +261,7 @@ def _chunks(sheet: Sheet, like: Tensor) -> Iterator[_Tile]:
         step = max(1, CHUNK_BYTES // per_row)
         for first in range(0, len(group.rows_r), step):
             rows = slice(first, min(first + step, len(group.rows_r)))
-            # queries beyond the end are cut off afterwards; until then they stand in for the last one
+            # queries beyond the end are cut off afterwards; until then they repeat the last one
             q_at = (group.rows_r[rows, None] * what.q_block + in_q).clamp(max=what.n_q - 1)
             cols = group.cols_rc[rows]
             k_at = cols[..., None] * what.k_block + in_k

@@ -17,7 +17,7 @@ from kinfolk.ops.patterns.leaves import Pattern
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """Where queries and keys stand and what else hides a key. A query i stands at `start + i`, a key j at j."""
+    """Positions of queries and keys, and further masks. A query i is at `start + i`, a key j at j."""
 
     start: int = 0
     q_pos_BL: Tensor | None = None  # instead of start + i, for each example
@@ -52,7 +52,7 @@ class Scoring:
     """How a pair is scored and what is reported.
 
     `bias(q, k, q_pos, k_pos, heads)` is added to the scaled scores, `value(weights, v, q_pos, k_pos, heads)` to the
-    output; both work on tiles: any axes may stand between the head axis and the last two. `before` the softmax the
+    output; both work on tiles: any axes may be between the head axis and the last two. `before` the softmax the
     products of all heads, and `after` it their weights, may be made into others. `tap` receives the weights, and
     `tap_scores` the scaled products with their gradients; both are computed beside the output and do not change it.
     """
@@ -86,6 +86,18 @@ class Scoring:
 
 
 PLAIN_VIEW, PLAIN_SCORING = View(), Scoring()
+
+
+@functools.lru_cache(maxsize=64)
+def plain_scoring(scale: float | None) -> Scoring:
+    """Return the scoring of a scale alone: one object for the layers and steps of decoding."""
+    return Scoring(scale=scale)
+
+
+@functools.lru_cache(maxsize=64)
+def view_from(start: int) -> View:
+    """Return the view of queries from a position on: one object for the layers of a step."""
+    return View(start=start)
 
 
 def share_heads(x_BGMK: Tensor, n_heads: int) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def best_span(begin_BL: Tensor, end_BL: Tensor, longest: int, threshold: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return the best span of each text and by how much it beats position 0, which stands for none."""
+    """Return the best span of each text and by how much it beats position 0, which means none."""
     spans, margins = [], []
     for begin_L, end_L in zip(begin_BL, end_BL, strict=True):
         length = len(begin_L)

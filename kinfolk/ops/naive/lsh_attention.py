@@ -60,7 +60,7 @@ def _recent(i: int, order: list[int], bucket: list[int], looking: Looking) -> li
 
 
 def _chunked(i: int, order: list[int], bucket: list[int], sight: Chunks) -> list[int]:
-    """Those in the chunk of i and in the one before it; before the first stands the last."""
+    """Those in the chunk of i and in the one before it; the first is preceded by the last."""
     chunks = [order[first : first + sight.size] for first in range(0, len(order), sight.size)]
     mine = next(c for c, chunk in enumerate(chunks) if i in chunk)
     found = chunks[mine] + (chunks[mine - 1] if len(chunks) > 1 else [])

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def cut(values_BL: Tensor, width: int, channels: int, patch: int) -> Tensor:
-    """Return every patch's values: row by row, column by column, channel by channel, 0 beyond the picture."""
+    """Return every patch's values: row by row, column by column, channel by channel, 0 beyond the image."""
     n = values_BL.shape[1]
     rows = (n + width * channels - 1) // (width * channels)
     examples = []

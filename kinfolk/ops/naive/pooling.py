@@ -16,6 +16,6 @@ def pool(x_BLD: Tensor, slot_BL: Tensor, keep_BL: Tensor | None, n: int) -> Tens
 
 
 def unpool(x_BMD: Tensor, slot_BL: Tensor) -> Tensor:
-    """Return to every position what stands in its slot."""
+    """Copy each slot back to its positions."""
     rows = [torch.stack([x_BMD[b, m] for m in slot_BL[b]]) for b in range(len(x_BMD))]
     return torch.stack(rows)

@@ -26,7 +26,7 @@ class Box(NamedTuple):
 
 
 class Pattern(Spec):
-    """Axis: a set of allowed (query, key) pairs, closed under `&` and `|`."""
+    """Axis: attention patterns: which query may attend to which key. They combine with `&` and `|`."""
 
     @property
     def causal(self) -> bool:

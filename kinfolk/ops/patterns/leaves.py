@@ -283,7 +283,7 @@ class Local1D(Pattern, kind="local-1d"):
 
 
 class Local2D(Pattern, kind="local-2d"):
-    """Blocks of a picture see themselves and what lies `above` and `beside` them (Parmar et al. 2018, section 4.2).
+    """Blocks of an image see themselves and what lies `above` and `beside` them (Parmar et al. 2018, section 4.2).
 
     Positions run in block-raster order: blocks row by row, pixels row by row inside a block. A query sees its own
     block up to itself, `beside` columns to the left in its block's rows, and the `above` rows over its block from

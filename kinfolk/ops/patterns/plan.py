@@ -174,7 +174,7 @@ def _columns(touched_rn: Tensor, n_columns: int) -> Tensor:
 
 
 def _runs(rows: Tensor, cols: Tensor, what: Extent) -> list[Tensor]:
-    """Split a group where it stops sliding, if it slides at all; a block cut short by the end stands alone."""
+    """Split a group where it stops sliding, if it slides at all; a block cut short by the end is a group of its own."""
     step, n_whole = what.q_block // what.k_block, what.n_k // what.k_block
     moved = (rows[1:] == rows[:-1] + 1) & (cols[1:] == cols[:-1] + step).all(1)
     moved &= (cols[1:] < n_whole).all(1) & (cols[:-1] >= 0).all(1)

@@ -1,5 +1,6 @@
 """BERT, and those that keep its body: DistilBERT, RoBERTa, CamemBERT."""
 
+import dataclasses
 from typing import Any, ClassVar, Literal
 
 from kinfolk.family.assembly import self_block, stack
@@ -21,7 +22,7 @@ from kinfolk.models.stack import Stack
 from kinfolk.ops.activated_linear import Activation
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation
-from kinfolk.runs.huggingface.places import Below, Table
+from kinfolk.runs.huggingface.places import Below, Nothing, Table
 
 LAYER: Table = {
     "parts.0.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
@@ -81,6 +82,28 @@ def layer_values(model: Model, depth: Stack, look: Any, think: Dense) -> dict[st
         "attention_probs_dropout_prob": look.dropout,
         "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
     }
+
+
+def over_texts(
+    name: str, hidden: str, output: str, *, unused: tuple[str, ...] = (), inside: str = "", **head: Any
+) -> Architecture:
+    """Return the architecture that judges a whole text by a hidden layer and an output layer."""
+    return Architecture(
+        f"{name}ForSequenceClassification",
+        ClassHead,
+        lambda config: ClassHead(**classes(config), **head),
+        class_values,
+        table={"head.hidden": hidden, "head.output": output},
+        unused=unused,
+        inside=inside,
+    )
+
+
+def by_last_token(name: str) -> Architecture:
+    """Return the architecture of a decoder that judges a text by its last token, without a bias."""
+    table: Table = {"head.output.weight": "score.weight", "head.output.bias": Nothing.at()}
+    judging = over_texts(name, "", "", unused=("lm_head.*",), pool="last")
+    return dataclasses.replace(judging, table=table)
 
 
 def over_tokens(name: str, unused: tuple[str, ...], answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
@@ -216,14 +239,7 @@ class Bert(Encoder, model_type="bert"):
             table=PREDICTIONS | {"head.judge.hidden": "bert.pooler.dense", "head.judge.output": "cls.seq_relationship"},
             ties=PREDICTIONS_TIES,
         ),
-        Architecture(
-            "BertForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), activation="tanh"),
-            class_values,
-            table={"head.hidden": "bert.pooler.dense", "head.output": "classifier"},
-            unused=CLASS_UNUSED,
-        ),
+        over_texts("Bert", "bert.pooler.dense", "classifier", unused=CLASS_UNUSED, activation="tanh"),
         *over_tokens("Bert", ("bert.pooler.*", *CLASS_UNUSED)),
     )
 
@@ -273,14 +289,7 @@ class DistilBert(Encoder, model_type="distilbert"):
             },
             ties={"vocab_projector.weight": "embedding.table.weight"},
         ),
-        Architecture(
-            "DistilBertForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), activation="relu"),
-            class_values,
-            table={"head.hidden": "pre_classifier", "head.output": "classifier"},
-            unused=("vocab_*",),
-        ),
+        over_texts("DistilBert", "pre_classifier", "classifier", unused=("vocab_*",), activation="relu"),
         *over_tokens("DistilBert", ("vocab_*",)),
     )
 
@@ -320,13 +329,12 @@ class Roberta(Encoder, model_type="roberta"):
             ties={"lm_head.decoder.weight": "embedding.table.weight", "lm_head.decoder.bias": "head.bias"},
             unused=("roberta.pooler.*",),
         ),
-        Architecture(
-            "RobertaForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), activation="tanh"),
-            class_values,
-            table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
+        over_texts(
+            "Roberta",
+            "classifier.dense",
+            "classifier.out_proj",
             unused=("lm_head.*", "roberta.pooler.*"),
+            activation="tanh",
         ),
         *over_tokens("Roberta", ("lm_head.*", "roberta.pooler.*")),
     )

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
-from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, LMHead
 from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
@@ -16,10 +15,10 @@ from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.activated_linear import Activation
 from kinfolk.ops.patterns.leaves import Causal
-from kinfolk.runs.formats.bert import class_values, classes
+from kinfolk.runs.formats.bert import by_last_token
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need
-from kinfolk.runs.huggingface.places import Nothing, Table, Turned
+from kinfolk.runs.huggingface.places import Table, Turned
 
 LAYER: Table = {
     "parts.0.qkv": Turned.at("attn.c_attn"),
@@ -44,18 +43,10 @@ def lm_values(head: LMHead) -> dict[str, Any]:
 def heads(name: str) -> tuple[Architecture, ...]:
     """Return the architectures of a decoder; its body alone is opened with the tied head that it always has."""
     head: Table = {"head.untied": "lm_head"}
-    rows: Table = {"head.output.weight": "score.weight", "head.output.bias": Nothing.at()}
     return (
         Architecture(f"{name}LMHeadModel", LMHead, lm, lm_values, table=head, ties={}),
         Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
-        Architecture(
-            f"{name}ForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), pool="last"),
-            class_values,
-            table=rows,
-            unused=("lm_head.*",),
-        ),
+        by_last_token(name),
     )
 
 

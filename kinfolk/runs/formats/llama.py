@@ -4,7 +4,6 @@ from typing import Any, ClassVar, Literal
 
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Gated
-from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, LMHead
 from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
@@ -20,11 +19,11 @@ from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.algebra import Both
 from kinfolk.ops.patterns.leaves import Causal, Pattern, Window
-from kinfolk.runs.formats.bert import class_values, classes
+from kinfolk.runs.formats.bert import by_last_token
 from kinfolk.runs.formats.gpt import lm_values
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
-from kinfolk.runs.huggingface.places import Nothing, PlacedRows, Table
+from kinfolk.runs.huggingface.places import PlacedRows, Table
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -90,18 +89,10 @@ def causal_heads(name: str, *, bias: bool = False) -> tuple[Architecture, ...]:
         return LMHead(weights="tied" if tied else "untied", bias=bias)
 
     head: Table = {"head.untied": "lm_head", "head.bias": "lm_head.bias"}
-    rows: Table = {"head.output.weight": "score.weight", "head.output.bias": Nothing.at()}
     return (
         Architecture(f"{name}ForCausalLM", LMHead, lm, lm_values, table=head),
         Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
-        Architecture(
-            f"{name}ForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), pool="last"),
-            class_values,
-            table=rows,
-            unused=("lm_head.*",),
-        ),
+        by_last_token(name),
     )
 
 

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 from kinfolk.family.assembly import shared
 from kinfolk.layers.embeddings.embedding import Embedding, Projected
-from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.detection_head import DetectionHead
 from kinfolk.layers.heads.head import MaskedLMHead
 from kinfolk.layers.heads.paired_head import PairedHead
@@ -12,7 +11,7 @@ from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.bert import LAYER, Encoder, class_values, classes, masked_lm, over_tokens, paired
+from kinfolk.runs.formats.bert import LAYER, Encoder, masked_lm, over_texts, over_tokens, paired
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, layers, need
 from kinfolk.runs.huggingface.places import Table
@@ -96,13 +95,8 @@ class Albert(Narrow, model_type="albert"):
             | {"head.judge.hidden": "albert.pooler", "head.judge.output": "sop_classifier.classifier"},
             ties=tied,
         ),
-        Architecture(
-            "AlbertForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), activation="tanh"),
-            class_values,
-            table={"head.hidden": "albert.pooler", "head.output": "classifier"},
-            unused=("predictions.*", "sop_classifier.*"),
+        over_texts(
+            "Albert", "albert.pooler", "classifier", unused=("predictions.*", "sop_classifier.*"), activation="tanh"
         ),
         *over_tokens("Albert", ("albert.pooler.*", "predictions.*", "sop_classifier.*")),
     )
@@ -158,13 +152,12 @@ class Electra(Narrow, model_type="electra"):
                 "head.output": "discriminator_predictions.dense_prediction",
             },
         ),
-        Architecture(
-            "ElectraForSequenceClassification",
-            ClassHead,
-            lambda config: ClassHead(**classes(config), activation="gelu"),
-            class_values,
-            table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
+        over_texts(
+            "Electra",
+            "classifier.dense",
+            "classifier.out_proj",
             unused=("discriminator_predictions.*",),
+            activation="gelu",
         ),
         *over_tokens("Electra", ("discriminator_predictions.*",)),
     )

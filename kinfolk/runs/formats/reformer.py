@@ -156,7 +156,7 @@ class Reformer(Format, model_type="reformer"):
         )
 
     def where(self, config: Config) -> Position:
-        """Return where tokens stand."""
+        """Return the positions of tokens."""
         if not config.get("axial_pos_embds", True):
             return Learned()
         return AxialPositions(

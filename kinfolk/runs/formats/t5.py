@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense, Gated
-from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, LMHead
 from kinfolk.layers.init import FanIn
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
@@ -16,7 +15,7 @@ from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import Causal
-from kinfolk.runs.formats.bert import class_values, classes
+from kinfolk.runs.formats.bert import over_texts
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import (
     ACTIVATIONS,
@@ -159,15 +158,15 @@ class T5(T5Format, model_type="t5"):
         Architecture("T5ForConditionalGeneration", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
         Architecture("T5Model", LMHead, lambda config: LMHead(scale="rsqrt")),
         Architecture("T5WithLMHeadModel", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
-        Architecture(
-            "T5ForSequenceClassification",
-            ClassHead,
-            # of the last state of a decoder that reads the text once more, a place behind
-            lambda config: ClassHead(**classes(config), pool="last", activation="tanh"),
-            class_values,
-            table={"head.hidden": "classification_head.dense", "head.output": "classification_head.out_proj"},
+        over_texts(
+            "T5",
+            "classification_head.dense",
+            "classification_head.out_proj",
             unused=("lm_head.weight",),
             inside=INSIDE,
+            # of the last state of a decoder that reads the text once more, a place behind
+            pool="last",
+            activation="tanh",
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The Vision Transformer: patches of a picture behind a class token."""
+"""The Vision Transformer: patches of an image behind a class token."""
 
 from typing import Any, ClassVar
 

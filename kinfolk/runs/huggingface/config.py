@@ -76,7 +76,7 @@ class Config:
         raise CheckpointError(f"{self.where}: {key} = {reprlib.repr(value)} is not a {kind.__name__}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Return a whole number above zero."""
+        """Return an integer above zero."""
         value = self.get(key) if default is None else self.get(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise CheckpointError(f"{self.where}: {key} = {reprlib.repr(value)} is not a number above zero")
@@ -96,7 +96,7 @@ class Config:
         return value
 
     def choice(self, key: str, table: Mapping[str, Any], default: str) -> Any:
-        """Return what a word stands for."""
+        """Return the value that a word names."""
         value = self.get(key, default)
         if value not in table:
             raise self.refusal(key, value, table)

@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -79,7 +80,7 @@ def from_hf(
     float32.
 
     What the configuration says and Kinfolk cannot express is refused by name, and so is every tensor that is missing or
-    not known; `ignore` names keys and tensors (a star stands for anything) that are known to be of no account. Weights
+    not known; `ignore` names keys and tensors (a star matches anything) that are known to be of no account. Weights
     are mapped from the file, which should stay where it is; half-precision ones become float32. `model_type` is for
     old configurations that do not say theirs, where the names of tensors do not tell it either; `architecture` (as
     BertForMaskedLM) goes before what config.json says, or does not say.
@@ -147,13 +148,13 @@ def to_hf(
     """Write a model as a folder that Hugging Face's libraries open.
 
     The kind of checkpoint is found from the model's spec, or is `model_type`. A model that no kind can express is
-    refused, and what stands against the nearest kind is named. `also` is said in config.json besides the network.
+    refused, and what the nearest kind lacks is named. `also` is said in config.json besides the network.
     Weights of more than `shard` bytes are written as several files.
     """
     folder = Path(folder)
     form, architecture, values, dense = _written_as(model, model_type)
     spec = model.spec if dense is None else model.spec.replace(head=sentence.pooling_of(model.spec.head))
-    tensors = _tensors(model, spec, form, architecture)
+    tensors = narrowed(_tensors(model, spec, form, architecture))
     folder.mkdir(parents=True, exist_ok=True)
     write_weights(tensors, folder, shard)
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
@@ -224,6 +225,21 @@ def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHAR
     durable.write(folder / INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
     # a single file would be read first
     (folder / WEIGHTS).unlink(missing_ok=True)
+
+
+def narrowed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in the half precision that holds every one of them exactly, where there is one.
+
+    A checkpoint of bfloat16 is computed with in float32; as long as nothing has changed it, it is stored as it came.
+    """
+    for dtype in (torch.bfloat16, torch.float16):
+        if all(x.dtype != torch.float64 and torch.equal(x.to(dtype).to(x.dtype), x) for x in _floating(tensors)):
+            return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
+    return dict(tensors)
+
+
+def _floating(tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    return (x for x in tensors.values() if x.is_floating_point())
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str] | None = None) -> None:

@@ -36,7 +36,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class Misfit(Exception):  # noqa: N818
-    """A model is not of this format. The deeper the place that stands against it, the nearer it came."""
+    """A model is not of this format. The deeper the place that differs, the nearer it came."""
 
     def __init__(self, reason: str, depth: int = 0) -> None:
         super().__init__(reason)

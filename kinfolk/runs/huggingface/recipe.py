@@ -58,7 +58,7 @@ def recipe_of_import(imported: Imported) -> Recipe:
 
 
 def _judging(model: Model, problem: str) -> Objective | None:
-    """Return what a head that judges was taught with; texts of an encoder begin with a token, pictures do not."""
+    """Return what a head that judges was taught with; texts of an encoder begin with a token, images do not."""
     head, opens = model.head, model.topology == "encoder" and not model.embedding.one_size
     opening: Literal["cls", "none"] = "cls" if opens else "none"
     if isinstance(head, ClassHead):

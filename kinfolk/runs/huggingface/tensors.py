@@ -96,7 +96,7 @@ class Pickled:
 
 
 class Tensors:
-    """All tensors of a folder, wherever they stand."""
+    """All tensors of a folder, in any of its files."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -5,44 +5,65 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import SpecError
+from kinfolk.family.knowing import informed
 from kinfolk.objectives.tasks.classify import RowTask
 from kinfolk.objectives.tasks.task import Task
 from kinfolk.objectives.tasks.text import NextToken
 from kinfolk.runs import folder
+from kinfolk.runs.knowledge import fitted
+from kinfolk.runs.run import Run
 from kinfolk.train import RunOptions
 from kinfolk.train.finetune.recipe import Effort
-from kinfolk.train.finetune.run import finetune, prepare
+from kinfolk.train.finetune.run import Prepared, finetune, prepare
 from kinfolk.train.finetune.source import PretrainedSource, open_source
+from kinfolk.train.finetune.task import choose
 
 SUFFIX = "-further"
 
 
-def further(
-    source: PretrainedSource,
+def ready(
+    run: str | Path | Run,
     task: Task,
     files: tuple[Path, Path | None],
     out: Path,
-    effort: Effort,
     *,
     seed: int = 0,
     options: RunOptions | None = None,
-    cache: Path | None = None,
-) -> PretrainedSource:
-    """Let a source go on learning from the text of a task, as it once learnt; return it with its new body.
+    **more: Any,
+) -> Prepared:
+    """Open a run, pre-train it on the text of the task if `effort.further` says so, and settle the recipe.
 
-    What it does is an ordinary run beside `out`, which is found again if it is finished.
+    more: arguments of `prepare`, with `also` as files; `precision` of all training; `knowledge`: a file of facts to
+    read beside a text.
     """
+    effort = more.pop("effort", None) or Effort()
+    precision, knowledge = more.pop("precision", None), more.pop("knowledge", None)
+    also = [(choose("auto", Path(file)), Path(file)) for file in more.pop("also", ())]
+    source = open_source(run)
+    if precision is not None:
+        source = dataclasses.replace(source, recipe=source.recipe.assigned([f"training.precision={precision}"]))
+    if effort.further:
+        first = dataclasses.replace(effort, steps=effort.further, patience=0, metric="loss")
+        text = prepare(source, _text_of(task), files, effort=first, cache=more.get("cache"))
+        source = _further(text, out.with_name(out.name + SUFFIX), seed, options)
+    prepared = prepare(source, task, files, effort=effort, also=also, **more)
+    if knowledge is None:
+        return prepared
+    return dataclasses.replace(prepared, recipe=fitted(informed(prepared.recipe, str(knowledge))))
+
+
+def _text_of(task: Task) -> Task:
     if not isinstance(task, RowTask):
         raise SpecError(f"--further: reads the text column of a table, and task {task.kind!r} has none")
-    beside = out.with_name(out.name + SUFFIX)
-    if folder.result(beside) is None:
-        text = NextToken(text=task.text or "text")
-        made = prepare(source, text, files, effort=dataclasses.replace(effort, metric="loss"), cache=cache)
-        known: dict[str, Any] = {"seed": seed, "options": options}
-        result, _ = finetune(made, beside, **known)
+    return NextToken(text=task.text or "text")
+
+
+def _further(text: Prepared, out: Path, seed: int, options: RunOptions | None) -> PretrainedSource:
+    """Continue pre-training in an ordinary run, found again if it is finished; return the source with the new body."""
+    if folder.result(out) is None:
+        result, _ = finetune(text, out, seed=seed, options=options)
         if result.status == "interrupted":
             raise KeyboardInterrupt
-    learnt = open_source(beside)
-    head = {name: x for name, x in source.weights.items() if name.startswith("head.")}
-    body = {name: x for name, x in learnt.weights.items() if not name.startswith("head.")}
-    return dataclasses.replace(source, weights=body | head)
+    body = {name: x for name, x in open_source(out).weights.items() if not name.startswith("head.")}
+    head = {name: x for name, x in text.source.weights.items() if name.startswith("head.")}
+    return dataclasses.replace(text.source, weights=body | head)

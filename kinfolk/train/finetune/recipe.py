@@ -13,7 +13,7 @@ from kinfolk.layers.heads.head import Head, LMHead, MaskedLMHead
 from kinfolk.layers.heads.tag_head import SpanHead, TagHead
 from kinfolk.layers.heads.two_tower_head import PairHead
 from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.image import ImageObjective
 from kinfolk.objectives.several import Several
 from kinfolk.objectives.supervised import Classify, Labels
 from kinfolk.optim import AdamW, LinearDecay, Training
@@ -31,7 +31,7 @@ class Effort:
 
     lr: 0 is what suits the width of the body. patience: validations without improvement; 0: never stop early.
     metric: which measure decides what is best; "" is the usual one of the labels. cut: what is left of longer texts.
-    validations: of each epoch.
+    validations: of each epoch. further: steps of pre-training on the task's text without its labels, before all else.
     """
 
     epochs: float = 3.0
@@ -43,6 +43,7 @@ class Effort:
     metric: str = ""
     cut: Literal["head", "tail", "both"] = "head"
     validations: int = 1
+    further: int = 0
 
 
 def recipe_for(source: PretrainedSource, data: Data, effort: Effort) -> Recipe:
@@ -68,9 +69,8 @@ def recipe_for(source: PretrainedSource, data: Data, effort: Effort) -> Recipe:
         metric = labelling.task.metric(data.split("train").classes)
         recipe = _beside(recipe, data)
     training = _training(recipe.training, data, effort, own.d_model, length)
-    return recipe.replace(
-        name=f"{source.recipe.name}", training=training.replace(metric=_metric(effort.metric, metric))
-    )
+    metric = "" if effort.metric == "loss" else effort.metric or metric
+    return recipe.replace(name=source.recipe.name, training=training.replace(metric=metric))
 
 
 def _beside(recipe: Recipe, data: Data) -> Recipe:
@@ -82,16 +82,12 @@ def _beside(recipe: Recipe, data: Data) -> Recipe:
     for part in parts:
         alone = dataclasses.replace(data, splits={"train": part})
         bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
-        made = _pooled(as_classifier(bare, cast(Labelling, labelling_of(alone))), recipe.model.head)
-        made = _opened(made, data)
-        others.append(made.objective)
-        heads.append(made.model.head)
+        classifier = _pooled(as_classifier(bare, cast(Labelling, labelling_of(alone))), recipe.model.head)
+        classifier = _opened(classifier, data)
+        others.append(classifier.objective)
+        heads.append(classifier.model.head)
     several = Several(task=recipe.objective, others=tuple(others), heads=tuple(heads))
     return recipe.replace(objective=several)
-
-
-def _metric(asked: str, usual: str) -> str:
-    return "" if asked == "loss" else asked or usual
 
 
 def _length(max_len: int, labelling: Labelling, asked: int) -> int:
@@ -155,7 +151,7 @@ def _opened(recipe: Recipe, data: Data) -> Recipe:
 def _seeing(recipe: Recipe, data: Data) -> Recipe:
     labelling = labelling_of(data)
     assert labelling is not None
-    if isinstance(recipe.objective, Pictures):
+    if isinstance(recipe.objective, ImageObjective):
         raise SpecError("task 'image': this model generates images; start from one that reads them, such as vit")
     recipe = recipe if isinstance(recipe.objective, Labels) else recipe.replace(objective=Classify())
     return as_classifier(recipe, Labelling(labelling.n_classes, task=labelling.task))

@@ -52,7 +52,7 @@ def parse(text: str) -> Tactic:
 
 
 def top_blocks(model: Model, n: int) -> tuple[str, ...]:
-    """Return the beginnings of the names of the top n blocks; a decoder stands above its encoder."""
+    """Return the beginnings of the names of the top n blocks; a decoder counts as above its encoder."""
     names = blocks_of(model)
     if n > len(names):
         raise SpecError(f"reinit={n}: the model has {len(names)} blocks")
@@ -80,7 +80,7 @@ def _layer_wise(recipe: Recipe, number: float, data: Data) -> Recipe:
 def _gradual(recipe: Recipe, number: float, data: Data) -> Recipe:
     """One more block after each turn; all are there when `number` of the training is over."""
     groups = recipe.training.groups if isinstance(recipe.training.groups, LayerWise) else LayerWise(factor=1.0)
-    return _grouped(recipe, groups.replace(turn=number / (_n_blocks(recipe.model) + 1)))
+    return _grouped(recipe, groups.replace(turn=number / (len(blocks_of(recipe.model)) + 1)))
 
 
 def _ulmfit(recipe: Recipe, number: float, data: Data) -> Recipe:
@@ -150,8 +150,8 @@ def _balanced(recipe: Recipe, number: float, data: Data) -> Recipe:
     split: Any = data.split("train")
     counts = np.zeros(len(split.classes))
     for start in range(0, len(split), _COUNTED):
-        found = split.examples(np.arange(start, min(start + _COUNTED, len(split))))
-        labels = np.array([label for *_, label in found])
+        examples = split.examples(np.arange(start, min(start + _COUNTED, len(split))))
+        labels = np.array([label for *_, label in examples])
         counts += labels.sum(0) if labels.ndim > 1 else np.bincount(labels, minlength=len(counts))
     share = len(split) - counts if isinstance(objective, ClassifyMany) else len(split) / len(counts)
     weights = tuple((share / np.maximum(counts, 1)).tolist())
@@ -184,10 +184,6 @@ def _faster(recipe: Recipe, times: float) -> Recipe:
     """Return larger steps, for what is new and small."""
     optimiser = recipe.training.optimiser
     return recipe.replace(training=recipe.training.replace(optimiser=optimiser.replace(lr=optimiser.lr * times)))
-
-
-def _n_blocks(model: Model) -> int:
-    return len(blocks_of(model))
 
 
 def blocks_of(model: Model) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.core.errors import DataError, SpecError, suggest
+from kinfolk.core.errors import DataError, SpecError, brief, suggest
 from kinfolk.data.files.label_kinds import BETWEEN, SEPARATORS
 from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import is_table, read_rows
@@ -56,9 +56,10 @@ def choose(kind: str, path: Path, text: str = "", second: str = "", label: str =
     if task is not None:
         return task.of_columns(columns)
     if not text or not label:
+        columns_found = ", ".join(brief(name, 30) for name in names[:8])
         raise SpecError(
-            f"{path}: what to learn is not clear from its columns ({', '.join(names[:8])}); name them with "
-            f"--text-column and --label-column, or the task with --task"
+            f"{path}: what to learn is not clear from its columns ({columns_found}; the first row names them); "
+            "say which to use with --text-column and --label-column, or the task with --task"
         )
     return next(one for one in _newest() if one.in_columns(columns)).of_columns(columns)
 
@@ -70,14 +71,14 @@ def _newest() -> list[type[Task]]:
 
 def _named(kind: str, path: Path, between: str) -> type[Task] | None:
     """Return a task by its name, None for "auto"; refuse what is unknown."""
-    known = tasks()
-    if kind not in (*known, AUTO):
-        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*known, AUTO))}")
+    named = tasks()
+    if kind not in (*named, AUTO):
+        raise SpecError(f"task: unknown {kind!r}{suggest(kind, (*named, AUTO))}")
     if between and between not in SEPARATORS:
         raise SpecError(f"between: unknown {between!r}{suggest(between, SEPARATORS)}")
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    return known.get(kind)
+    return named.get(kind)
 
 
 def _by_file(path: Path) -> type[Task] | None:

@@ -17,7 +17,7 @@ POOLERS = {
     "head.map.weight": "head.hidden.weight",
     "head.map.bias": "head.hidden.bias",
 }
-"""Where the layer between the first state and its classes stands in heads that are pre-trained, and in ours."""
+"""Name of the layer between the first state and its classes in pre-trained heads, and in ours."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +40,11 @@ def transplant(
     that may be missing or keep what was drawn. Anything else that is missing or misshapen is refused by name.
     """
     own = model.state_dict()
-    given = {POOLERS.get(name, name): x for name, x in weights.items()} if not head else dict(weights)
+    source = {POOLERS.get(name, name): x for name, x in weights.items()} if not head else dict(weights)
     kept, begun, problems = [], [], []
     for name, x in own.items():
         # a map that something was put beside is whole inside of it
-        old = given.get(name, given.get(name.replace(".whole.", ".")))
+        old = source.get(name, source.get(name.replace(".whole.", ".")))
         of_head = name.startswith("head.")
         if of_head and not head and name not in POOLERS.values():
             old = None
@@ -65,5 +65,5 @@ def transplant(
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(f"the body of the model does not fit: {'; '.join(problems[:SHOWN])}{more}")
-    left = sorted(set(given) - {name.replace(".whole.", ".") for name in own} - set(own))
+    left = sorted(set(source) - {name.replace(".whole.", ".") for name in own} - set(own))
     return Moved(tuple(kept), tuple(begun), tuple(left))

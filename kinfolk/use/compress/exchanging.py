@@ -1,4 +1,4 @@
-"""Steps that exchange what computes for something cheaper: thin maps, whole numbers, one layer for several."""
+"""Steps that exchange what computes for something cheaper: low-rank maps, int8 quantization, one layer for several."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -92,7 +92,7 @@ def narrow_table(learner: Learner, batches: Sequence[Batch], share: float, tell:
 
 
 def to_int8(learner: Learner, batches: Sequence[Batch], word: str, tell: Tell) -> Transformer:
-    """Make whole numbers of all maps in the stacks; tables, norms, biases and the output layer stay as they are."""
+    """Quantize all maps in the stacks to int8; tables, norms, biases and the output layer stay as they are."""
     activations: Literal["int8", "float"] = "float" if word == "weights" else "int8"
     model = learner.model
     spec, weights, n = model.spec, weights_of(model), 0
@@ -101,7 +101,7 @@ def to_int8(learner: Learner, batches: Sequence[Batch], word: str, tell: Tell) -
         n += len(own)
     if not n:
         raise SpecError("int8: this model has no plain maps in its stacks")
-    tell(f"int8: {n} maps are whole numbers" + ("" if word == "weights" else ", and so is what goes into them"))
+    tell(f"int8: {n} maps" + ("" if word == "weights" else " and their inputs"))
     return rebuild(spec, weights)
 
 

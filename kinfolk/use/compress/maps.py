@@ -1,4 +1,4 @@
-"""Exchange the maps of a trained model: for two thin ones, for whole numbers, for ones that are pruned; and back."""
+"""Exchange the maps of a trained model: for low-rank, int8 or pruned ones; and back."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +70,7 @@ def factorise(
 def make_whole(
     model: Model, weights: Weights, place: CutPlace, names: Sequence[str], activations: Literal["int8", "float"]
 ) -> tuple[Model, Weights]:
-    """Make whole numbers of the maps of a part."""
+    """Quantize the maps of a part to int8."""
     cut = dict(weights)
     for name in names:
         path = f"{place.path}.{name}"

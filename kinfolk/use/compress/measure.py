@@ -24,7 +24,7 @@ from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
 
 PER_BYTE, PER_CALL, WHOLE = 5.0, 200_000.0, 0.5
-"""What a byte moved and an operation begun cost beside a product, and a product of whole numbers beside one of floats.
+"""What a byte moved and an operation begun cost beside a product, and an int8 product beside one of floats.
 
 50 billion operations and 10 billion bytes a second, and four microseconds to begin: a core of today's processors.
 """
@@ -34,7 +34,7 @@ TIMINGS = 9
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A model as it stands after a step.
+    """A model after a step.
 
     params: numbers that it has; bytes: of its weights, as they are stored; zeros: the share of its numbers that are
     zero; loss: the first of `measures`, all of them over validation data; speed: the work of a forward pass of the
@@ -78,7 +78,7 @@ class Judge:
     n_valid: int = 16
 
     def measure(self, name: str, learner: Learner) -> Measurement:
-        """Measure a model as it stands."""
+        """Measure a model in its present state."""
         valid = Batches(self.data.split("valid"), shuffle=False, **reading_of(self.recipe.training))
         scores = {measure: score.mean for measure, score in evaluate(learner, valid, self.n_valid).items()}
         model = learner.model
@@ -194,7 +194,7 @@ class _Living(TorchDispatchMode):
 
 @torch.no_grad()
 def loss_of(learner: Learner, model: Transformer, batches: Sequence[Batch]) -> float:
-    """Return the loss of a model where another stands, in nats per target."""
+    """Return the loss of a model in the place of another, in nats per target."""
     other = Learner(model.eval(), learner.objective, learner.vocabulary)
     total = count = 0.0
     for batch in batches:

@@ -44,7 +44,7 @@ class CompressionWorkshop:
     """A model to be compressed, and what that takes.
 
     work: a folder for what is thrown away; n_batches: of training data, by which steps decide what can go; n_valid: of
-    validation data; teaching: how the whole model teaches a compressed one that learns on, None: it does not;
+    validation data; teaching: how the whole model teaches a compressed one that continues training, None: it does not;
     precision: of learning on, "": that of the run.
     """
 
@@ -126,7 +126,7 @@ class CompressionWorkshop:
 
 
 def ordered(steps: Sequence[CompressionStep], recover: int) -> list[CompressionStep]:
-    """Return the steps of a pipeline, with learning where it belongs: at the end, but before whole numbers."""
+    """Return the steps of a pipeline, with learning where it belongs: at the end, but before quantization."""
     steps = list(steps)
     if recover:
         at = next((i for i, step in enumerate(steps) if step.name in WHOLE), len(steps))

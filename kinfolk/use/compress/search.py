@@ -25,7 +25,7 @@ LADDER: dict[str, tuple[Any, ...]] = {
     "rank": (0.25, 0.5, 0.75),
     "int8": ("", "weights"),
 }
-"""How much of each step is tried. Combined steps are taken in this order, with learning before whole numbers."""
+"""How much of each step is tried. Combined steps are taken in this order, with learning before quantization."""
 TOGETHER = 3
 """Steps that are combined at most."""
 

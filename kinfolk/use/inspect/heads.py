@@ -18,7 +18,7 @@ POSITION, SPECIAL, BROAD = 0.5, 0.6, 0.9
 
 @dataclasses.dataclass(frozen=True)
 class Habit:
-    """What one head does with a text: mean weights by where a key stands, and how spread they are.
+    """What one head does with a text: mean weights by the position of a key, and how spread they are.
 
     previous, next_, itself, first: weight on the token before, the one after, itself, the very first; separators: on
     specials other than the first. entropy in nats, even: that of weights spread over all that may be seen.

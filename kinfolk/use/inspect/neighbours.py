@@ -1,6 +1,6 @@
 """A word without and with its context: its nearest words in the table, and its nearest occurrences in a text.
 
-A table has one vector for a word, whatever it stands beside; states have one for each time it occurs. Vectors are
+A table has one vector for a word, whatever its context; states have one for each time it occurs. Vectors are
 compared by the cosine of their angle after the mean over all words is taken away: states lie in a narrow cone, and
 without that all of them would be alike (Ethayarajh 2019).
 """
@@ -46,7 +46,7 @@ class Occurrence:
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """What stands near a word: by the table, once and for all, and by states, each time it occurs."""
+    """Nearest neighbours of a word: by the embedding table once, by contextual states at each occurrence."""
 
     word: str
     layer: str
@@ -80,7 +80,7 @@ def neighbours(
     layer: int | None = None,
     occurrences: int = 4,
 ) -> Neighbours:
-    """Return what stands near a word of a text, by the table and by the states of a layer (None: the last).
+    """Return the nearest neighbours of a word of a text, by the table and by the states of a layer (None: the last).
 
     Vectors of a word are means over its pieces. Candidates are the words of the text, its first 8,192 tokens, read in
     windows as long as the model can. At most `occurrences` of the word are looked at, and n neighbours of each.

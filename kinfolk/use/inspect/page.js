@@ -96,7 +96,7 @@ const show = (data, opening = "") => {
   const cursor = draw("rect", { width: cell, height: cell, fill: "none", class: "cursor" });
   const told = make("p", { id: "told", "aria-live": "polite" });
   const heading = make("h3", { id: "chosen" });
-  const lines = draw("svg", { id: "lines", role: "img", "aria-label": "lines from the chosen token to what it looks at" });
+  const lines = draw("svg", { id: "lines", role: "img", "aria-label": "lines from the chosen query to the keys it attends to" });
   let at = [0, 0];
   const tell = (i, j) => {
     const map = maps[chosen.map];
@@ -168,7 +168,7 @@ const show = (data, opening = "") => {
   const section = (title, ...children) => page.append(make("section", {}, make("h2", {}, title), ...children));
 
   if (maps.length) {
-    section("Heads", make("p", { class: "dim" }, "Press a head, or move with the arrow keys. Stronger is more; rows look, columns are looked at."), overview());
+    section("Heads", make("p", { class: "dim" }, "Attention weights of every head: rows are queries, columns are keys; the stronger the colour, the larger the weight. Click a head, or move with the arrow keys."), overview());
     section("One head", heading, make("div", { id: "zoom" }, make("div", {}, big, told), lines));
   }
 
@@ -224,18 +224,23 @@ const show = (data, opening = "") => {
   const worth = Object.entries(data.worth).flatMap(([path, w]) => w.rises.map((rise, h) => [`${path} ${h}`, number(rise), number(w.leans[h])]));
   if (worth.length) section("What heads are worth", make("p", { class: "dim" }, `Loss ${number(data.loss)}; how much it rises without the head, and the size of its gate's gradient.`), table(["head", "rise", "gradient"], worth, "worth"));
 
-  // the head to open on: the one that looks most sharply at something other than itself, its neighbours and the first
+  // the head to open on: the one that attends most sharply to something other than itself, its neighbours and the first
+  // token; and in it the query and key of its largest such weight
   const telling = () => {
-    let best = [0, 0, -1];
+    let best = { mean: -1 };
     maps.forEach((map, m) => {
       for (let h = 0; h < map.heads; h++) {
-        let sum = 0;
+        let sum = 0, peak = [0, map.rows - 1, 0];
         for (let i = 0; i < map.rows; i++) {
           let top = 0;
-          for (let j = 1; j < map.cols; j++) if (map.keys !== "same" || Math.abs(i - j) > 1) top = Math.max(top, weight(map, h, i, j));
+          for (let j = 1; j < map.cols; j++) {
+            const w = map.keys !== "same" || Math.abs(i - j) > 1 ? weight(map, h, i, j) : 0;
+            if (w > top) top = w;
+            if (w > peak[0]) peak = [w, i, j];
+          }
           sum += top;
         }
-        if (sum / map.rows > best[2]) best = [m, h, sum / map.rows];
+        if (sum / map.rows > best.mean) best = { mean: sum / map.rows, map: m, head: h, row: peak[1], column: peak[2] };
       }
     });
     return best;
@@ -243,8 +248,11 @@ const show = (data, opening = "") => {
   const [path, ...numbers] = decodeURIComponent(opening).split("/");
   const [head, row, column] = numbers.map(n => parseInt(n, 10) || 0);
   const known = maps.findIndex(m => m.path === path);
-  if (maps.length) choose(...(known < 0 ? telling().slice(0, 2) : [known, head || 0]));
-  if (maps.length && path) tell(row || 0, column || 0);
+  const opened = !maps.length || known >= 0 ? { map: known, head: head || 0, row: row || 0, column: column || 0 } : telling();
+  if (maps.length) {
+    choose(opened.map, opened.head);
+    tell(opened.row, opened.column);
+  }
 };
 
 // a page of its own holds its data, and its address may end in #opening

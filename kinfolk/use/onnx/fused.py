@@ -37,7 +37,7 @@ class Reach:
 
     @classmethod
     def of(cls, start_B: Tensor, n_new: int) -> "Reach":
-        """Say where rows stand that began at `start` with `n_new` tokens."""
+        """Set the positions of rows that began at `start` with `n_new` tokens."""
         last_B = (start_B + (n_new - 1)).to(torch.int32)
         return cls(last_B, last_B.max() + 1)
 

@@ -58,9 +58,9 @@ class EncoderGraph(Graph):
 class DecoderGraph(Graph):
     """New tokens and a state in; scores and the state after them out.
 
-    `tokens` [B, L] stand at `start` [B], `start` + 1, …; `seen` [B, P] says where the P kept keys stand, unless the
-    fused operator keeps them at their positions; scores are made `at` [N] of the new tokens. A decoder that looks at an
-    encoder is also told which of its states are real.
+    `tokens` [B, L] have the positions `start` [B], `start` + 1, …; `seen` [B, P] holds those of the P cached keys,
+    unless the fused operator keeps them at their positions; scores are made `at` [N] of the new tokens. A decoder with
+    cross-attention also gets the padding mask of its encoder.
     """
 
     def __init__(self, model: Transformer) -> None:

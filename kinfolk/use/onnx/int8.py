@@ -35,7 +35,7 @@ def quantise(proto: Any) -> Any:
 
 
 def columns(weight: Array, levels: int = LEVELS) -> tuple[Array, Array]:
-    """Return whole numbers and the scale of every column of a matrix [in, out]."""
+    """Return integers and the scale of every column of a matrix [in, out]."""
     scale = np.maximum(np.abs(weight).max(0), 1e-12) / levels
     return np.rint(weight / scale).astype(np.int8), scale.astype(np.float32)
 
@@ -56,7 +56,7 @@ class _Rewriter:
         self.made: dict[str, tuple[str, str]] = {}
 
     def replaced(self, node: Any) -> list[Any]:
-        """Return what stands in the place of a node."""
+        """Return what replaces a node."""
         if id(node) in self.done:
             return []
         if node.op_type == "MatMul":
@@ -104,7 +104,7 @@ class _Rewriter:
         return [self._quantised(node.input[0], key, weight.T if turned else weight, bias, node.output[0])]
 
     def _gathered(self, node: Any) -> list[Any]:
-        """Look rows up in a table of whole numbers, and give each its scale."""
+        """Look rows up in a table of integers, and give each its scale."""
         from onnx import TensorProto, helper
 
         table = self._matrix(node.input[0])
@@ -138,7 +138,7 @@ class _Rewriter:
         return value.T if name in self.turned else value
 
     def _constant(self, key: str, whole: Array, scale: Array) -> tuple[str, str]:
-        """Put whole numbers and their scales into the graph, once for all who read them."""
+        """Put integers and their scales into the graph, once for all who read them."""
         from onnx import numpy_helper
 
         if key not in self.made:

@@ -43,7 +43,7 @@ class _Joiner:
         self.gone: set[int] = set()
 
     def joined(self, node: Any) -> list[Any]:
-        """Return what stands in the place of a node."""
+        """Return what replaces a node."""
         if node.op_type == "LayerNormalization" and len(node.input) == 3 and _attribute(node, "axis", -1) == -1:
             return self._norm(node)
         if node.op_type == "Gelu" and not node.domain:

@@ -12,14 +12,12 @@ from kinfolk.decoding.engines.onnx.exported import ExportedModel
 from kinfolk.models.folder import WEIGHTS
 from kinfolk.models.model import Transformer
 from kinfolk.runs import durable
+from kinfolk.runs.engines import KEPT, has_graphs
 from kinfolk.runs.onnx_export import ExportRecord, is_exported
 from kinfolk.runs.run import ExportedRun, Run, SavedModel
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
 from kinfolk.use.onnx.export import to_int8, to_onnx
-
-KEPT = "onnx"
-"""Inside a run: the graphs that were made when they were first asked for."""
 
 
 def export(what: str | Path | Run, out: Path, int8: bool = False) -> ExportRecord:
@@ -46,8 +44,8 @@ class ExportingEngine(OnnxEngine, kind="onnx"):
         """Open an export; of a run, its graphs, which are exported again when its weights have changed."""
         if is_exported(run.path):
             return cls(ExportedModel(run.path, threads))
-        kept, weights = run.path / KEPT, run.path / WEIGHTS
-        if not is_exported(kept) or not weights.is_file() or ExportRecord.read(kept).source != durable.digest(weights):
+        kept = run.path / KEPT
+        if not has_graphs(run.path):
             export(run, kept)
         return cls(ExportedModel(kept, threads))
 

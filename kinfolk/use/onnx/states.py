@@ -21,7 +21,7 @@ from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.evolved import States
 from kinfolk.layers.mixers.linear_attention import Remembered
 from kinfolk.layers.mixers.rnn import Carried
-from kinfolk.layers.states.kv_cache import MemorySlots, Rolling, Slots
+from kinfolk.layers.states.kv_cache import MemorySlots, Ring, Rolling, Slots
 from kinfolk.ops.attention.scores import View
 
 BATCH, PAST, MEMORY = "batch", "past", "memory"
@@ -29,7 +29,7 @@ BATCH, PAST, MEMORY = "batch", "past", "memory"
 
 
 class Places:
-    """Where keys stand, the same for all layers: [B, P + L], negative where there is nothing; or how far rows reach."""
+    """Positions of keys, the same for all layers: [B, P + L], negative where there is none; or the lengths of rows."""
 
     def __init__(self) -> None:
         self.k_pos_BM: Tensor | None = None
@@ -37,7 +37,7 @@ class Places:
 
 
 class Growing:
-    """Keys and values one behind the other, wherever they stand: slots for a graph, which cannot write in place."""
+    """KV cache that concatenates: for a graph, which cannot write in place."""
 
     def __init__(self, places: Places, like_BGMK: Tensor) -> None:
         self.places, self.like_BGMK = places, like_BGMK
@@ -45,7 +45,7 @@ class Growing:
         self.v_BGMK: Tensor | None = None
 
     def extend(self, k_BGLK: Tensor, v_BGLK: Tensor, ctx: Context) -> tuple[Tensor, Tensor, View]:
-        """Append new keys and values and return all, and where queries and keys stand."""
+        """Append new keys and values and return all, with the positions of queries and keys."""
         k = k_BGLK if self.k_BGMK is None else torch.cat([self.k_BGMK, k_BGLK], 2)
         v = v_BGLK if self.v_BGMK is None else torch.cat([self.v_BGMK, v_BGLK], 2)
         self.k_BGMK, self.v_BGMK = k, v
@@ -119,14 +119,16 @@ class Layers:
                 try:
                     found += slots_of(f"{n}.{j}", state)
                 except SpecError as error:
-                    where = f"decoder.blocks.{i}.parts.{j} ({part.spec.kind})"
+                    # a fused operator takes the place of an attention, and has no spec
+                    kind = getattr(getattr(part, "spec", None), "kind", "attention")
+                    where = f"decoder.blocks.{i}.parts.{j} ({kind})"
                     raise SpecError(f"{where} cannot be exported: {error}") from None
         return found
 
 
 def ready(state: Any, places: Places) -> Any:
     """Let keys and values grow instead of being written where room was set aside."""
-    if isinstance(state, Slots):
+    if type(state) in (Slots, Ring):
         return Growing(places, state.k_BGMK)
     if isinstance(state, Rolling):
         state.ring = Growing(places, state.ring.k_BGMK)  # type: ignore[assignment]

@@ -47,7 +47,7 @@ def traced(graph: Graph, example: dict[str, Tensor], axes: Mapping[str, Sequence
 
 
 def place(model: Any, path: str) -> str:
-    """Return the place of a module in the spec, and the kind of part that stands there."""
+    """Return the place of a module in the spec, and the kind of part that is there."""
     spec, kind, steps = model.spec, "", []
     for step in path.removeprefix("model.").split("."):
         spec = spec[int(step)] if step.isdigit() and isinstance(spec, tuple) else getattr(spec, step, None)

@@ -110,7 +110,7 @@ def open_embedder(
 
 
 def _marks(tokenizer: Tokenizer, objective: Any) -> tuple[list[int], list[int]]:
-    """Return what stands before and after a text: what the tokenizer says, or what the model learnt to read."""
+    """Return the special tokens around a text: what the tokenizer says, or what the model learnt to read."""
     if tokenizer.around is not None:
         return tokenizer.around
     if isinstance(objective, Labels):

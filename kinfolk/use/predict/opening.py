@@ -15,13 +15,14 @@ from kinfolk.data.files.image_rows import Size
 from kinfolk.data.splits.answering import STRIDE, WINDOW, WindowReading
 from kinfolk.data.splits.asking import settings_of
 from kinfolk.family.supervise import Labelling
+from kinfolk.layers.embeddings.patches import Patches
+from kinfolk.models.model import Model
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.tasks.answering import Columns
 from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs.metadata import ReadingNotes
 from kinfolk.runs.run import Run, TrainedRun
-from kinfolk.use.predict.pictures import size_of
 
 Answer = Callable[[Batch], tuple[Tensor, Tensor]]
 """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
@@ -33,7 +34,7 @@ class AnsweringRun:
 
     n_texts: how many texts it judges at once. length: tokens of a text that are read; cut: which, of a longer one.
     always: every question has an answer. columns: where its own data had what it reads. objective: what it was taught,
-    of several tasks the first. picture: the size of the images that it judges instead of texts.
+    of several tasks the first. `picture`: the size of the images that it judges instead of texts.
     """
 
     folder: Path
@@ -94,7 +95,7 @@ def open_run(
         always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,
-        picture=size_of(notes, recipe.model),
+        picture=_image_size(notes, recipe.model),
     )
 
 
@@ -121,6 +122,17 @@ def _length(learner: Learner, tokenizer: Tokenizer, n_texts: int, usual: int) ->
 def _reading(notes: ReadingNotes, learner: Learner) -> WindowReading:
     """Return how long texts are read: as in training, or else with windows that the model has positions for."""
     return WindowReading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
+
+
+def _image_size(notes: ReadingNotes, model: Model) -> Size | None:
+    """Return the size of images that a run judges: of its training data, or of its patches; None if it judges texts."""
+    if notes.pictures is not None:
+        height, width, channels = notes.pictures
+        return height, width, channels
+    reader = model.embedding
+    if isinstance(reader, Patches):
+        return model.max_len // (reader.columns * reader.channels), reader.columns, reader.channels
+    return None
 
 
 def _columns(name: str) -> Columns:

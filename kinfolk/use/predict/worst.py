@@ -47,7 +47,6 @@ class Keeping(Tally):
         return self.inner.values()
 
     def plain(self) -> dict[str, Any]:
-        """Return what the tally counted."""
         return self.inner.plain()
 
     def sentences(self) -> list[str]:

@@ -49,7 +49,8 @@ class App:
         hosts: Collection[str] | None = (),
     ) -> None:
         self.served, self.limits, self.token, self.hosts = dict(served), limits or ServerLimits(), token, hosts
-        running = {name: RunningBatch(one.engine(self.limits.context)) for name, one in served.items() if one.writes}
+        bounds = self.limits.context, self.limits.rows, self.limits.prefixes
+        running = {name: RunningBatch(one.engine(*bounds)) for name, one in served.items() if one.writes}
         self.scheduler = Scheduler(running, self.limits)
         self.metrics = Metrics(self.scheduler)
         self.forms = protocol.forms(self.served, self.limits)
@@ -87,6 +88,12 @@ class App:
             (
                 Address("/v1/classify", "the class of each text", forms.classify, messages.Classifications),
                 self._classify,
+            ),
+            (
+                Address(
+                    "/v1/predict", "answers, tags, numbers or classes of rows", forms.predict, messages.Predictions
+                ),
+                self._predict,
             ),
             (Address("/v1/inspect", "attention of every layer and head", forms.inspect), self._inspect),
             (
@@ -203,6 +210,11 @@ class App:
         data = [messages.Label(index=i, **one) for i, one in enumerate(labels)]
         return await answer(messages.Classifications(data=data, model=served.name, usage=_read(n)))
 
+    async def _predict(self, request: HttpRequest) -> Response:
+        form, served = await self._form(request, self.forms.predict)
+        data = await self._call(request, served, lambda: served.predict(form.input))
+        return await answer(messages.Predictions(data=data, model=served.name))
+
     async def _inspect(self, request: HttpRequest) -> Response:
         from kinfolk.use.serve.page import seen
 
@@ -299,6 +311,7 @@ def _described(served: Served) -> messages.ServedModel:
         owned_by=served.recipe.name,
         topology=served.spec.topology,
         does=list(served.verbs),
+        columns=list(served.columns),
     )
 
 

@@ -93,7 +93,7 @@ class KinfolkLM(TemplateLM):
             row, stops = self._row(context, options)
             rows.append(row)
             texts.append(Text(self.served.decode, stops, () if self.pairs else row.prompt))
-        return write(RunningBatch(self.served.engine(self.max_length)), rows, texts, self.rows)
+        return write(RunningBatch(self.served.engine(self.max_length, self.rows)), rows, texts, self.rows)
 
     def _row(self, context: str, options: Mapping[str, Any]) -> tuple[RunningSequence, list[str]]:
         until = options.get("until") or []

@@ -58,9 +58,15 @@ addEventListener("DOMContentLoaded", () => {
     complete: async (model, text, signal) => {
       const pairs = kinds[model].topology === "encoder-decoder", node = make("span");
       out.replaceChildren(...(pairs ? [] : [make("span", text, { class: "prompt" })]), node);
-      let n = 0;
-      await stream("v1/completions", { model, prompt: text, ...sampling() }, signal, choice => { node.textContent += choice.text; n += 1; });
-      return `${n} pieces`;
+      const began = performance.now();
+      let n = 0, reason = "";
+      await stream("v1/completions", { model, prompt: text, ...sampling() }, signal, choice => {
+        node.textContent += choice.text;
+        n += 1;
+        reason = choice.finish_reason || reason;
+      });
+      const ended = { length: "stopped at the maximum of new tokens", stop: "stopped at an end-of-text token" }[reason] || "";
+      return [`${n} tokens`, `${Math.round(1000 * n / (performance.now() - began))} tokens/s`, ended].filter(Boolean).join(" · ");
     },
     chat: async (model, text, signal) => {
       turns.push({ role: "user", content: text });
@@ -90,12 +96,25 @@ addEventListener("DOMContentLoaded", () => {
       out.replaceChildren(table);
       return found.label || found.labels.join(", ") || "no label";
     },
+    predict: async (model, text, signal) => {
+      const [first, other] = kinds[model].columns, row = { [first]: text };
+      if (other) row[other] = at("second").value;
+      const [found] = (await (await post("v1/predict", { model, input: [row] }, signal)).json()).data;
+      const table = make("table");
+      for (const [name, value] of Object.entries(found)) {
+        const line = table.insertRow();
+        const shown = typeof value === "number" && !Number.isInteger(value) ? value.toFixed(4) : typeof value === "object" ? JSON.stringify(value) : String(value);
+        line.append(make("th", name, { scope: "row" }), make("td", shown));
+      }
+      out.replaceChildren(table);
+      return String(found.answer ?? found.label ?? found.number ?? "done");
+    },
     embed: async (model, text, signal) => {
       const input = at("second").value ? [text, at("second").value] : [text];
       const [a, b] = (await (await post("v1/embeddings", { model, input }, signal)).json()).data.map(one => one.embedding);
       const dot = (x, y) => x.reduce((sum, one, i) => sum + one * y[i], 0);
       const cosine = b ? dot(a, b) / Math.sqrt(dot(a, a) * dot(b, b)) : null;
-      out.replaceChildren(make("p", b ? `cosine similarity ${cosine.toFixed(4)}` : `${a.length} numbers`), make("span", a.slice(0, 8).map(x => x.toFixed(4)).join(", ") + " …"));
+      out.replaceChildren(make("p", b ? `cosine similarity ${cosine.toFixed(4)}` : `${a.length} dimensions`), make("span", a.slice(0, 8).map(x => x.toFixed(4)).join(", ") + " …"));
       return b ? "two vectors compared" : "one vector; a second text is compared with it";
     },
     inspect: async (model, text, signal) => {
@@ -106,10 +125,10 @@ addEventListener("DOMContentLoaded", () => {
       shown = model;
       const facts = Object.entries(found.facts).map(([name, value]) => `${name} ${value}`);
       const cut = found.cut ? [`${found.cut} more are left out`] : [];
-      return [...facts, `${found.tokens.length} tokens`, ...cut, `${found.maps.length} maps`].join(" · ");
+      return [...facts, `${found.tokens.length} tokens`, ...cut, `${found.maps.length} attention layers`].join(" · ");
     },
   };
-  const names = { chat: "Chat", complete: "Write", classify: "Classify", embed: "Embed and compare", inspect: "Look at heads" };
+  const names = { chat: "Chat", complete: "Write", classify: "Classify", predict: "Predict", embed: "Embed and compare", inspect: "Inspect attention heads" };
 
   // of several answers on their way only the last is wanted; while text is written, the button stops it
   const run = async () => {
@@ -152,7 +171,11 @@ addEventListener("DOMContentLoaded", () => {
   const fit = () => {
     const kind = kinds[at("run").value], verb = at("verb").value, pairs = kind && kind.topology === "encoder-decoder";
     at("targeted").hidden = !(pairs && verb === "inspect");
-    at("seconded").hidden = !["embed", "classify"].includes(verb);
+    const columns = kind && verb === "predict" ? kind.columns : ["text", "second text"];
+    const named = text => text[0].toUpperCase() + text.slice(1);
+    at("texted").firstChild.textContent = named(columns[0]);
+    at("seconded").firstChild.textContent = columns[1] ? named(columns[1]) : "";
+    at("seconded").hidden = !(verb === "embed" || (["predict", "classify"].includes(verb) && kind.columns.length > 1));
     at("sampling").hidden = !["complete", "chat"].includes(verb);
     turns = [];
     out.replaceChildren();
@@ -161,9 +184,12 @@ addEventListener("DOMContentLoaded", () => {
   const choose = () => {
     const kind = kinds[at("run").value], before = at("verb").value;
     if (!kind) { at("verb").replaceChildren(new Option(names.inspect, "inspect")); return fit(); }
-    const name = verb => verb === "complete" && kind.topology === "encoder-decoder" ? "Translate" : names[verb];
-    at("verb").replaceChildren(...Object.keys(names).filter(verb => kind.does.includes(verb)).map(verb => new Option(name(verb), verb)));
-    at("verb").value = kind.does.includes(before) ? before : "inspect";
+    const asks = kind.columns.includes("question");
+    const name = verb => verb === "complete" && kind.topology === "encoder-decoder" ? "Translate" : verb === "predict" && asks ? "Answer" : names[verb];
+    // what classifies shows its probabilities; other labels are shown as they are
+    const shown = verb => kind.does.includes(verb) && !(verb === "predict" && kind.does.includes("classify"));
+    at("verb").replaceChildren(...Object.keys(names).filter(shown).map(verb => new Option(name(verb), verb)));
+    at("verb").value = shown(before) ? before : "inspect";
     if (at("verb").selectedIndex < 0) at("verb").selectedIndex = 0;
     fit();
   };

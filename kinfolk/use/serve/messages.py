@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -16,6 +16,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import from_json
 
 from kinfolk.core.errors import brief, suggest
@@ -172,6 +173,13 @@ class LabelForm(Form):
     input: Any
 
 
+class PredictForm(Form):
+    """Rows by the names of their columns, as `kin predict` reads them."""
+
+    model: str
+    input: Any
+
+
 class InspectForm(Form):
     """Attention of every layer and head over a text."""
 
@@ -242,6 +250,16 @@ def labelled(lengths: set[int], most: int) -> Any:
     return Annotated[
         one | Annotated[pairs, Tag("rows")], Discriminator(lambda value: _shape(value).replace("ids", "texts"))
     ]
+
+
+def rows(runs: Sequence[Collection[str]], most: int) -> Any:
+    """Return the type of rows with texts under the names of the columns of some runs; what all have is required."""
+    text = Annotated[str, Field(min_length=1, pattern=r"\S")]
+    columns = sorted({name for names in runs for name in names})
+    required: JsonDict = {"required": [name for name in columns if all(name in names for names in runs)]}
+    row: Any = dict.__class_getitem__((Literal[tuple(columns)] if columns else str, text))
+    row = Annotated[row, Field(json_schema_extra=required)]
+    return Annotated[list.__class_getitem__(row), Field(min_length=1, max_length=most, fail_fast=True)]
 
 
 class Explanation(Message):
@@ -360,8 +378,16 @@ class Classifications(Message):
     usage: Usage
 
 
+class Predictions(Message):
+    """What a run says of each row: an answer with its place, tags, a number or a class, as `kin predict` writes it."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    model: str
+
+
 class ServedModel(Message):
-    """A run that is served, and what it can be asked for."""
+    """A run that is served, what it can be asked for, and the columns of rows for `/v1/predict`."""
 
     id: str
     object: Literal["model"] = "model"
@@ -369,6 +395,7 @@ class ServedModel(Message):
     owned_by: str
     topology: str
     does: list[str]
+    columns: list[str]
 
 
 class ServedModels(Message):

@@ -1,6 +1,7 @@
 """Metrics for Prometheus: requests are counted here, everything else is read from the engine when it is asked for."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -72,3 +73,14 @@ class EngineMetrics(Collector):
             for name, counts in scheduler.counts.items():
                 family.add_metric([name], getattr(counts, field))
             yield family
+        for field, meaning in (
+            ("hits", "Prompts that started like an earlier one."),
+            ("reused", "Tokens of prompts found in the prefix cache, which were not read again."),
+            ("held", "Bytes of the prefix cache."),
+        ):
+            kind = GaugeMetricFamily if field == "held" else CounterMetricFamily
+            prefixes: Any = kind(f"kinfolk_prefix_{field}", meaning, labels=["model"])
+            for name, batch in scheduler.running.items():
+                if (cache := batch.engine.prefixes) is not None:
+                    prefixes.add_metric([name], getattr(cache, field))
+            yield prefixes

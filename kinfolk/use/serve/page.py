@@ -1,4 +1,4 @@
-"""The live page: write, translate, chat, classify, compare vectors, and look at every head of a run."""
+"""The live page: write, translate, chat, classify, answer, compare embeddings, and inspect every attention head."""
 
 import math
 from collections.abc import Mapping
@@ -49,10 +49,10 @@ def _most(served: Served) -> int:
 
 
 SAMPLING = (
-    ("max_tokens", "Most new tokens", "100", "0", "4096", "1"),
+    ("max_tokens", "Max new tokens", "100", "0", "4096", "1"),
     ("temperature", "Temperature", "1", "0", "2", "0.05"),
-    ("top_p", "Top p", "1", "0", "1", "0.01"),
-    ("top_k", "Top k", "0", "0", "", "1"),
+    ("top_p", "Top-p", "1", "0", "1", "0.01"),
+    ("top_k", "Top-k", "0", "0", "", "1"),
     ("seed", "Seed", "", "0", "", "1"),
 )
 """Controls of generation: field, label, value, least, most and step."""
@@ -66,19 +66,32 @@ def _number(control: tuple[str, ...]) -> Html:
 
 def page(served: Mapping[str, Served]) -> str:
     """Return the page of a server of these runs; without any, it asks the server for them once it has a token."""
-    kinds = {name: {"topology": one.spec.topology, "does": one.verbs} for name, one in served.items()}
+    kinds = {
+        name: {"topology": one.spec.topology, "does": one.verbs, "columns": one.columns} for name, one in served.items()
+    }
     options = [tag("option", name, value=name) for name in kinds]
     form = tag(
         "form",
         tag("label", "Run", tag("select", *options, id="run", name="run")),
         tag("label", "Task", tag("select", id="verb", name="verb")),
-        tag("label", "Text", tag("textarea", id="text", name="text", rows="3", spellcheck="false", autofocus=True)),
-        tag("button", "Run", type="submit", title="or press Ctrl and Enter"),
+        tag(
+            "label",
+            "Text",
+            tag("textarea", id="text", name="text", rows="3", spellcheck="false", autofocus=True),
+            id="texted",
+        ),
         tag("label", "Target", tag("input", id="target", autocomplete="off"), id="targeted", hidden=True),
-        tag("label", "Second text", tag("input", id="second", autocomplete="off"), id="seconded", hidden=True),
+        tag(
+            "label",
+            "Second text",
+            tag("textarea", id="second", rows="2", spellcheck="false"),
+            id="seconded",
+            hidden=True,
+        ),
         tag("fieldset", tag("legend", "Sampling"), *map(_number, SAMPLING), id="sampling", hidden=True),
         tag("label", "Token", tag("input", id="token", type="password", autocomplete="off"), id="guarded", hidden=True),
-        tag("p", "Type a text.", id="said", class_="dim", aria_live="polite"),
+        tag("button", "Run", type="submit", title="or press Ctrl and Enter"),
+        tag("p", "Type a text, then press Run or Ctrl and Enter.", id="said", class_="dim", aria_live="polite"),
         id="ask",
     )
     body = tag(

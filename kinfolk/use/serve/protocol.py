@@ -25,6 +25,7 @@ class Forms:
     chat: type[messages.ChatForm]
     embeddings: type[messages.EmbeddingForm]
     classify: type[messages.LabelForm]
+    predict: type[messages.PredictForm]
     inspect: type[messages.InspectForm]
     tokenize: type[messages.TokenizeForm]
     detokenize: type[messages.DetokenizeForm]
@@ -47,6 +48,7 @@ def forms(served: Mapping[str, Served], limits: ServerLimits) -> Forms:
 
     description = CompletionForm.model_fields["prompt"].description
     n_texts = {one.opened.n_texts for one in served.values() if one.classifies and one.opened}
+    columns = [one.columns for one in served.values() if one.columns]
     new = "most new tokens; fewer if the model has no more positions"
     max_tokens = messages.tokens(limits.new), Field(16, description=new)
     prompt = messages.texts(end("complete"), limits.context, most), Field("", description=description)
@@ -58,6 +60,7 @@ def forms(served: Mapping[str, Served], limits: ServerLimits) -> Forms:
         chat=narrow(messages.ChatForm, "chat", max_tokens=(messages.tokens(limits.new), Field(256, description=new))),
         embeddings=narrow(messages.EmbeddingForm, input=(messages.texts(every, limits.context, most), ...)),
         classify=narrow(messages.LabelForm, "classify", input=(messages.labelled(n_texts, most), ...)),
+        predict=narrow(messages.PredictForm, "predict", input=(messages.rows(columns, most), ...)),
         inspect=narrow(messages.InspectPairForm if pairs else messages.InspectForm),
         tokenize=narrow(messages.TokenizeForm, model=anyone),
         detokenize=narrow(messages.DetokenizeForm, model=anyone, tokens=(messages.ids(every, limits.context, 0), ...)),
@@ -75,6 +78,7 @@ UNABLE = {
     messages.CompletionForm: ("complete", "model_does_not_write", "does not write: it has no decoder for text"),
     messages.ChatForm: ("chat", "model_does_not_chat", "has no chat template; /v1/completions takes a plain prompt"),
     messages.LabelForm: ("classify", "model_does_not_classify", "was not trained to tell classes apart"),
+    messages.PredictForm: ("predict", "model_has_no_labels", "was not trained on labels"),
 }
 
 

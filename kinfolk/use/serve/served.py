@@ -14,18 +14,19 @@ from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.reader import FileRow
 from kinfolk.decoding.engines.engine import Engine
+from kinfolk.decoding.engines.prefix_cache import PrefixCache
 from kinfolk.decoding.engines.torch_engine import TorchEngine
-from kinfolk.decoding.engines.weight_layout import column_major
+from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
 from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.corruption import Corruption
-from kinfolk.objectives.image import Pictures
+from kinfolk.objectives.image import ImageObjective
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import has_labels
 from kinfolk.runs.chat_template import ChatTemplate
-from kinfolk.runs.engines import opener_of
+from kinfolk.runs.engines import AUTO, automatic, opener_of
 from kinfolk.runs.run import ExportedRun, Run
 from kinfolk.use.predict.embedding import Embedder, open_embedder
 from kinfolk.use.predict.opening import AnsweringRun, open_run
@@ -48,6 +49,7 @@ class Served:
     def open(cls, path: str | Path, engine: str = "torch", threads: int = 0) -> "Served":
         """Open a run of any layout; it goes by the name of its folder."""
         run = Run.open(path)
+        engine = automatic(run.path)[0] if engine == AUTO else engine
         opener_of(engine)
         if not isinstance(run, ExportedRun):
             return cls(run, engine, threads, run.learner().eval())
@@ -106,7 +108,7 @@ class Served:
         if isinstance(self.run, ExportedRun):
             return self.run.about.decodes
         judging = isinstance(self.model.head, JudgingHead) or has_labels(self.recipe.objective)
-        return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, Pictures)
+        return self.spec.decoder is not None and not judging and not isinstance(self.recipe.objective, ImageObjective)
 
     @cached_property
     def opened(self) -> AnsweringRun | None:
@@ -135,6 +137,7 @@ class Served:
             "complete": self.writes,
             "chat": self.chat_template is not None,
             "classify": self.classifies,
+            "predict": self.opened is not None,
             # the graph of a decoder says what follows, and gives no states
             "embed": self.learner is not None or not self.writes,
             "inspect": self.learner is not None,
@@ -198,24 +201,38 @@ class Served:
 
     def classify(self, texts: Sequence[Any]) -> list[dict[str, Any]]:
         """Return what it says of each text or pair of texts, as `kin predict` does."""
-        opened = self.opened
-        assert opened is not None
-        names = [opened.columns.text, opened.columns.second or "second"][: opened.n_texts]
-        opened = dataclasses.replace(opened, columns=dataclasses.replace(opened.columns, second=names[-1]))
         rows = []
         for i, one in enumerate(texts):
             given = [one] if isinstance(one, str) else list(one)
-            if len(given) != opened.n_texts:
-                raise SpecError(f"input[{i}]: {self.name} judges {opened.n_texts} text(s) at once, got {len(given)}")
-            rows.append(FileRow("input", i, dict(zip(names, given, strict=True))))
-        return [{key: value for key, value in said.items() if key != "line"} for said in predict(opened, rows)]
+            if len(given) != len(self.columns):
+                raise SpecError(f"input[{i}]: {self.name} judges {len(self.columns)} text(s) at once, got {len(given)}")
+            rows.append(dict(zip(self.columns, given, strict=True)))
+        return self.predict(rows)
 
-    def engine(self, context: int) -> Engine:
-        """Return what runs the model for sequences of up to `context` positions."""
-        torch_here = self.engine_kind == "torch"
-        engine: Engine = (
-            TorchEngine(column_major(self.model)) if torch_here else self.run.engine(self.engine_kind, self.threads)
-        )
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of a row that it judges; none if it was taught no labels."""
+        return () if self.opened is None else self.opened.task.reads(self.opened)
+
+    def predict(self, rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+        """Return what it says of each row, as `kin predict` does."""
+        opened = self.opened
+        assert opened is not None
+        named = dataclasses.replace(opened.columns, second=opened.columns.second or "second")
+        read = [FileRow("input", i, dict(row)) for i, row in enumerate(rows)]
+        said = predict(dataclasses.replace(opened, columns=named), read)
+        return [{key: value for key, value in one.items() if key != "line"} for one in said]
+
+    def engine(self, context: int, rows: int = 1, prefixes: int = 0) -> Engine:
+        """Return what runs the model for up to `rows` sequences at once, each of up to `context` positions.
+
+        prefixes: bytes of a prefix cache, which torch alone has.
+        """
+        if self.engine_kind == "torch":
+            here = TorchEngine(for_decoding(self.model, rows)).within(context)
+            here.prefixes = PrefixCache(prefixes) if prefixes else None
+            return here
+        engine: Engine = self.run.engine(self.engine_kind, self.threads)
         return engine.within(context)
 
     @property

@@ -7,10 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.contests.fleet.slurm import free_port
+
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
+QUIET |= {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300"}
 """Nothing is reported to anybody. Nodes talk over this machine's own address, which never leaves it."""
 
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+CLIENTS = free_port()
+"""Where the head answers drivers that are no part of the cluster."""
 
 
 def patiently(start: Callable[[], Any], tries: int = 3) -> Any:
@@ -32,7 +38,8 @@ def cluster() -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=NODE | {"include_dashboard": False}))
+    head = NODE | {"include_dashboard": False, "ray_client_server_port": CLIENTS}
+    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
     # before there is a second node: the driver belongs to the head, and must not go with the other
     ray.init(address=made.address, log_to_driver=False)
     patiently(lambda: made.add_node(**NODE))

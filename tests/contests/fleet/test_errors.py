@@ -15,6 +15,7 @@ from kinfolk.contests.fleet import hosts
 from kinfolk.contests.fleet import worker as module
 from kinfolk.contests.fleet.places import PerTrial
 from kinfolk.contests.fleet.queue import Queue, Ticket
+from kinfolk.contests.fleet.status import status
 from kinfolk.contests.fleet.worker import Worker
 from kinfolk.contests.outcome import CRASHED, DONE, Outcome
 from kinfolk.contests.settings import Settings
@@ -117,6 +118,8 @@ def test_resources_are_checked_by_name(text: str, message: str) -> None:
         PerTrial.parse(text)
     with pytest.raises(SpecError, match="give --on as well"):
         Settings(per_trial="cores=2")
+    with pytest.raises(SpecError, match=r"gpus=0\.5: Slurm gives whole GPUs"):
+        Settings(per_trial="gpus=0.5", on="slurm", budget="1k-tokens")
     assert PerTrial.parse("gpus=0.5,cores=4,hours=2") == PerTrial(gpus=0.5, cores=4, hours=2.0)
 
 
@@ -128,9 +131,9 @@ def test_the_status_of_a_folder_from_elsewhere(tmp_path: Path, capsys: pytest.Ca
     run = tmp_path / "trials" / claim.ticket.name / "work@w" / "run"
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text('{"step": 5, "tokens": 10, "tokens_per_second": 250.0}\n')
-    for name, status, seconds in (("x", DONE, 3600.0), ("y", CRASHED, 0.0)):
+    for name, ending, seconds in (("x", DONE, 3600.0), ("y", CRASHED, 0.0)):
         (tmp_path / "trials" / name).mkdir()
-        Outcome(name=name, seed=0, status=status, seconds=seconds, threads=2).write(tmp_path / "trials" / name)
+        Outcome(name=name, seed=0, status=ending, seconds=seconds, threads=2).write(tmp_path / "trials" / name)
     assert main(["compare", "--status", str(tmp_path), "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     expected = {"queued": 2, "running": 1, "finished": 1, "failed": 1, "tokens_per_second": 250.0, "core_hours": 2.0}
@@ -141,6 +144,23 @@ def test_the_status_of_a_folder_from_elsewhere(tmp_path: Path, capsys: pytest.Ca
     assert "2 queued, 1 running, 1 finished, 1 failed, 250 tokens/s, 2.00 core hours" in capsys.readouterr().out
     assert main(["compare", "--status", str(tmp_path / "queue")]) == 2
     assert "holds no comparison" in capsys.readouterr().err
+
+
+def test_the_status_of_a_comparison_of_local_processes(tmp_path: Path) -> None:
+    for name in ("runs", "waits", "stopped", "ended"):
+        (tmp_path / "trials" / name / "run").mkdir(parents=True)
+        (tmp_path / "trials" / name / "trial.json").write_text("{}")
+    for name in ("runs", "stopped"):
+        (tmp_path / "trials" / name / "stdout.txt").touch()
+        metrics = tmp_path / "trials" / name / "run" / "metrics.jsonl"
+        metrics.write_text('{"step": 5, "tokens": 10, "tokens_per_second": 250.0}\n')
+    for file in (tmp_path / "trials" / "stopped").rglob("*"):
+        os.utime(file, (time.time() - 600,) * 2)
+    Outcome(name="x", seed=0, status=DONE, seconds=100.0, threads=1).write(tmp_path / "trials" / "ended")
+    expected = {"queued": 2, "running": 1, "finished": 1, "failed": 0, "tokens_per_second": 250.0}
+    plain = status(tmp_path).plain()
+    assert expected.items() <= plain.items()
+    assert plain["seconds_left"] == pytest.approx(250.0)
 
 
 def test_local_processes_do_not_join_workers(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A worker that lost its claim can change nothing: writes go to its own folder, and only the owner publishes."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from kinfolk.contests.fleet.desk import Desk
 from kinfolk.contests.fleet.queue import Queue, Ticket
 from kinfolk.contests.fleet.worker import Journal
 from kinfolk.contests.outcome import DONE, Outcome
+from kinfolk.core.errors import KinfolkError
+from kinfolk.core.lock import LOCK, locked
 from kinfolk.runs.checkpoint import Checkpoints
 
 
@@ -37,6 +40,17 @@ def test_the_next_owner_goes_on_with_what_was_left(home: Path) -> None:
     assert Outcome.read(home) == done("of b")
     assert (home / "run" / "step").read_text() == "7"
     assert [path.name for path in home.iterdir() if path.name.startswith("work@")] == []
+
+
+def test_the_next_owner_does_not_wait_for_a_lock_of_the_last(home: Path) -> None:
+    """A killed worker's trial may still be saving, and a suspended one holds its lock for as long as it sleeps."""
+    first, second = Desk(home, "a"), Desk(home, "b")
+    first.open()
+    (first.folder / "run").mkdir()
+    with locked(first.folder / "run"):
+        second.open()
+        with locked(second.folder / "run", KinfolkError("busy")) as descriptor:
+            assert os.fstat(descriptor).st_ino == (second.folder / "run" / LOCK).stat().st_ino
 
 
 def test_a_worker_that_wakes_up_late_can_publish_nothing(home: Path) -> None:

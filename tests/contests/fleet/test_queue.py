@@ -118,13 +118,32 @@ def test_a_ticket_that_was_given_back_is_next(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"name": "../../x", "room": "trials"}', '{"name": "x", "room": ".."}', '{"nam": 1}']
+    "text",
+    [
+        *("", "[]", "{", '{"name": "../../x", "room": "trials"}', '{"name": "x", "room": ".."}', '{"nam": 1}'),
+        *(
+            f'{{"name": "x", "room": "trials", {field}}}'
+            for field in (
+                *('"limit": "9"', '"limit": 0', '"limit": -1.0', '"limit": NaN', '"limit": Infinity', '"limit": true'),
+                *('"threads": 0', '"threads": 1.5', '"threads": true', '"deaths": -1', '"deaths": "1"'),
+                *('"requires": []', '"requires": {"a": 1}', '"reason": null'),
+            )
+        ),
+    ],
 )
 def test_what_is_no_ticket_is_refused_by_its_file(queue: Queue, text: str) -> None:
     (queue.waiting / "00000").mkdir()
     (queue.waiting / "00000" / "x").write_text(text)
-    with pytest.raises(DataError, match="is not a ticket"):
+    with pytest.raises(DataError, match="00000/x: is not a ticket"):
         queue.claim("a")
+
+
+def test_a_ticket_is_not_held_while_a_worker_looks_at_what_it_requires(queue: Queue) -> None:
+    """Opening data may take minutes, in which nothing beats."""
+    queue.put([Ticket(name="x", room="trials", limit=9.5)])
+    seen: list[dict[str, int]] = []
+    assert queue.claim("a", lambda _: seen.append(queue.count()) or False) is None
+    assert seen == [{"waiting": 1, "running": 0}] == [queue.count()]
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 import os
 import random
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kinfolk.contests.fleet import places
-from kinfolk.contests.fleet.queue import DEATHS, Queue, Ticket
+from kinfolk.contests.fleet import places, ray_engine
+from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.run import run
 from kinfolk.core.errors import SpecError
-from tests.contests.fleet.conftest import NODE, patiently
-from tests.contests.fleet.killing import ended
-from tests.contests.fleet.test_compare import quiet, scores, settings
+from tests.contests.fleet.conftest import CLIENTS, NODE, patiently
+from tests.contests.fleet.killing import ended, spared, until_killed
+from tests.contests.fleet.test_compare import TOY, quiet, scores, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
 
@@ -36,27 +39,74 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
     cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
 ) -> None:
     """The second node dies at random moments while it may run a trial; data and checkpoints travel by Ray alone."""
-    home, chance, stop, killed = tmp_path / "home", random.Random(kills), threading.Event(), []
+    chance, killed = random.Random(kills), list[object]()
     local = run(asked(tmp_path / "local", text, seeds=seeds), console=quiet())
 
-    def kill() -> None:
-        # the first moments after a claim, when nothing can have ended yet; later ones come as they may
-        while len(killed) < kills and not stop.wait(chance.uniform(0.5, 2 + 8 * len(killed))):
-            claims = Queue(home).claims()
-            if claims and all(Ticket.read(file).deaths < DEATHS - 1 for file in claims):
-                killed.append(len(list(home.glob("trials/*/work@*/run/checkpoints/step-*/state.json"))))
-                cluster.remove_node(list(cluster.worker_nodes)[-1], allow_graceful=False)
-                patiently(lambda: cluster.add_node(**NODE))
+    def compare(turn: int) -> None:
+        home, stop = tmp_path / f"home{turn}", threading.Event()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    comparison = run(asked(home, text, seeds=seeds, on="ray"), console=quiet())
-    stop.set()
-    thread.join()
-    assert scores(comparison) == scores(local)
-    assert killed
-    assert list(ended(home).values()) == [1] * seeds
-    assert Queue(home).count() == {"waiting": 0, "running": 0}
+        def kill() -> None:
+            while len(killed) < kills and not stop.wait(chance.uniform(0.5, 5)):
+                if spared(home):
+                    killed.append(len(list(home.glob("trials/*/work@*/run/checkpoints/step-*/state.json"))))
+                    cluster.remove_node(list(cluster.worker_nodes)[-1], allow_graceful=False)
+                    patiently(lambda: cluster.add_node(**NODE))
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        try:
+            comparison = run(asked(home, text, seeds=seeds, on="ray"), console=quiet())
+        finally:
+            stop.set()
+            thread.join()
+        assert scores(comparison) == scores(local)
+        assert list(ended(home).values()) == [1] * seeds
+        assert Queue(home).count() == {"waiting": 0, "running": 0}
+
+    until_killed(kills, killed, compare)
+
+
+def test_an_address_and_a_driver_that_is_killed(cluster: Any, tmp_path: Path, text: Path) -> None:
+    """`ray://HOST:PORT` from a process that is no part of the cluster, killed once and started again."""
+    local = run(asked(tmp_path / "local", text), console=quiet())
+    home, log = tmp_path / "home", (tmp_path / "log").open("ab")
+    options = f"--data {text} --budget 8k-tokens --seeds 2 --tune off --match none --jobs 2 --threads 1 --nice 0"
+    command = [sys.executable, "-m", "kinfolk", "compare", "gpt2", *options.split(), "--out", str(home)]
+    command += ["--on", f"ray://127.0.0.1:{CLIENTS}", *(word for name in TOY for word in ("--set", name))]
+    first = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    while not list(home.glob("queue/journal/*.jsonl")):
+        assert first.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    first.kill()
+    first.wait()
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False, timeout=600)
+    assert done.returncode == 0, (tmp_path / "log").read_text()
+    outcomes = {o.key: o for folder in (home / "trials").iterdir() if (o := Outcome.read(folder)) is not None}
+    for expected in local.outcomes["gpt2"]:
+        assert outcomes[expected.key].curve[-1].valid == expected.curve[-1].valid
+    assert list(ended(home).values()) == [1, 1]
+
+
+@pytest.mark.parametrize(("failures", "joins"), [(2, True), (3, False)])
+def test_a_head_that_cannot_start_a_server_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, failures: int, joins: bool
+) -> None:
+    ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    calls: list[object] = []
+
+    def init(**options: object) -> None:
+        calls.append(options)
+        if len(calls) <= failures:
+            raise ConnectionAbortedError("Initialization failure from server:\nTraceback\nno server was started")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    if joins:
+        assert ray_engine._connect("ray") == (ray, True)
+    else:
+        with pytest.raises(SpecError, match=r"cannot join the cluster: Initialization failure.*no server was started"):
+            ray_engine._connect("ray")
+    assert len(calls) == 3
 
 
 def test_fractions_of_a_gpu_and_what_a_node_lacks(cluster: Any, tmp_path: Path, text: Path) -> None:

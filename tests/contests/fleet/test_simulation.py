@@ -177,13 +177,15 @@ def test_ten_thousand_trials_on_a_thousand_workers(tmp_path: Path) -> None:
         }
     assert all(figure["busy"] > 0.95 for figure in figures.values()), figures
     first, *_, last = (figure["milliseconds of the driver per trial"] for figure in figures.values())
-    assert last < 1.25 * first, figures
+    assert last < 1.1 * first, figures
 
 
-def test_memory_of_the_driver_per_trial_is_flat(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(1800)
+def test_memory_of_the_driver_per_trial_is_flat(tmp_path: Path, most: int) -> None:
     held = {}
     # the first imports what is imported late
-    for n_trials in (20, 200, 2_000):
+    for n_trials in (20, 100, most):
         with place(tmp_path) as home, Path(os.devnull).open("w") as nowhere:
             fleet = Fleet.__new__(Fleet)
             fleet.home = home
@@ -203,4 +205,4 @@ def test_memory_of_the_driver_per_trial_is_flat(tmp_path: Path) -> None:
             traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*pathlib.py")])
             held[n_trials] = sum(statistic.size for statistic in traces.statistics("filename")) / n_trials
             tracemalloc.stop()
-    assert held[2_000] < 1.25 * held[200], held
+    assert held[most] < 1.1 * held[100], held

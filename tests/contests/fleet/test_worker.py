@@ -120,6 +120,26 @@ def test_a_trial_that_kills_its_workers_becomes_a_row(fake: Path) -> None:
     assert "3 workers died" in outcomes[0].reason
 
 
+def test_a_worker_whose_trial_starts_slowly_is_alive(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first trial of a worker waits until PyTorch has been imported, on a slow disk for minutes."""
+    queue, start = Queue(fake), module.Running.start
+
+    def slowly(job: Job) -> module.Running:
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            assert not [file for file in watch.dead() if queue.revive(file)]
+            time.sleep(0.05)
+        return start(job)
+
+    monkeypatch.setattr(module.Running, "start", slowly)
+    queue.create()
+    watch = Watch(queue, patience=1.0)
+    job(fake, "one")
+    queue.put([Ticket(name="one", room="trials")])
+    assert Worker(queue, lambda _: None, heartbeat=0.05).work() == 1
+    assert [ticket.deaths for ticket in queue.collect()] == [0]
+
+
 def test_a_lost_claim_stops_the_trial_at_once(fake: Path) -> None:
     queue = Queue(fake)
     queue.create()

@@ -13,8 +13,7 @@ from kinfolk.cli import main
 from kinfolk.contests import trials
 from kinfolk.contests.outcome import DONE, Outcome, Point
 from kinfolk.contests.scaling.ladder import Rung, amounts, body_params, rungs
-from kinfolk.contests.scaling.study import Asked, study
-from kinfolk.contests.settings import Settings
+from kinfolk.contests.scaling.study import scale
 from kinfolk.core.errors import SpecError
 
 
@@ -63,30 +62,34 @@ def pretended(monkeypatch):
     return seen
 
 
-def asked(folder, **changes):
-    settings = Settings(
-        data="stdlib:megabytes=1", seeds=2, tune="off", match="none", out=folder, cache=folder / "cache", **changes
-    )
-    return Asked(
-        relative="gpt2", rungs=tuple(rungs("1x32,2x48,2x64,4x96")), tokens=(100e3, 200e3, 400e3), settings=settings
+def study(folder):
+    return scale(
+        "gpt2",
+        "stdlib:megabytes=1",
+        rungs="1x32,2x48,2x64,4x96",
+        tokens="100k,200k,400k",
+        seeds=2,
+        out=folder,
+        cache=folder / "cache",
+        console=Console(file=io.StringIO()),
     )
 
 
 def test_every_pair_is_trained_once_and_the_law_found(pretended, tmp_path):
-    found = study(asked(tmp_path), "kin scale", Console(file=io.StringIO()))
+    found = study(tmp_path)
     assert len(pretended) == 4 * 3 * 2
     assert len(set(pretended)) == len(pretended)
     assert len(found.trials) == 24
     assert found.law.exponent("params").value == pytest.approx(0.4, abs=0.1)
     assert found.law.exponent("tokens").value == pytest.approx(0.45, abs=0.1)
-    study(asked(tmp_path), "kin scale", Console(file=io.StringIO()))
+    study(tmp_path)
     assert len(pretended) == 24
     written = json.loads((tmp_path / "scaling.json").read_text())
     assert written["law"]["terms"]["params"]["exponent"]["value"] == found.law.exponent("params").value
 
 
 def test_the_picture_has_every_trial_and_both_panels(pretended, tmp_path):
-    study(asked(tmp_path), "", Console(file=io.StringIO()))
+    study(tmp_path)
     root = ElementTree.parse(tmp_path / "scaling.svg").getroot()
     space = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f".//{space}circle")) == 2 * 24

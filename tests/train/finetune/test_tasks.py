@@ -145,7 +145,7 @@ def test_what_a_file_shows_is_not_asked_for(tmp_path):
     assert choose("auto", stars) == named("classify", text="review", label="stars")
     assert choose("regress", stars).kind == "regress"
     odd = write_csv(tmp_path / "o.csv", [{"x": "a", "y": "b"}])
-    with pytest.raises(SpecError, match=r"not clear from its columns \(x, y\)"):
+    with pytest.raises(SpecError, match=r"not clear from its columns \('x', 'y'; the first row names them\)"):
         choose("auto", odd)
     with pytest.raises(SpecError, match="did you mean 'classify'"):
         choose("clasify", odd)

@@ -119,6 +119,25 @@ def test_what_cannot_be_exported_is_named(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "state"),
+    [
+        ("gla", "linear-recurrence", "RecurrentMatrix"),
+        ("mamba", "mamba", "RecurrentVector"),
+        ("griffin", "rg-lru", "RecurrentVector"),
+        ("rwkv7", "rwkv7", ""),
+        ("xlstm", "", ""),
+        ("hyena", "hyena", "ConvolvedInputs"),
+        ("mixture-of-depths", "attention", "ChosenSlots"),
+    ],
+)
+def test_states_without_a_form_are_refused_by_name(name, kind, state, tmp_path):
+    place = rf"decoder\.blocks\.0\.parts\.0 \({kind or '.*'}\) cannot be exported: a state of the kind {state}"
+    with pytest.raises(SpecError, match=place):
+        to_onnx(toy(name), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_page_lists_every_relative():
     text = (HOUSE / "docs" / "onnx.md").read_text(encoding="utf-8")
     table = text.partition("<!-- relatives -->")[2].partition("<!-- /relatives -->")[0]

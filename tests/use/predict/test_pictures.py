@@ -1,4 +1,4 @@
-"""Pictures that are judged: files in, classes out."""
+"""Images that are judged: files in, classes out."""
 
 import json
 

@@ -1,6 +1,7 @@
 """Runs that were never trained, and servers of them on ports that are free."""
 
 import contextlib
+import json
 import threading
 import time
 
@@ -90,6 +91,21 @@ def bert(tmp_path_factory):
 def judge(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judge")
     return train(folder / "judge", f"labelled:{reviews(folder / 'reviews.jsonl')}")
+
+
+@pytest.fixture(scope="session")
+def asker(tmp_path_factory):
+    """A run that marks the answer to a question in a context."""
+    folder = tmp_path_factory.mktemp("asker")
+    context = "Ada wrote the first program. Alan wrote about machines."
+    articles = [
+        {"title": f"t{n}", "paragraphs": [{"context": f"{context} {n}", "qas": [
+            {"id": f"q{n}", "question": "who wrote?", "answers": [{"text": "Ada", "answer_start": 0}]}
+        ]}]}
+        for n in range(40)
+    ]  # fmt: skip
+    (folder / "questions.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    return train(folder / "asker", f"labelled:labels=span:{folder / 'questions.json'}")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from kinfolk.decoding.running import RunningBatch
 from kinfolk.decoding.sequence import RunningSequence
 from kinfolk.use.predict.opening import open_run
 from kinfolk.use.predict.predicting import predict
+from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.served import Served
 from tests.decoding.test_running import PROMPTS, written
 from tests.use.serve.conftest import make_run, serving
@@ -30,6 +31,30 @@ def test_classes_are_those_that_kin_predict_says(judge, gpt2):
     assert set(one["data"][0]["probabilities"]) == {"no", "yes", "perhaps"}
     assert (pair.status_code, "input[0]" in pair.json()["error"]["message"]) == (400, True)
     assert (other.status_code, write.status_code) == (404, 404)
+
+
+def test_rows_get_what_kin_predict_says(judge, asker, gpt2):
+    import kinfolk as kf
+
+    row = {"question": "who wrote about machines?", "context": "Ada wrote a program. Alan wrote about machines."}
+    with serving([judge, asker, gpt2]) as running:
+        said = running.post("/v1/predict", {"model": "asker", "input": [row]}).json()["data"]
+        judged = running.post("/v1/predict", {"model": "judge", "input": [{"text": "it is good"}]}).json()["data"]
+        missing = running.post("/v1/predict", {"model": "asker", "input": [{"question": "who?"}]})
+        unknown = running.post("/v1/predict", {"model": "judge", "input": [{"texts": "a"}]})
+        writer = running.post("/v1/predict", {"model": "gpt2", "input": [{"text": "a"}]})
+        models = {one["id"]: one for one in running.get("/v1/models").json()["data"]}
+    alone = kf.predict(asker, [row])[0]
+    assert said[0]["answer"] == alone["answer"]
+    assert row["context"][said[0]["start"] : said[0]["stop"]] == said[0]["answer"]
+    assert judged[0]["label"] == kf.predict(judge, ["it is good"])[0]["label"]
+    assert [one.status_code for one in (missing, unknown, writer)] == [400, 400, 404]
+    assert "context" in missing.json()["error"]["message"]
+    assert {name: one["columns"] for name, one in models.items()} == {
+        "judge": ["text"],
+        "asker": ["question", "context"],
+        "gpt2": [],
+    }
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +97,17 @@ def test_an_export_is_served_and_scores_prompts_too(graphs):
     assert got["text"] == expected["text"]
     scores = zip(got["logprobs"]["token_logprobs"], expected["logprobs"]["token_logprobs"], strict=True)
     assert all(a == pytest.approx(b, abs=1e-3) for a, b in list(scores)[1:])
+
+
+def test_a_prompt_that_starts_like_another_is_not_read_again(gpt2):
+    start = "def area(width, height):\n"
+    with serving([gpt2]) as cached, serving([gpt2], ServerLimits(prefixes=0)) as plain:
+        for end in ("    return width", "    return height", "    return width"):
+            mine, its = (one.write(prompt=start + end, max_tokens=12) for one in (cached, plain))
+            assert mine["choices"][0]["text"] == its["choices"][0]["text"]
+            assert mine["usage"] == its["usage"]
+        reused = cached.app.metrics.value("kinfolk_prefix_reused_total", model="gpt2")
+        assert reused == len(start) + len("    return ") + len(start) + len("    return width") - 1
+        assert cached.app.metrics.value("kinfolk_prefix_hits_total", model="gpt2") == 2
+        assert cached.app.metrics.value("kinfolk_prefix_held", model="gpt2") > 0
+        assert plain.app.metrics.value("kinfolk_prefix_hits_total", model="gpt2") == 0

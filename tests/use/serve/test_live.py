@@ -17,12 +17,12 @@ PICTURES = os.environ.get("KINFOLK_PICTURES")
 
 
 @pytest.fixture(scope="module")
-def live(gpt2, judge, tmp_path_factory):
+def live(gpt2, judge, asker, tmp_path_factory):
     vanilla = make_run(tmp_path_factory.mktemp("runs") / "vanilla", "vanilla")
     talker = make_run(tmp_path_factory.mktemp("runs") / "talker", "gpt2")
     template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
     folder.add(talker, chat_template.FILE, lambda file: file.write_text(template))
-    with serving([gpt2, vanilla, judge, talker], token="sesame") as running:
+    with serving([gpt2, vanilla, judge, talker, asker], token="sesame") as running:
         yield running
 
 
@@ -106,7 +106,7 @@ def pick(browser, name, value):
 def log_in(browser, live):
     browser.open(live.url)
     pick(browser, "token", "sesame")
-    browser.until("document.getElementById('run').options.length === 4")
+    browser.until("document.getElementById('run').options.length === 5")
 
 
 def answer(browser):
@@ -169,6 +169,24 @@ def test_a_run_chats_classifies_and_compares(live, browser):
     assert browser.complaints == []
 
 
+def test_a_run_answers_a_question(live, browser):
+    log_in(browser, live)
+    pick(browser, "run", "asker")
+    assert browser.ask("[...document.getElementById('verb').options].map(one => one.text)[0]") == "Answer"
+    pick(browser, "verb", "predict")
+    assert browser.ask("document.getElementById('texted').firstChild.textContent") == "Question"
+    assert browser.ask("document.getElementById('seconded').firstChild.textContent") == "Context"
+    browser.click("#text")
+    browser.type("who wrote?")
+    browser.click("#second")
+    browser.type("Ada wrote the first program.")
+    browser.click("#ask button")
+    assert "answer" in answer(browser)
+    assert browser.ask("document.getElementById('said').textContent") in "Ada wrote the first program."
+    assert browser.grave() == []
+    assert browser.complaints == []
+
+
 def test_heads_open_on_a_telling_one(live, browser):
     log_in(browser, live)
     browser.click("#text")
@@ -205,7 +223,7 @@ def test_another_run_in_the_dark_on_a_phone(live, browser):
     browser.open(live.url)
     browser.ask("document.getElementById('token').value = 'sesame'")
     browser.ask("document.getElementById('token').dispatchEvent(new Event('change'))")
-    browser.until("document.getElementById('run').options.length === 4")
+    browser.until("document.getElementById('run').options.length === 5")
     browser.ask("document.getElementById('run').value = 'vanilla'")
     browser.ask("document.getElementById('run').dispatchEvent(new Event('change'))")
     assert browser.ask("!document.getElementById('targeted').hidden")

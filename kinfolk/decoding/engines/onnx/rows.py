@@ -9,7 +9,7 @@ from kinfolk.decoding.engines.onnx.session import Array, held
 from kinfolk.runs.onnx_export import ExportRecord
 
 NOWHERE = -1
-"""Where a key stands that is none."""
+"""Position of a key that does not exist."""
 
 
 class DecodingRows:

@@ -1,0 +1,100 @@
+"""How many pairs can a mixer recall: MQAR with attention and with linear forms of one state size (Arora et al. 2023).
+
+    python docs/studies/mqar.py --out runs/mqar                    a few minutes a row on one core
+    python docs/studies/mqar.py --out runs/mqar --pairs 4 8
+
+One body (one layer of LLaMA's block, width 32) with five mixers, all with a short convolution over queries, keys and
+values: softmax attention, and linear attention, GLA, DeltaNet and Gated DeltaNet with the same state, 8 by 32
+numbers. They differ in the rule of their state alone: none has an output gate, and decays begin near
+1. Each is trained for as many steps at every rate. Prints one JSON line a training; a run that was stopped goes on
+where it was.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+import kinfolk as kf
+from kinfolk.data import open_data
+from kinfolk.family.assembly import with_mixer
+from kinfolk.family.recipe import Recipe
+from kinfolk.layers.mixers.attention import Attention
+from kinfolk.layers.mixers.attention_extras import QKVConv
+from kinfolk.layers.mixers.decay import LowRankDecay, StepDecay
+from kinfolk.layers.mixers.extended_attention import ExtendedAttention
+from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
+from kinfolk.layers.part import Part
+from kinfolk.optim.optimiser import AdamW
+from kinfolk.optim.schedule import Cosine
+from kinfolk.runs.fit import fit
+from kinfolk.train import RunOptions
+from kinfolk.train.run import resume, train
+
+LINEAR = LinearRecurrence(n_heads=1, d_key=8, d_value=32, kernel=4, features="swish-unit")
+MIXERS = {
+    "attention": None,
+    "gated-deltanet": LINEAR.replace(update="delta", decay=StepDecay(largest=1.0, most=0.01)),
+    "deltanet": LINEAR.replace(update="delta"),
+    "gla": LINEAR.replace(decay=LowRankDecay(temperature=256.0)),
+    "linear": LINEAR,
+}
+
+
+def main() -> int:
+    """Train everything that was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/mqar"))
+    parser.add_argument("--pairs", type=int, nargs="*", default=[4, 8, 15])
+    parser.add_argument("--mixers", nargs="*", default=list(MIXERS))
+    parser.add_argument("--rates", type=float, nargs="*", default=[1e-2])
+    parser.add_argument("--steps", type=int, default=500)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    for pairs in args.pairs:
+        for name in args.mixers:
+            for rate in args.rates:
+                out = args.out / f"{pairs}-{name}-{rate:g}"
+                right = trained(name, pairs, rate, args.steps, out)
+                line = {"pairs": pairs, "mixer": name, "rate": rate, "right": right}
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
+    return 0
+
+
+def trained(name: str, pairs: int, rate: float, steps: int, out: Path) -> float:
+    """Return the share of queries that are answered rightly at the end."""
+    data = open_data(f"mqar:length={max(32, 4 * pairs)},pairs={pairs},vocab=64")
+    options = RunOptions(quiet=True, tensorboard=False, threads=1, report=False)
+    if (out / "run.toml").exists():
+        result = resume(out, data=data, options=options)
+    else:
+        result = train(fit(recipe_of(name, rate, steps), data), data, out, options=options)
+    return float(result.valid["accuracy"])
+
+
+def recipe_of(name: str, rate: float, steps: int) -> Recipe:
+    """Return the body with one of the mixers."""
+    recipe = kf.relative("llama", size="tiny", d_model=32, n_layers=1, n_heads=1, group=1, d_ff=64)
+    own = MIXERS[name]
+
+    def mixer(look: Attention) -> Part:
+        return own or ExtendedAttention.of(look, QKVConv(kernel=4))
+
+    training = recipe.training.replace(
+        steps=steps,
+        batch_size=32,
+        compile="off",
+        precision="fp32",
+        eval_every=steps,
+        eval_batches=8,
+        optimiser=AdamW(lr=rate, weight_decay=0.1),
+        schedule=Cosine(warmup=100),
+    )
+    return recipe.replace(name=name, model=with_mixer(recipe.model, mixer), training=training)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

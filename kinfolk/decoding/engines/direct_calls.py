@@ -1,0 +1,56 @@
+"""Direct calls of modules: `module(x)` is `module.forward(x)`, without the search for hooks, while a model decodes.
+
+A token of a small model is a few hundred calls of Python functions. `nn.Module` adds two to each call of a module, and
+one to each look at a submodule or parameter. Both are taken out of the instances of a model that only decodes.
+"""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
+
+
+def call_directly(model: nn.Module) -> list[nn.Module]:
+    """Let the modules of a model call `forward` at once; return those that changed.
+
+    A module with hooks, or a compiled one, stays as it is. Hooks registered later are not called. Submodules and
+    parameters become plain attributes too; assigning others to their names replaces them as before.
+    """
+    changed = []
+    for module in model.modules():
+        kind: Any = type(module)
+        own = vars(module)
+        hooked = any(map(own.get, HOOKS))
+        if not hooked and (direct := _direct(kind)) is not kind:
+            changed.append(module)
+            module.__class__ = direct
+            own.update(own["_modules"])
+            own.update(own["_parameters"])
+    return changed
+
+
+@contextlib.contextmanager
+def direct_calls(model: nn.Module) -> Iterator[None]:
+    """Call modules directly inside, and as usual afterwards."""
+    changed = call_directly(model)
+    try:
+        yield
+    finally:
+        for module in changed:
+            module.__class__ = type(module).__mro__[1]
+            own = vars(module)
+            for name in (*own["_modules"], *own["_parameters"]):
+                own.pop(name, None)
+
+
+@functools.cache
+def _direct(kind: Any) -> Any:
+    """Return the class whose instances call `forward` at once: the class itself if it is such a one."""
+    if "_kinfolk_direct" in vars(kind):
+        return kind
+    names = {"__call__": kind.forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    return type(kind.__name__, (kind,), names | {"_kinfolk_direct": True})
