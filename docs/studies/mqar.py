@@ -1,7 +1,7 @@
 """How many pairs can a mixer recall: MQAR with attention and with linear forms of one state size (Arora et al. 2023).
 
     python docs/studies/mqar.py --out runs/mqar                    a few minutes a row on one core
-    python docs/studies/mqar.py --out runs/mqar --pairs 4 8
+    python docs/studies/mqar.py --out runs/mqar --pairs 8 16
 
 One body (one layer of LLaMA's block, width 32) with five mixers, all with a short convolution over queries, keys and
 values: softmax attention, and linear attention, GLA, DeltaNet and Gated DeltaNet with the same state, 8 by 32
@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -47,7 +48,8 @@ def main() -> int:
     """Train everything that was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("runs/mqar"))
-    parser.add_argument("--pairs", type=int, nargs="*", default=[4, 8, 15])
+    parser.add_argument("--pairs", type=int, nargs="*", default=[8, 16, 32])
+    parser.add_argument("--vocab", type=int, default=128)
     parser.add_argument("--mixers", nargs="*", default=list(MIXERS))
     parser.add_argument("--rates", type=float, nargs="*", default=[1e-2])
     parser.add_argument("--steps", type=int, default=500)
@@ -57,16 +59,23 @@ def main() -> int:
         for name in args.mixers:
             for rate in args.rates:
                 out = args.out / f"{pairs}-{name}-{rate:g}"
-                right = trained(name, pairs, rate, args.steps, out)
+                right = trained(name, Recall(pairs, args.vocab), rate, args.steps, out)
                 line = {"pairs": pairs, "mixer": name, "rate": rate, "right": right}
                 sys.stdout.write(json.dumps(line) + "\n")
                 sys.stdout.flush()
     return 0
 
 
-def trained(name: str, pairs: int, rate: float, steps: int, out: Path) -> float:
+class Recall(NamedTuple):
+    """How many pairs there are, and how many symbols, half of which are values."""
+
+    pairs: int
+    vocab: int
+
+
+def trained(name: str, task: Recall, rate: float, steps: int, out: Path) -> float:
     """Return the share of queries that are answered rightly at the end."""
-    data = open_data(f"mqar:length={max(32, 4 * pairs)},pairs={pairs},vocab=64")
+    data = open_data(f"mqar:length={max(32, 4 * task.pairs)},pairs={task.pairs},vocab={task.vocab}")
     options = RunOptions(quiet=True, tensorboard=False, threads=1, report=False)
     if (out / "run.toml").exists():
         result = resume(out, data=data, options=options)

@@ -266,14 +266,14 @@ def rate_low(folder: Path, n: int) -> None:
 
 
 def layer(folder: Path, n: int) -> None:
-    """Compare GPT-2 with itself short of a layer, tuning off."""
-    _handicap(folder, "layer", n, "n_layers=1")
+    """Compare GPT-2 with itself short of a layer, tuning off, for as many steps as a second layer needs to pay."""
+    _handicap(folder, "layer", n, "n_layers=1", **STEPS)
 
 
-def _handicap(folder: Path, study: str, n: int, change: str) -> None:
+def _handicap(folder: Path, study: str, n: int, change: str, **fields: Any) -> None:
     def one(i: int) -> dict[str, Any]:
         names, labels = ("gpt2", f"gpt2+{change}"), ("whole~1", "handicapped~2")
-        found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **SLIM)))
+        found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **SLIM | fields)))
         worse = next(row for row in found["rows"] if row["name"] == labels[1])
         return {"found": worse["rank"] == 2 and worse["low"] is not None and worse["low"] > 0, **found}
 
@@ -285,7 +285,7 @@ def words(folder: Path, data: str) -> None:
     """Compare six relatives on the words of an encyclopedia."""
     names = ("gpt2", "gpt", "alibi", "llama", "adaptive-input", "rezero")
     source = f"{data}/lm/wikitext-2/valid.txt"
-    report(folder, "words", contestants=names, data=source, tokenizer="word", vocab=2000)
+    report(folder, "words", contestants=names, data=source, tokenizer="word", vocab=4000)
 
 
 def labelled(folder: Path, data: str) -> None:
@@ -296,27 +296,32 @@ def labelled(folder: Path, data: str) -> None:
         table.writerow(("text", "label"))
         table.writerows((text, label.partition(":")[0]) for label, text in rows)
     names = ("bert", "albert", "distilbert", "roberta", "roformer", "deberta")
-    longer = {"budget": "12k-tokens", "assignments": (*SLIM["assignments"], "training.batch_size=16")}
-    source = f"labelled:{folder}/trec.csv"
-    report(folder, "labelled", contestants=names, data=source, tokenizer="word", vocab=2000, **longer)
+    # questions have ten words: four epochs
+    longer = {"budget": "192k-tokens", "assignments": ("training.batch_size=32",)}
+    report(folder, "labelled", contestants=names, data=f"labelled:{folder}/trec.csv", tokenizer="word", **longer)
 
 
 def optimisers(folder: Path, data: str) -> None:
     """Compare three relatives under three optimisers."""
     names = [f"{name}{tail}" for name in ("gpt2", "llama", "alibi") for tail in ("", "+muon", "+schedule-free")]
-    report(folder, "optimisers", contestants=tuple(names), data=f"{data}/{SHAKESPEARE}", tokenizer="char")
+    report(folder, "optimisers", contestants=tuple(names), data=f"{data}/{SHAKESPEARE}", tokenizer="char", **STEPS)
 
 
 def modern(folder: Path, data: str) -> None:
     """Compare changes after 2021 with one Llama-like body."""
-    report(folder, "modern", contestants=(), table="modern", data=f"{data}/{SHAKESPEARE}", tokenizer="char")
+    shorter = STEPS | {"budget": "32k-tokens", "match": "none"}
+    report(folder, "modern", contestants=(), table="modern", data=f"{data}/{SHAKESPEARE}", tokenizer="char", **shorter)
 
 
 def report(folder: Path, name: str, **fields: Any) -> None:
     """Compare, matched and tuned, and write the full report."""
     runner.write, trial._special, plan.VALIDATIONS = write, SPECIAL, VALIDATIONS
+    usual = {
+        "budget": "96k-tokens",
+        "assignments": ("training.batch_size=8", "training.length=64", "training.eval_batches=4"),
+    }
     settings = Settings(
-        **SLIM | {"threads": 1, "jobs": 1} | fields,
+        **usual | {"threads": 1, "jobs": 1} | fields,
         out=folder / name,
         cache=folder / "cache",
     )
@@ -338,6 +343,12 @@ SLIM: dict[str, Any] = {
     ),
 }
 """62 steps of two narrow layers: about a quarter of a second for each trial."""
+
+STEPS: dict[str, Any] = {
+    "budget": "96k-tokens",
+    "assignments": ("training.batch_size=4", "training.length=64", "training.eval_batches=4"),
+}
+"""375 steps of the tiny size on small batches: steps are what a model of this size needs."""
 
 
 def main() -> None:
