@@ -14,6 +14,7 @@ from kinfolk.contests.comparison import Card, Comparison
 from kinfolk.contests.evidence import Protocol, RateCurve, RateTried
 from kinfolk.contests.report.answer import answer, protocol
 from kinfolk.contests.report.chooser import criteria
+from kinfolk.contests.report.evidence import result
 from kinfolk.contests.report.files import write
 from kinfolk.contests.report.page import render
 from kinfolk.contests.report.rates import forgiving
@@ -104,6 +105,18 @@ def test_columns_explain_themselves(page: Reader) -> None:
     heads = {attrs.get("title") for name, attrs in page.seen if name == "th"}
     assert "training speed on this machine" in heads
     assert "training speed on this machine" in page.text["dd"]
+
+
+def test_one_metric_is_named_once_and_several_in_a_column(tmp_path: Path) -> None:
+    rows = comparison(tmp_path).rows
+    several = result(rows, {})
+    assert '<th scope="col" class="text" title="the metric; only rows of one metric are compared">of</th>' in several
+    metric = next(row.measure for row in rows if row.rank == 2)
+    one = result([row for row in rows if row.measure == metric], {})
+    assert f"<h2>Result: {metric}</h2>" in one
+    assert ">of</th>" not in one
+    # an interval on a line of its own keeps the table as wide as a screen
+    assert re.search(r'<span>[+-][\d.]+<small class="interval"> \[', one)
 
 
 def test_the_chooser_has_the_figures_of_ranked_contestants(tmp_path: Path) -> None:

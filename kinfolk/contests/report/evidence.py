@@ -12,7 +12,7 @@ from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
 from kinfolk.report.figures import bullets, figure, section, swatch, tabs
-from kinfolk.report.html import Html, join
+from kinfolk.report.html import Html, join, tag
 from kinfolk.report.numbers import amount, memory
 from kinfolk.report.tables import Cell, Column, TableLine, table
 
@@ -65,8 +65,13 @@ def result(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
         return Html("")
     shown = {row.name: columns_of(row) for row in rows}
     order = ["contestant", *(name for name in shown[rows[0].name] if name != "contestant")]
-    # a column without a figure says nothing
-    used = [name for name in order if name in WORDS or any(found[name] != "-" for found in shown.values())]
+    # a column without a figure says nothing, nor does one metric in every row
+    same = {"of"} if len({row.measure for row in rows}) == 1 else set()
+    used = [
+        name
+        for name in order
+        if name not in same and (name in WORDS or any(found[name] != "-" for found in shown.values()))
+    ]
     columns = [Column(name, COLUMNS.get(name, ""), text=name in WORDS) for name in used]
     lines = []
     for i, row in enumerate(rows):
@@ -74,7 +79,8 @@ def result(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
         kind = " ".join(filter(None, ("best" if row.rank == 1 else "", "group" if new_group else "")))
         found = [_cell(row, name, shown[row.name][name], colour) for name in used]
         lines.append(TableLine(found, kind=kind, name=row.name))
-    return section("Result", table(columns, lines), bullets(notes(rows)), key="result")
+    title = f"Result: {rows[0].measure}" if same and rows[0].measure else "Result"
+    return section(title, table(columns, lines), bullets(notes(rows)), key="result")
 
 
 def columns_of(row: ResultRow) -> dict[str, str]:
@@ -97,6 +103,9 @@ def _cell(row: ResultRow, name: str, value: str, colour: Mapping[str, int]) -> C
         return Cell(value, f"p = {row.p:.3g}, corrected; chance of being best {row.chance or 0:.0%}")
     if name == "peak memory" and row.growth_bytes:
         return Cell(value, f"{memory(row.growth_bytes)} of it came after start-up")
+    if name == "difference" and "[" in value:
+        difference, _, bounds = value.partition(" ")
+        return Cell(tag("span", difference, tag("small", f" {bounds}", class_="interval")))
     return Cell(value)
 
 
