@@ -35,6 +35,16 @@ def test_a_module_with_hooks_still_calls_them():
     assert len(heard) == 3
 
 
+def test_hooks_of_all_modules_are_called_too():
+    m, heard = model(), []
+    handle = nn.modules.module.register_module_forward_hook(lambda module, *_: heard.append(module))
+    try:
+        kf.generate(m, [5, 6], max_new=3, greedy=True)
+    finally:
+        handle.remove()
+    assert heard.count(m.decoder.blocks[1]) == 3
+
+
 def test_an_assigned_part_takes_the_place_of_the_old_one():
     m = model()
     call_directly(m)

@@ -17,10 +17,13 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 def call_directly(model: nn.Module) -> list[nn.Module]:
     """Let the modules of a model call `forward` at once; return those that changed.
 
-    A module with hooks, or a compiled one, stays as it is. Hooks registered later are not called. Submodules and
-    parameters become plain attributes too; assigning others to their names replaces them as before.
+    A module with hooks, or a compiled one, stays as it is, and every module does while hooks are registered for all
+    modules (profilers, counters of operations). Hooks registered later are not called. Submodules and parameters become
+    plain attributes too; assigning others to their names replaces them as before.
     """
-    changed = []
+    changed: list[nn.Module] = []
+    if nn.modules.module._has_any_global_hook():
+        return changed
     for module in model.modules():
         kind: Any = type(module)
         own = vars(module)
