@@ -4,10 +4,11 @@
     python docs/studies/mqar.py --out runs/mqar --pairs 8 16
 
 One body (one layer of LLaMA's block, width 32) with five mixers, all with a short convolution over queries, keys and
-values: softmax attention, and linear attention, GLA, DeltaNet and Gated DeltaNet with the same state, 8 by 32
-numbers. They differ in the rule of their state alone: none has an output gate, and decays begin near
-1. Each is trained for as many steps at every rate. Prints one JSON line a training; a run that was stopped goes on
-where it was.
+values: softmax attention, and linear attention, GLA, DeltaNet and Gated DeltaNet with the same state, 16 by 32
+numbers. They differ in the rule of their state alone: none has an output gate, and decays begin near 1. A sum of outer
+products can hold about as many pairs as its keys have channels, 16 here; so there are half, as many and twice as many.
+Each is trained for as many steps at every rate. Prints one JSON line a training; a run that was stopped goes on where
+it was.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from kinfolk.runs.fit import fit
 from kinfolk.train import RunOptions
 from kinfolk.train.run import resume, train
 
-LINEAR = LinearRecurrence(n_heads=1, d_key=8, d_value=32, kernel=4, features="swish-unit")
+LINEAR = LinearRecurrence(n_heads=1, d_key=16, d_value=32, kernel=4, features="swish-unit")
 MIXERS = {
     "attention": None,
     "gated-deltanet": LINEAR.replace(update="delta", decay=StepDecay(largest=1.0, most=0.01)),
@@ -52,7 +53,7 @@ def main() -> int:
     parser.add_argument("--vocab", type=int, default=128)
     parser.add_argument("--mixers", nargs="*", default=list(MIXERS))
     parser.add_argument("--rates", type=float, nargs="*", default=[1e-2])
-    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=800)
     args = parser.parse_args()
     torch.set_num_threads(1)
     for pairs in args.pairs:
