@@ -304,7 +304,8 @@ def labelled(folder: Path, data: str) -> None:
 def optimisers(folder: Path, data: str) -> None:
     """Compare three relatives under three optimisers."""
     names = [f"{name}{tail}" for name in ("gpt2", "llama", "alibi") for tail in ("", "+muon", "+schedule-free")]
-    report(folder, "optimisers", contestants=tuple(names), data=f"{data}/{SHAKESPEARE}", tokenizer="char", **STEPS)
+    shorter = STEPS | {"budget": "48k-tokens"}
+    report(folder, "optimisers", contestants=tuple(names), data=f"{data}/{SHAKESPEARE}", tokenizer="char", **shorter)
 
 
 def modern(folder: Path, data: str) -> None:
