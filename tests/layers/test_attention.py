@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kinfolk.core.context import Context, Padding
+from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.encoder_output import EncoderOutput
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.attention import Attention, CrossAttention
@@ -128,6 +128,9 @@ def test_dropout_drops_weights_of_attention_in_training_only(kind):
     assert not torch.equal(part(x(9), ctx, None)[0], part(x(9), ctx, None)[0])
     still = part.eval()(x(9), ctx, None)[0]
     assert torch.equal(still, part(x(9), ctx, None)[0])
+    # a pass that is listened to does not take the short way of one that is not
+    heard = part(x(9), Context(encoder_output=EncoderOutput(x(7)), taps=Taps()), None)[0]
+    torch.testing.assert_close(heard, still, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
