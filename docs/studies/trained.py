@@ -296,8 +296,8 @@ def labelled(folder: Path, data: str) -> None:
         table.writerow(("text", "label"))
         table.writerows((text, label.partition(":")[0]) for label, text in rows)
     names = ("bert", "albert", "distilbert", "roberta", "roformer", "deberta")
-    # questions have ten words: four epochs
-    longer = {"budget": "192k-tokens", "assignments": ("training.batch_size=32",)}
+    # questions have ten words: two epochs
+    longer = {"budget": "96k-tokens", "assignments": ("training.batch_size=32",)}
     report(folder, "labelled", contestants=names, data=f"labelled:{folder}/trec.csv", tokenizer="word", **longer)
 
 
