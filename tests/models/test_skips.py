@@ -71,7 +71,7 @@ def test_hyper_connections_are_their_equations(form):
             for position in streams:
                 w = join.weights_nm
                 if form == "dynamic":
-                    scales = torch.cat([join.scales_3[:1], join.scales_3[1:2].expand(4), join.scales_3[2:]])
+                    scales = torch.cat([join.scales_2[:1].expand(5), join.scales_2[1:]])
                     w = w + scales * torch.stack(
                         [torch.tanh(join.maps(join.own_norm(x[None, None])[0, 0])) for x in position]
                     )

@@ -16,10 +16,11 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_
 class HyperConnections(Residual, kind="hyper-connections"):
     r"""$H \leftarrow A_r^\top H + \beta\,\mathrm{part}(\mathrm{norm}(\alpha^\top H))^\top$ for n streams H, [n, D].
 
-    Zhu et al. 2024 (arXiv:2409.19606), section 3. `n` streams lie side by side in a state of width n D
+    Zhu et al. 2024 (arXiv:2409.19606), section 2. `n` streams lie side by side in a state of width n D
     (`hyper-streams` makes them and sums them up). At first a part reads stream `first` mod n, every stream keeps itself
     ($A_r = I$) and gets the part's output ($\beta = 1$): a pre-norm stack. "dynamic" adds to all three
-    $s \tanh(W\,\mathrm{norm}(H))$, with W 0 and s 0.01 at first.
+    $s \tanh(W\,\mathrm{norm}(H))$ (equations 10 to 13), with W 0 at first, and s, one number for $\alpha$ and $A_r$ and
+    one for $\beta$, 0.01.
     """
 
     additive: ClassVar[bool] = False
@@ -42,7 +43,7 @@ class HyperConnections(Residual, kind="hyper-connections"):
         maps = linear(d, n + 2, False)
         # the input of the norm is the streams
         each = Cost(norm.params + maps.params, n * (norm.flops + maps.flops), n * (norm.kept - d + maps.kept))
-        return total + each + Cost(3, 4.0 * n * (n + 2), 2 * n * (n + 2))
+        return total + each + Cost(2, 4.0 * n * (n + 2), 2 * n * (n + 2))
 
 
 class _HyperConnections(ResidualModule):
@@ -55,7 +56,7 @@ class _HyperConnections(ResidualModule):
         dynamic = spec.form == "dynamic"
         self.own_norm = spec.norm.build(dims.d_model) if dynamic else None
         self.maps = Linear(dims.d_model, spec.n + 2, bias=False) if dynamic else None
-        self.scales_3 = nn.Parameter(torch.zeros(3)) if dynamic else None
+        self.scales_2 = nn.Parameter(torch.zeros(2)) if dynamic else None
         self.draw()
 
     def draw(self) -> None:
@@ -64,9 +65,9 @@ class _HyperConnections(ResidualModule):
             read = torch.zeros(self.n, 1)
             read[self.first] = 1.0
             self.weights_nm.copy_(torch.cat([read, torch.eye(self.n), torch.ones(self.n, 1)], 1))
-            if self.maps is not None and self.scales_3 is not None:
+            if self.maps is not None and self.scales_2 is not None:
                 self.maps.weight.zero_()
-                self.scales_3.fill_(0.01)
+                self.scales_2.fill_(0.01)
 
     def forward(self, x: Tensor, part: Module, ctx: Context, state: Any) -> tuple[Tensor, Any]:
         streams = x.unflatten(-1, (self.n, -1))
@@ -83,9 +84,9 @@ class _HyperConnections(ResidualModule):
     def _weights(self, streams_nD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return how streams are read, [n, 1], mixed, [n, n], and written to, [n, 1]; of every position, if dynamic."""
         weights = self.weights_nm.to(streams_nD.dtype)
-        if self.maps is not None and self.scales_3 is not None and self.own_norm is not None:
-            read, kept, given = self.scales_3.to(streams_nD.dtype).unsqueeze(-1)
-            scales = torch.cat([read, kept.expand(self.n), given])
+        if self.maps is not None and self.scales_2 is not None and self.own_norm is not None:
+            mixed, written = self.scales_2.to(streams_nD.dtype).unsqueeze(-1)
+            scales = torch.cat([mixed.expand(1 + self.n), written])
             normed = self.own_norm(streams_nD.flatten(0, 1)).view_as(streams_nD)
             weights = weights + scales * torch.tanh(self.maps(normed))
         read, kept, given = weights.split_with_sizes([1, self.n, 1], -1)
