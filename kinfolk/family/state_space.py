@@ -60,7 +60,7 @@ def mamba(
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3 and appendix E: the 2.8B model. It has no heads and no feed-forward, so their numbers do nothing."""
+    """Section 3: the released 2.8B model. It has no heads and no feed-forward, so their numbers do nothing."""
     body = llama(d_model=d_model, n_layers=n_layers, n_heads=1, vocab_size=vocab_size, max_len=max_len, **numbers)
     return alone(body, "mamba", Mamba(d_state=d_state))
 
@@ -85,7 +85,7 @@ def mamba2(
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Section 7: the 2.7B model. It has no feed-forward, so d_ff does nothing."""
+    """Section 7: the released 2.7B model. It has no feed-forward, so d_ff does nothing."""
     body = llama(d_model=d_model, n_layers=n_layers, n_heads=1, vocab_size=vocab_size, max_len=max_len, **numbers)
     return alone(body, "mamba2", Mamba2(n_heads=n_heads, d_state=d_state))
 
@@ -112,7 +112,8 @@ def griffin(
 ) -> Recipe:
     """Section 2 with the numbers of RecurrentGemma 2B; `window` 0 means max_len / 4 (2,048), at least 16.
 
-    Every third layer attends; with fewer layers the last one does.
+    Every third layer attends; with fewer layers the last one does. RecurrentGemma also has a bias behind the output
+    map of attention.
     """
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
@@ -153,14 +154,15 @@ def jamba(
 ) -> Recipe:
     """Section 3.1: each of `n_experts` experts is as wide as a dense feed-forward, and a token uses two.
 
-    The released code does not renormalise the weights of the chosen experts, and has norms inside its Mamba layers.
+    Norms inside the Mamba layers keep a large model stable (section 6.4). The released code does not renormalise the
+    weights of the chosen experts.
     """
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
     every = max(2, min(every, n_layers))
 
     def mixer(look: Attention, layer: int) -> Mixer:
-        return Mamba() if layer % every != every // 2 else look.replace(position=NoPosition())
+        return Mamba(norm=RMSNorm()) if layer % every != every // 2 else look.replace(position=NoPosition())
 
     def think_of(think: FeedForward, layer: int) -> FeedForward:
         assert isinstance(think, Gated)
@@ -175,7 +177,7 @@ def jamba(
 @relative(
     "qwen3-next",
     parent="gated-deltanet",
-    paper="Qwen Team 2025, Qwen3-Next: Towards Ultimate Training and Inference Efficiency",
+    paper="Qwen Team 2025, Qwen3-Next: Towards Ultimate Training & Inference Efficiency",
     topology="decoder",
     causal=True,
     changes="three layers of the gated delta rule to one of gated attention with QK-norm and partial rotary "

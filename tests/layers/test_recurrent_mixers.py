@@ -17,6 +17,7 @@ from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
 from kinfolk.layers.module import Dims
+from kinfolk.layers.norms.norm import RMSNorm
 from tests.runs.test_llama_formats import Wide
 
 DIMS = Dims(d_model=24, vocab_size=9, max_len=64, dropout=0.0, n_sublayers=2, direction="past")
@@ -66,6 +67,34 @@ def test_griffins_recurrent_block_is_that_of_transformers():
         wanted = theirs(x, torch.arange(70)[None], None, use_cache=False)[0]
     pairs = [(ours.log_rate_D, lru.recurrent_param), (ours.conv.taps_Dt, theirs.conv_1d.weight)]
     assert_same(ours(x, Context(), None)[0], wanted, [*pairs, (ours.out.weight, theirs.linear_out.weight)])
+
+
+def test_mamba_with_norms_is_that_of_jamba():
+    from transformers.models.jamba.modeling_jamba import JambaMambaMixer
+
+    config = transformers.JambaConfig(hidden_size=24, mamba_d_state=4, mamba_dt_rank=2, use_mamba_kernels=False)
+    ours, theirs = built(Mamba(d_state=4, norm=RMSNorm())), JambaMambaMixer(config, 0).double()
+    pairs = [
+        (ours.inner.weight, theirs.in_proj.weight),
+        (ours.conv.taps_Dt, theirs.conv1d.weight),
+        (ours.conv.bias_D, theirs.conv1d.bias),
+        (ours.selective.weight, theirs.x_proj.weight),
+        (ours.norms[0].weight, theirs.dt_layernorm.weight),
+        (ours.norms[1].weight, theirs.b_layernorm.weight),
+        (ours.norms[2].weight, theirs.c_layernorm.weight),
+        (ours.step.weight, theirs.dt_proj.weight),
+        (ours.step_bias_D, theirs.dt_proj.bias),
+        (ours.log_rate_DR, theirs.A_log),
+        (ours.skip_D, theirs.D),
+        (ours.out.weight, theirs.out_proj.weight),
+    ]
+    with torch.no_grad():
+        for a, b in pairs:
+            b.copy_(a.view_as(b))
+    x = torch.randn(2, 11, 24, dtype=torch.float64)
+    with Wide():
+        wanted = theirs(x)
+    assert_same(ours(x, Context(), None)[0], wanted, pairs)
 
 
 def test_gated_deltanet_is_that_of_qwen3_next():
@@ -145,6 +174,7 @@ def test_an_encoder_is_refused_by_name(spec):
     "spec",
     [
         Mamba(),
+        Mamba(norm=RMSNorm()),
         Mamba2(n_heads=3),
         RGLRU(n_heads=3),
         LinearRecurrence(n_heads=3, kernel=4),

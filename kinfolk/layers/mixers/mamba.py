@@ -21,7 +21,7 @@ from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.norms.norm import RMSNorm
+from kinfolk.layers.norms.norm import NoNorm, Norm, RMSNorm
 from kinfolk.layers.part import Mixer, PartModule, only_past
 from kinfolk.layers.states.rows import Axes
 from kinfolk.ops.chunk_scan import chunks_of, precision
@@ -34,7 +34,7 @@ class Mamba(Mixer, kind="mamba"):
 
     The inner width is `expand` d_model; every channel has `d_state` numbers of state and a step of its own, made
     through `rank` numbers (0: d_model / 16, rounded up). `kernel` is the length of the convolution. Steps are drawn
-    from [`least`, `most`].
+    from [`least`, `most`]. `norm` normalises what the input makes: those numbers, B and C (Jamba).
     """
 
     d_state: PositiveInt = 16
@@ -43,6 +43,7 @@ class Mamba(Mixer, kind="mamba"):
     rank: NonNegativeInt = 0
     least: PositiveFloat = 0.001
     most: PositiveFloat = 0.1
+    norm: Norm = NoNorm()
 
     def __post_init__(self) -> None:
         check_steps(self.least, self.most)
@@ -58,7 +59,8 @@ class Mamba(Mixer, kind="mamba"):
         # the convolution's output, the gate and both its factors, steps before and after softplus, B and C
         kept = 6 * width + 2 * self.d_state + n_states * width * self.d_state / shape.length
         scan = Cost(width * (self.d_state + 1), 2.0 * width * self.d_state + 10.0 * width, kept)
-        return maps + scan + short_conv_cost(width, self.kernel, True)
+        norms = self.norm.cost(rank) + self.norm.cost(self.d_state) + self.norm.cost(self.d_state)
+        return maps + norms + scan + short_conv_cost(width, self.kernel, True)
 
     def rank_of(self, dims: Dims) -> int:
         """Return how many numbers a step is made from."""
@@ -84,6 +86,7 @@ class _Mamba(PartModule):
         self.inner = Linear(dims.d_model, 2 * self.width, bias=False, packs=2)
         self.conv = ShortConv(self.width, spec.kernel, bias=True)
         self.selective = Linear(self.width, sum(self.parts), bias=False)
+        self.norms = nn.ModuleList(spec.norm.build(width) for width in self.parts)
         self.step = Linear(self.parts[0], self.width, bias=False)
         self.step_bias_D = nn.Parameter(torch.zeros(self.width))
         self.log_rate_DR = nn.Parameter(torch.zeros(self.width, spec.d_state))
@@ -104,7 +107,8 @@ class _Mamba(PartModule):
         refuse_pairs(ctx, self.spec.kind)
         x_BLD, gate_BLD = self.inner(x_BLD).chunk(2, dim=-1)
         x_BLD = F.silu(self.conv(x_BLD, ctx, state))
-        step_BLR, write_BLR, read_BLR = self.selective(x_BLD).split_with_sizes(self.parts, dim=-1)
+        made = self.selective(x_BLD).split_with_sizes(self.parts, dim=-1)
+        step_BLR, write_BLR, read_BLR = (norm(part) for norm, part in zip(self.norms, made, strict=True))
         step_BLD = F.softplus(self.step(step_BLR) + self.step_bias_D)
         keep_BL = shown(ctx, state)
         if keep_BL is not None:
