@@ -4,7 +4,7 @@ from typing import Any
 
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer, with_mixers, with_residual
 from kinfolk.family.gpt import gpt2
-from kinfolk.family.llama import llama
+from kinfolk.family.llama import llama, with_eps
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
 from kinfolk.layers.embeddings.embedding import ShownTokens, Tokens
@@ -28,6 +28,7 @@ from kinfolk.layers.residuals.spherical import SphericalStep
 from kinfolk.models.depth.depth import Depth
 from kinfolk.models.depth.mixture_of_depths import MixtureOfDepths
 from kinfolk.models.depth.skips import EmbeddingSkip, HyperStreams, ShareValues
+from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.optim.schedule import Cosine
 from kinfolk.optim.sphere import SphereAdamW
@@ -43,11 +44,27 @@ from kinfolk.optim.sphere import SphereAdamW
     changes="squared ReLU, and a depthwise convolution of width 3 behind queries, keys and values",
 )
 def primer(**numbers: Any) -> Recipe:
-    """Section 3: the two changes that carry over (Primer-EZ), in the body and with the numbers of GPT-2."""
+    """Primer-EZ, the two changes that matter most, in the body and with the numbers of GPT-2."""
     recipe = gpt2(**numbers)
     model = with_feed_forward(recipe.model, lambda think: think.replace(activation="squared-relu"))
     model = with_mixer(model, lambda look: ExtendedAttention.of(look, QKVConv()))
     return recipe.replace(name="primer", model=model)
+
+
+def with_canon(model: Model) -> Model:
+    """Add Canon layers before attention (A), on queries, keys and values (B), before (C) and inside (D) gated MLPs."""
+    inside = QKVConv(kernel=4, form="add")
+    model = with_mixer(model, lambda look: ExtendedAttention.of(look, inside))
+
+    def think_of(think: FeedForward) -> FeedForward:
+        assert isinstance(think, Gated)
+        return CanonGated(d_ff=think.d_ff, activation=think.activation)
+
+    def convolved(depth: Stack) -> Stack:
+        blocks = (b.replace(parts=tuple(CanonConv(part=part) for part in b.parts)) for b in depth.blocks)
+        return depth.replace(blocks=tuple(blocks))
+
+    return with_depth(with_feed_forward(model, think_of), convolved)
 
 
 @relative(
@@ -62,22 +79,12 @@ def primer(**numbers: Any) -> Recipe:
     "feed-forward and inside it",
 )
 def canon(**numbers: Any) -> Recipe:
-    """Canon-ABCD, all four places; the numbers are Llama's."""
+    """Canon-ABCD, all four places; the numbers are Llama's.
+
+    The released LlamaCanon-8B has the same widths and rotates a quarter of each head, with base 100,000.
+    """
     recipe = llama(**numbers)
-    inside = QKVConv(kernel=4, form="add")
-    model = with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, inside))
-
-    def think_of(think: FeedForward) -> FeedForward:
-        assert isinstance(think, Gated)
-        return CanonGated(d_ff=think.d_ff, activation=think.activation)
-
-    model = with_feed_forward(model, think_of)
-
-    def convolved(depth: Stack) -> Stack:
-        blocks = (b.replace(parts=tuple(CanonConv(part=part) for part in b.parts)) for b in depth.blocks)
-        return depth.replace(blocks=tuple(blocks))
-
-    return recipe.replace(name="canon", model=with_depth(model, convolved))
+    return recipe.replace(name="canon", model=with_canon(recipe.model))
 
 
 @relative(
@@ -95,18 +102,18 @@ def forgetting(
     n_layers: int = 24,
     n_heads: int = 24,
     d_ff: int = 6144,
-    vocab_size: int = 50277,
+    vocab_size: int = 50257,
     max_len: int = 16384,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3 in the block of LLaMA (their FoX without the parts called Pro): about 760 million parameters."""
+    """FoX (LLaMA), without the parts called Pro: the 760M model, which counts one of its two embedding matrices."""
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff, "group": 1}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
 
     def look_of(look: Attention, layer: int) -> ExtendedAttention:
         return ExtendedAttention.of(look.replace(position=NoPosition()), ForgetGate())
 
-    return recipe.replace(name="forgetting", model=with_mixers(recipe.model, look_of))
+    return recipe.replace(name="forgetting", model=with_eps(with_mixers(recipe.model, look_of), 1e-6))
 
 
 @relative(
@@ -120,7 +127,7 @@ def forgetting(
     changes="a sigmoid gate on every channel of the heads' outputs, before the output map",
 )
 def gated_attention(**numbers: Any) -> Recipe:
-    """Section 2, gate G1 behind the softmax; the numbers are Llama's."""
+    """Section 2.2, gate G1 behind the softmax; the numbers are Llama's."""
     recipe = llama(**numbers)
     model = with_mixer(recipe.model, lambda look: ExtendedAttention.of(look, HeadGate()))
     return recipe.replace(name="gated-attention", model=model)
@@ -136,7 +143,7 @@ def gated_attention(**numbers: Any) -> Recipe:
     changes="every layer mixes the values of the first layer into its own, with learned shares",
 )
 def value_residual(**numbers: Any) -> Recipe:
-    """Section 3: ResFormer with learned shares; the numbers are Llama's."""
+    """ResFormer with learned shares; the numbers are Llama's."""
     recipe = llama(**numbers)
 
     def look_of(look: Attention, layer: int) -> ExtendedAttention:
@@ -156,7 +163,7 @@ def value_residual(**numbers: Any) -> Recipe:
     changes="every block reads a learned mix of the stream and the embedding",
 )
 def x0_skip(**numbers: Any) -> Recipe:
-    """Two numbers per block, 1 and 0 at first; the numbers of the model are Llama's."""
+    """Record 9 (2024-11-06): two numbers per block, 1 and 0 at first; the numbers of the model are Llama's."""
     recipe = llama(**numbers)
     return recipe.replace(name="x0-skip", model=with_depth(recipe.model, lambda depth: depth.wrap(EmbeddingSkip())))
 
@@ -171,7 +178,7 @@ def x0_skip(**numbers: Any) -> Recipe:
     changes="four residual streams; parts read a learned mix of them, and streams mix with each other",
 )
 def hyper_connections(*, n_streams: int = 4, **numbers: Any) -> Recipe:
-    """Section 3, dynamic; the numbers of the model are Llama's."""
+    """Section 2.2, dynamic; the numbers of the model are Llama's."""
     recipe = llama(**numbers)
 
     def streamed(depth: Stack) -> Stack:

@@ -9,6 +9,7 @@ from typing import Any
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer, with_mixers, with_residual
 from kinfolk.family.changes import with_kind
 from kinfolk.family.deepseek import latent
+from kinfolk.family.extended import with_canon
 from kinfolk.family.llama import llama
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.tables import Change, Published, Table, TableRow, slug
@@ -17,7 +18,6 @@ from kinfolk.layers.feed_forwards.gated_experts import GatedExperts, TopK
 from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.attention_extras import ForgetGate, HeadGate, QKVConv, ValueResidual
-from kinfolk.layers.mixers.canon_conv import CanonConv
 from kinfolk.layers.mixers.decay import StepDecay
 from kinfolk.layers.mixers.differential_attention import DifferentialAttention
 from kinfolk.layers.mixers.evolved import Branches
@@ -97,16 +97,6 @@ def parallel(recipe: Recipe) -> Recipe:
         return depth.replace(blocks=tuple(blocks))
 
     return recipe.replace(model=with_depth(recipe.model, joined))
-
-
-def canon(recipe: Recipe) -> Recipe:
-    """Return short convolutions at three places."""
-
-    def convolved(depth: Stack) -> Stack:
-        blocks = (b.replace(parts=tuple(CanonConv(part=part) for part in b.parts)) for b in depth.blocks)
-        return depth.replace(blocks=tuple(blocks))
-
-    return recipe.replace(model=with_depth(extended(QKVConv(kernel=4, form="add"))(recipe).model, convolved))
 
 
 def experts(recipe: Recipe) -> Recipe:
@@ -197,7 +187,8 @@ ROWS = (
          "with squared ReLU a quarter of the training cost (So et al. 2021)", extended(QKVConv())),
     _row("Squared ReLU", "dense feed-forwards of squared ReLU",
          "with the convolution a quarter of the training cost (So et al. 2021)", dense),
-    _row("Canon", "short convolutions at three places", "twice the depth of reasoning (Allen-Zhu 2025)", canon),
+    _row("Canon", "short convolutions at four places", "twice the depth of reasoning (Allen-Zhu 2025)",
+         of_model(with_canon)),
     _row("Value residual", "values lean on those of the first layer",
          "equal loss with 16 % fewer parameters or 20 % less data (Zhou et al. 2024)", value_residual),
     _row("x0 skip", "blocks read the embedding too", "faster training (modded-nanogpt, 2024)",
