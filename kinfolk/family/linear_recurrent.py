@@ -38,11 +38,14 @@ def retnet(
     n_layers: int = 24,
     n_heads: int = 8,
     d_ff: int = 4096,
-    vocab_size: int = 50257,
+    vocab_size: int = 32000,
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Sections 2.1 and 2.2 and table 2: the 1.3B model; its feed-forward has 4 d_model^2 parameters, as here."""
+    """Sections 2.1 and 2.2 and table 7: the 1.3B model; its feed-forward has 4 d_model^2 parameters, as here.
+
+    The paper does not state its vocabulary; 32,000 is that of flash-linear-attention's configuration.
+    """
     retention = LinearRecurrence(
         n_heads=n_heads,
         d_value=2 * d_model // n_heads,
@@ -85,7 +88,8 @@ def gla(
     "hgrn2",
     parent="gla",
     paper="Qin et al. 2024, HGRN2: Gated Linear RNNs with State Expansion, arXiv:2404.07904",
-    changes="keys are what the forget gate lets go, with a lower bound that grows with depth; no output gate",
+    changes="keys are what the forget gate lets go, with a lower bound that grows with depth; the output gate is the "
+    "query",
 )
 def hgrn2(
     *,
@@ -93,11 +97,11 @@ def hgrn2(
     n_layers: int = 24,
     n_heads: int = 16,
     d_ff: int = 8448,
-    vocab_size: int = 50272,
+    vocab_size: int = 32000,
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3: heads of width 128."""
+    """Heads of width 128; the numbers of flash-linear-attention's configuration."""
 
     def mixer(look: Attention, layer: int) -> LinearRecurrence:
         return LinearRecurrence(n_heads=n_heads, decay=TiedDecay(floor=layer / n_layers), features="swish-query")
@@ -123,7 +127,7 @@ def deltanet(
     max_len: int = 2048,
     **numbers: Any,
 ) -> Recipe:
-    """Section 3.4: the 1.3B model, heads of width 128."""
+    """Section 3.3: the 1.3B model, heads of width 128."""
     mixer = LinearRecurrence(n_heads=n_heads, update="delta", features="swish-unit", kernel=4)
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     size |= {"vocab_size": vocab_size, "max_len": max_len}

@@ -123,7 +123,7 @@ def qwen2(
     max_len: int = 32768,
     **numbers: Any,
 ) -> Recipe:
-    """Section 2.2 and table 1: the 7B model."""
+    """Section 2.2 and table 1: the 7B model; its vocabulary is padded to 152,064 in the released weights."""
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "group": group, "d_ff": d_ff}
     recipe = llama(**size, vocab_size=vocab_size, max_len=max_len, **numbers)
     model = with_mixers(recipe.model, lambda look, layer: look.replace(bias=True, out_bias=False))
@@ -144,7 +144,7 @@ def qwen3(
     max_len: int = 40960,
     **numbers: Any,
 ) -> Recipe:
-    """Section 2 and table 1: the 8B model, d_ff 12,288."""
+    """Section 2 and table 1: the 8B model; d_ff 12,288 and max_len are those of the released configuration."""
     recipe = llama(n_layers=n_layers, d_ff=d_ff, vocab_size=vocab_size, max_len=max_len, **numbers)
     model = with_mixers(recipe.model, lambda look, layer: look.replace(qk_norm=RMSNorm()))
     return recipe.replace(name="qwen3", model=with_eps(rebased(model, 1e6), 1e-6))
@@ -153,13 +153,13 @@ def qwen3(
 @relative(
     "olmo2",
     parent="llama",
-    paper="OLMo et al. 2024, 2 OLMo 2 Furious, arXiv:2501.00656",
+    paper="Team OLMo et al. 2024, 2 OLMo 2 Furious, arXiv:2501.00656",
     changes="norms behind attention and feed-forward, inside the residual branch, and QK-norm over all heads together",
 )
 def olmo2(
     *, group: int = 1, d_ff: int = 16512, vocab_size: int = 100352, max_len: int = 4096, **numbers: Any
 ) -> Recipe:
-    """Section 2.1 and table 1: the 7B model."""
+    """Section 2.1 with the numbers of the released 7B model."""
     recipe = llama(group=group, d_ff=d_ff, vocab_size=vocab_size, max_len=max_len, **numbers)
     norm = RMSNorm()
     model = with_residual(recipe.model, SandwichNorm(before=NoNorm(), after=norm), norm)
@@ -252,7 +252,7 @@ def gemma2(
     "smollm3",
     parent="llama",
     paper="Bakouch et al. 2025, SmolLM3: smol, multilingual, long-context reasoner; "
-    "Yang et al. 2025, Rope to Nope and Back Again, arXiv:2501.18795",
+    "Yang et al. 2025, Rope to Nope and Back Again: A New Hybrid Attention Strategy, arXiv:2501.18795",
     changes="no positions in every fourth layer (NoPE), tied embeddings",
 )
 def smollm3(

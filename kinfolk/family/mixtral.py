@@ -43,7 +43,7 @@ def mixtral(
 @relative(
     "gpt-oss",
     parent="mixtral",
-    paper="OpenAI 2025, gpt-oss-120b and gpt-oss-20b Model Card, arXiv:2508.10925",
+    paper="OpenAI 2025, gpt-oss-120b & gpt-oss-20b Model Card, arXiv:2508.10925",
     changes="attention sinks, a window in every second layer, biases, experts with clamped gated units, YaRN",
 )
 def gpt_oss(

@@ -41,7 +41,7 @@ def modernbert(
     max_len: int = 8192,
     dropout: float = 0.0,
 ) -> Recipe:
-    """Section 2 and the base model of appendix A, with the widths of the released checkpoint.
+    """Section 2 and table 4: the base model.
 
     `window` is how far a local layer sees on each side; 0: max_len / 128 (64 of 8,192), at least 4. `d_ff` as in
     `llama` (1,728 is their 1,152). The embedding has a norm, so the first attention has none.

@@ -66,13 +66,13 @@ def gpt_neox(
     vocab_size: int = 50432,
     **numbers: Any,
 ) -> Recipe:
-    """Section 2.1: two norms, because the code that trained it had them."""
+    """The released 20B model; two norms by an oversight in the code that trained it, as the paper says."""
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     recipe = gpt_j(**size, vocab_size=vocab_size, **numbers)
     look = Attention(
         n_heads=n_heads, pattern=Causal(), position=Rotary(share=0.25, layout="halves"), dropout=recipe.model.dropout
     )
-    branches = tuple(Normed(norm=LayerNorm(), part=part) for part in (look, Dense(d_ff=d_ff, activation="gelu")))
+    branches = tuple(Normed(norm=LayerNorm(), part=part) for part in (look, Dense(d_ff=d_ff, activation="gelu-tanh")))
     block = Block(parts=(Branches(parts=branches),), residual=PreNorm(norm=NoNorm()))
     return _in_parallel(recipe, "gpt-neox", block, LMHead(weights="untied"))
 
@@ -92,7 +92,7 @@ def phi(
     vocab_size: int = 51200,
     **numbers: Any,
 ) -> Recipe:
-    """The released phi-1.5: 1.3 billion parameters."""
+    """The released phi-1.5: 1.3 billion parameters, and 0.1 billion of an output layer of its own."""
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": n_heads, "d_ff": d_ff}
     recipe = gpt_j(**size, vocab_size=vocab_size, **numbers)
     look = Attention(

@@ -14,7 +14,7 @@ from kinfolk.ops.chunk_scan import precision
 def long_conv(x_BLD: Tensor, h_LD: Tensor) -> Tensor:
     r"""Return $y_i = \sum_{j \le i} h_{i-j}\, x_j$ of each channel.
 
-    Poli et al. 2023 (arXiv:2302.10866), section 3.1: a product of spectra of length 2 L, so that nothing wraps around.
+    Poli et al. 2023 (arXiv:2302.10866), remark 3.1: a product of spectra of length 2 L, so that nothing wraps around.
     At least single precision. Cost: about 15 L D log2(2 L), three transforms of a channel. The inputs are kept; the
     backward pass transforms again. Reference: `kinfolk.ops.naive.long_conv`.
     """

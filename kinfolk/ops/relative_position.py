@@ -39,7 +39,7 @@ def bucket(distance: Tensor, n_buckets: int, farthest: int, causal: bool) -> Ten
 
 
 def log_bucket(distance: Tensor, n_buckets: int, farthest: int) -> Tensor:
-    r"""Return the bucket of each distance, $-n$ to $n$ (He et al. 2021; DeBERTa's second release, appendix A.5).
+    r"""Return the bucket of each distance, $-n$ to $n$ (He et al. 2021; DeBERTa's second release).
 
     Distances below half of `n_buckets` are their own; beyond, buckets grow in size logarithmically up to `farthest`.
     Single precision decides the edges, as in the released code.

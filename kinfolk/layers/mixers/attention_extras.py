@@ -82,7 +82,7 @@ class Extra(Spec):
 class QKVConv(Extra, kind="qkv-conv"):
     r"""Causal depthwise convolution of queries, keys and values over `kernel` positions.
 
-    So et al. 2021 (Primer), section 3: the convolution replaces its input ("replace", `kernel` 3). Allen-Zhu 2025
+    So et al. 2021 (Primer): the convolution replaces its input ("replace", `kernel` 3). Allen-Zhu 2025
     (Physics of Language Models 4.1), Canon-B: it is added to it ("add", `kernel` 4).
     """
 
@@ -114,7 +114,7 @@ class _QKVConv(ExtraModule):
 class ForgetGate(Extra, kind="forget-gate"):
     r"""Scores $q_i \cdot k_j / \sqrt{d} + \sum_{t=j+1}^{i} \log f_t$ with $f_t = \sigma(w^\top x_t + b)$ for each head.
 
-    Lin et al. 2025 (Forgetting Transformer), section 3. The sum is $F_i - F_j$ with $F$ the sum from the start,
+    Lin et al. 2025 (Forgetting Transformer). The sum is $F_i - F_j$ with $F$ the sum from the start,
     and $F_i$ is the same for all keys of a query: so a key has $-F_j$ as one channel more, for each head of queries
     that shares it, and the fused kernels compute it. In half precisions $F_j$ is three channels that add up to it.
     Padding is not counted. Reference: `kinfolk.ops.naive.forgetting_attention`.
@@ -180,7 +180,7 @@ def _parts(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
 
 
 class HeadGate(Extra, kind="head-gate"):
-    r"""$y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, Gated Attention, G1).
+    r"""$y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, Gated Attention, equation 5, G1).
 
     `by` "channel": one gate per channel of every head, the paper's best; "head": one per head.
     """

@@ -95,7 +95,7 @@ class _LowRankDecay(Module):
 
 
 class TiedDecay(Decay, kind="tied"):
-    r"""$f = \gamma + (1 - \gamma)\,\sigma(W x)$ for each channel, keys $1 - f$ (Qin et al. 2024, HGRN2, section 3.1).
+    r"""$f = \gamma + (1 - \gamma)\,\sigma(W x)$ for each channel, keys $1 - f$ (Qin et al. 2024, HGRN2).
 
     `floor` is the lower bound $\gamma$ of the forget gate, larger in higher layers. The paper learns it; here it has
     the value that its parametrisation begins with.

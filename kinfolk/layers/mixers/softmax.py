@@ -72,7 +72,7 @@ class _Softcap(SoftmaxModule):
 class Sink(Softmax, kind="sink"):
     r"""$e^{s_j} / (e^{b_h} + \sum_j e^{s_j})$: one learned logit per head takes a share that no key gets.
 
-    OpenAI 2025, gpt-oss-120b and gpt-oss-20b model card, section 2.2; Xiao et al. 2023 found that heads make
+    OpenAI 2025, gpt-oss-120b & gpt-oss-20b Model Card, section 2.2; Xiao et al. 2023 found that heads make
     the first token such a sink. Logits are 0 at first: "softmax off by one" (Miller 2023).
     """
 

@@ -12,7 +12,7 @@ from kinfolk.layers.part import Mixer, Part, PartModule
 
 
 class Normed(Mixer, kind="normed"):
-    """part(norm(x)): the branches of GPT-NeoX's parallel block (Black et al. 2022, section 2.1)."""
+    """part(norm(x)): the branches of GPT-NeoX's parallel block (Black et al. 2022)."""
 
     part: Part
     norm: Norm = LayerNorm()

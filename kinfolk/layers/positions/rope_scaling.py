@@ -57,8 +57,7 @@ class NTKScaling(RopeScaling, kind="ntk"):
 
 
 class Llama3Scaling(RopeScaling, kind="llama3"):
-    """Slow pairs divided by `factor`, fast pairs kept, a linear passage between (Llama 3.1; Grattafiori et al. 2024,
-    section 3.2).
+    """Slow pairs divided by `factor`, fast pairs kept, a linear passage between (Llama 3.1's released code).
 
     A pair is slow if it turns less than `low` times within the `original` context, fast if more than `high` times.
     """
@@ -79,10 +78,10 @@ class Llama3Scaling(RopeScaling, kind="llama3"):
 
 
 class YarnScaling(RopeScaling, kind="yarn"):
-    """YaRN (Peng et al. 2024, arXiv:2309.00071, section 3.2): as Llama 3's, the passage linear in the channel's number.
+    """YaRN (Peng et al. 2024, arXiv:2309.00071, section 3.4): as Llama 3's, the passage linear in the channel's number.
 
     fast, slow: turns within the `original` context above which a pair keeps its rate, and below which it is divided by
-    `factor`. length: what queries and keys are multiplied by; 0: 0.1 ln(factor) + 1 (equation 15). ends: whether the
+    `factor`. length: what queries and keys are multiplied by; 0: 0.1 ln(factor) + 1 (equation 22). ends: whether the
     passage begins and ends at whole channels, as in the released code, or where the equation says (gpt-oss).
     """
 

@@ -7,7 +7,7 @@ from torch import Tensor
 def forgetting_attention(q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor) -> Tensor:
     """Return softmax_j(q_i . k_j / sqrt(K) + sum of log f from j + 1 to i) v_j of one sequence, causal.
 
-    Lin et al. 2025, section 3. q [H, L, K], k and v [G, L, K], log_gate [H, L]: [H, L, K].
+    Lin et al. 2025. q [H, L, K], k and v [G, L, K], log_gate [H, L]: [H, L, K].
     """
     share, heads = len(q) // len(k), []
     for h in range(len(q)):
