@@ -1,6 +1,6 @@
 """A work queue in a shared folder: claims by atomic rename, heartbeats, no file locks.
 
-    queue/waiting/00012/NAME          a ticket that no worker has claimed; buckets keep the order and listings short
+    queue/waiting/00012/07@NAME       a ticket that no worker has claimed; numbers keep the order, buckets listings short
     queue/running/NAME@WORKER         claimed; the worker touches it every few seconds
     queue/ended/NAME                  its trial has a result, or has died too often
 
@@ -30,6 +30,9 @@ from kinfolk.core.errors import DataError
 FOLDER = "queue"
 BUCKET = 64
 """Tickets of one folder of waiting ones: workers list one bucket, however long the queue is."""
+
+FIRST = "00000/00"
+"""Bucket and number of tickets that were given back: they are claimed before all others."""
 
 DEATHS = 3
 """Workers that may die over one trial before it is given up."""
@@ -138,14 +141,14 @@ class Queue:
     def put(self, tickets: Iterable[Ticket]) -> int:
         """Add tickets, in order, that are neither waiting nor running; return how many were new."""
         present = self.names()
-        last = max((int(bucket.name) for bucket in self._buckets()), default=-1)
+        last = max((int(bucket.name) for bucket in self._buckets()), default=0)
         added = 0
         for ticket in tickets:
             if ticket.name in present:
                 continue
             # the account of an earlier attempt, which the driver did not keep
             (self.ended / ticket.name).unlink(missing_ok=True)
-            ticket.write(self.waiting / f"{last + 1 + added // BUCKET:05}" / ticket.name)
+            ticket.write(self.waiting / f"{last + 1 + added // BUCKET:05}" / f"{added % BUCKET:02}@{ticket.name}")
             present.add(ticket.name)
             added += 1
         return added
@@ -154,13 +157,13 @@ class Queue:
         """Return the names of tickets that wait or run."""
         # a ticket that is claimed or given back between the two listings is seen in one of them
         running = {_name(file) for file in _files(self.running)}
-        waiting = {file.name for file in self._waiting_files()}
+        waiting = {_planned(file) for file in self._waiting_files()}
         return running | waiting | {_name(file) for file in _files(self.running)}
 
     def claim(self, worker: str, accepts: Callable[[Ticket], bool] = lambda _: True) -> Claim | None:
         """Take the first waiting ticket that the worker accepts; None if there is none."""
         for file in self._waiting_files(hurried=True):
-            mine = self.running / f"{file.name}@{worker}"
+            mine = self.running / f"{_planned(file)}@{worker}"
             try:
                 # asked before it is taken: comparing data may take longer than observers wait for a sign of life
                 if not accepts(Ticket.read(file)):
@@ -192,7 +195,7 @@ class Queue:
             with contextlib.suppress(FileNotFoundError), claim.file.open("r+", encoding="utf-8") as text:
                 text.write(ticket.text())
                 text.truncate()
-        self._back(claim.file, ticket, self.ended if gone else self.waiting / f"{0:05}")
+        self._back(claim.file, self.ended / ticket.name if gone else self.waiting / f"{FIRST}@{ticket.name}")
         return ticket if gone else None
 
     def revive(self, file: Path, observer: str = "") -> Ticket | None:
@@ -254,10 +257,12 @@ class Queue:
                 with contextlib.suppress(OSError):
                     bucket.rmdir()
 
-    def _back(self, file: Path, ticket: Ticket, bucket: Path) -> None:
-        bucket.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            file.rename(bucket / ticket.name)
+    def _back(self, file: Path, target: Path) -> None:
+        # a worker that lists an empty bucket removes it, perhaps between these two calls
+        while file.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                file.rename(target)
 
 
 class Watch:
@@ -322,4 +327,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _name(file: Path) -> str:
+    """Return the name of a claimed ticket."""
     return file.name.rpartition("@")[0]
+
+
+def _planned(file: Path) -> str:
+    """Return the name of a waiting ticket; one without a number was planned by an earlier version."""
+    return file.name.rpartition("@")[2]

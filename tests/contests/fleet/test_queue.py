@@ -22,8 +22,10 @@ def tickets(n: int) -> list[Ticket]:
     return [Ticket(name=f"gpt2-seed{i:05}-abc", room="trials") for i in range(n)]
 
 
-def test_tickets_are_claimed_in_order_over_buckets(queue: Queue) -> None:
-    rows = tickets(2 * BUCKET + 3)
+@pytest.mark.parametrize("step", [1, -1])
+def test_tickets_are_claimed_in_order_over_buckets(queue: Queue, step: int) -> None:
+    """Seed 0 of every contestant comes first, whatever the contestants are called."""
+    rows = tickets(2 * BUCKET + 3)[::step]
     assert queue.put(rows) == len(rows)
     order = [queue.claim("a").ticket for _ in rows]
     assert order == rows
@@ -111,10 +113,38 @@ def test_two_observers_revive_once(queue: Queue) -> None:
 
 
 def test_a_ticket_that_was_given_back_is_next(queue: Queue) -> None:
-    queue.put(tickets(BUCKET + 2))
-    claim = queue.claim("a")
+    queue.put(tickets(BUCKET + 2)[::-1])
+    first, second = queue.claim("a"), queue.claim("a")
+    queue.release(second)
+    assert queue.claim("b").ticket == second.ticket
+    queue.release(first)
+    assert queue.claim("b").ticket == first.ticket
+
+
+def test_a_ticket_is_given_back_while_another_worker_removes_the_empty_bucket(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.put(tickets(1))
+    claim, rename = queue.claim("a"), Path.rename
+    lost: list[Path] = []
+
+    def after_a_removal(file: Path, target: Path) -> Path:
+        if not lost:
+            lost.append(target.parent)
+            target.parent.rmdir()
+        return rename(file, target)
+
+    monkeypatch.setattr(Path, "rename", after_a_removal)
     queue.release(claim)
-    assert queue.claim("b").ticket == claim.ticket
+    assert lost
+    assert queue.count() == {"waiting": 1, "running": 0}
+
+
+def test_tickets_of_an_earlier_version_have_no_number_and_are_claimed(queue: Queue) -> None:
+    (old,) = tickets(1)
+    old.write(queue.waiting / "00000" / old.name)
+    assert queue.put([old]) == 0
+    assert queue.claim("a").ticket == old
 
 
 @pytest.mark.parametrize(
