@@ -53,6 +53,9 @@ KEPT = "layout.json"
 PROGRAM_BYTES = 4e8
 """What a trial takes before it has a model: interpreter, libraries, a view of the data."""
 
+_version = functools.cache(importlib.metadata.version)
+"""Read from disk once, and not for each of thousands of trials."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entrant:
@@ -145,7 +148,7 @@ class Plan:
             threads=self.layout.threads,
             nice=self.settings.nice,
             extra={
-                "version": importlib.metadata.version("kinfolk"),
+                "version": _version("kinfolk"),
                 "budget": str(self.budget),
                 "foreign": _foreign(recipe),
             }

@@ -34,7 +34,7 @@ class Reading:
     batches: tuple[Batch, ...]
     vocabulary: Vocabulary
 
-    @property
+    @functools.cached_property
     def tokens_per_step(self) -> float:
         """Tokens that a step reads, padding left out."""
         return statistics.fmean(map(tokens_of, self.batches))

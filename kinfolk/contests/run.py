@@ -370,7 +370,8 @@ class _Contest:
         searched: Mapping[str, Sequence[Outcome]],
     ) -> Protocol:
         settings, first = self.settings, self.settings.seed
-        own = [o for name, found in as_is.items() for o in found if o.key not in {j.key for j in judged}]
+        keys = {o.key for o in judged}
+        own = [o for found in as_is.values() for o in found if o.key not in keys]
         parts = {"tuning": [o for found in searched.values() for o in found], "verdict": judged, "as is": own}
         # a retrial may be at the recipe's own rate
         known = {o.key for part in parts.values() for o in part}

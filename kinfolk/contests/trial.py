@@ -5,6 +5,7 @@ interrupted leaves none: started again, it goes on from the last checkpoint of i
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import json
@@ -67,7 +68,7 @@ class Trial:
     held_out: Literal["", "apart", "judged"] = ""
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """A hash of everything that can change the result: two trials of one key are the same trial."""
         fields = dataclasses.asdict(self)

@@ -43,6 +43,7 @@ class Trials:
         self.ungrouped = ungrouped
         self._engine: FleetEngine | None = None
         self._earlier: dict[Path, Path | None] = {}
+        self._listed: dict[Path, dict[str, list[Path]]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +77,7 @@ class Trials:
 
     def _of_earlier_version(self, order: Trial, home: Path) -> Path | None:
         """Return the folder of the same trial under the hash of a version whose recipes had fewer fields."""
-        for folder in sorted(home.glob(f"{slug(order.name)}-seed{order.seed}-*")):
+        for folder in self._present(home).get(f"{slug(order.name)}-seed{order.seed}", []):
             try:
                 other = Trial.read(folder)
                 if ("grouping" in other.recipe["training"] or self.ungrouped) and other.completed().key == order.key:
@@ -85,6 +86,15 @@ class Trials:
                 # not a trial, or one that this version cannot read: it is left alone
                 continue
         return None
+
+    def _present(self, home: Path) -> dict[str, list[Path]]:
+        """Return the folders of trials that were there at the first look, by contestant and seed; listed once."""
+        if home not in self._listed:
+            folders: dict[str, list[Path]] = {}
+            for folder in sorted(home.iterdir()) if home.is_dir() else ():
+                folders.setdefault(folder.name.rpartition("-")[0], []).append(folder)
+            self._listed[home] = folders
+        return self._listed[home]
 
     def job(self, order: Trial, folder: Path) -> Job:
         """Return a trial as a job: its order is written into its folder, where the command finds it."""

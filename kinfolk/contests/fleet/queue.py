@@ -1,6 +1,6 @@
 """A work queue in a shared folder: claims by atomic rename, heartbeats, no file locks.
 
-    queue/waiting/00012/07@NAME       a ticket that no worker has claimed; numbers keep the order, buckets listings short
+    queue/waiting/00012/07@NAME       a ticket that no worker has claimed; buckets keep listings short
     queue/running/NAME@WORKER         claimed; the worker touches it every few seconds
     queue/ended/NAME                  its trial has a result, or has died too often
 

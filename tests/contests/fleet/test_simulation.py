@@ -1,93 +1,95 @@
-"""Thousands of trials on many workers in virtual time: the real queue, claims, desks and driver, and a fake engine."""
+"""Thousands of trials on many workers in virtual time: real planning, queue, claims and driver, and a fake engine."""
 
 import contextlib
+import functools
 import gc
 import heapq
 import io
+import json
 import os
 import random
 import shutil
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from kinfolk.contests import plan, trials
+from kinfolk.contests.fleet import driver as driving
 from kinfolk.contests.fleet.desk import Desk
 from kinfolk.contests.fleet.driver import Driver
-from kinfolk.contests.fleet.queue import Claim, Queue, Watch
+from kinfolk.contests.fleet.queue import Claim, Queue
 from kinfolk.contests.fleet.slurm_engine import LOOK_EVERY, WAIT, missing
-from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import CRASHED, DONE
-from kinfolk.contests.screen import Screen
+from kinfolk.contests.fleet.worker import Requirements
+from kinfolk.contests.outcome import CRASHED, DONE, Outcome
+from kinfolk.contests.trial import Trial
+from kinfolk.contests.trials import Trials
 from kinfolk.core.console import Console
+from tests.contests.fleet.test_compare import settings
 
-TRIAL, START_UP, BEAT, PATIENCE, LOOK = 60.0, 5.0, 5.0, 60.0, 1.0
-"""Seconds of a trial and of its process before the first step; a heartbeat, the patience, a look of the driver."""
+TRIAL, START_UP, BEAT, LOOK = 60.0, 5.0, 5.0, 1.0
+"""Seconds of training, of a process before the first step, between heartbeats, between looks of an idle worker."""
 
 ARRIVAL, INTERPRETER = (5.0, 60.0), 3.0
 """Seconds that a batch system takes to start a worker, and that the worker takes to begin."""
 
+SERVER = 0.5
+"""Seconds of the file operations of a claim and a publication on a busy server: 25 operations of 20 ms."""
+
 DEADLY = 0.01
 """The share of attempts in which the node dies."""
 
+CONTESTANTS = ("gpt", "gpt2", "gpt-j", "gpt-neox", "alibi")
 RESULT = '{"name": "t", "seed": 0, "status": "done", "seconds": 60.0, "curve": []}'
 METRICS = '{"step": 5, "tokens": 100, "tokens_per_second": 10.0}\n'
 
 
 class Fleet:
-    """Workers as events: arrive, claim, beat, end or die; the engine's own rule says how many there should be."""
+    """The clock of the driver and the engine that it tends: workers as events that arrive, claim, beat, end or die."""
 
-    def __init__(self, home: Path, n_trials: int, n_workers: int, seed: int = 0) -> None:
+    def __init__(self, home: Path, n_workers: int, seed: int = 0) -> None:
         self.now, self.random, self.home, self.most = 0.0, random.Random(seed), home, n_workers
         self.queue = Queue(home)
-        screen = Screen(n_trials, console=Console(file=io.StringIO()))
-        self.driver = Driver(home, screen, Watch(self.queue, PATIENCE, lambda: self.now))
+        self.needs = Requirements(home, lambda _: None)
         self.events: list[tuple[float, int, str, object]] = []
-        self.busy = self.held = self.driving = 0.0
-        self.alive = 0
+        self.busy = self.trained = self.held = self.working = 0.0
+        self.alive = self.n_events = 0
+        self.looked = -LOOK_EVERY
         self.ran: dict[str, int] = {}
-        self.n_events = 0
-        jobs = [self.job(i) for i in range(n_trials)]
-        with self.measured():
-            self.driver.put(jobs)
-        self.at(0.0, "look", None)
-        self.at(0.0, "tend", None)
 
-    def job(self, i: int) -> Job:
-        folder = self.home / "trials" / f"t-seed{i:05}-k"
-        folder.mkdir(parents=True)
-        (folder / "trial.json").write_text("{}")
-        return Job(name="t", seed=i, key="k", folder=folder, command=(), threads=1, steps=10)
+    def monotonic(self) -> float:
+        return self.now
 
-    @contextlib.contextmanager
-    def measured(self) -> Iterator[None]:
+    def sleep(self, seconds: float) -> None:
+        """Let the workers act while the driver sleeps."""
         began = time.process_time()
-        yield
-        self.driving += time.process_time() - began
+        self.until(self.now + seconds)
+        self.working += time.process_time() - began
+
+    def until(self, moment: float) -> None:
+        while self.events and self.events[0][0] <= moment:
+            self.now, _, what, about = heapq.heappop(self.events)
+            getattr(self, what)(about)
+        self.now = moment
+
+    def tend(self, driver: Driver) -> None:
+        driver.watch.clock = self.monotonic
+        if self.now - self.looked >= LOOK_EVERY:
+            self.looked = self.now
+            for _ in range(missing(driver.n_waiting, driver.n_running, self.alive, self.most)):
+                self.alive += 1
+                self.at(self.random.uniform(*ARRIVAL), "arrive", None)
+
+    def close(self) -> None:
+        """Let the workers find that nothing waits."""
+        while self.alive:
+            self.sleep(LOOK)
 
     def at(self, delay: float, what: str, about: object) -> None:
         self.n_events += 1
         heapq.heappush(self.events, (self.now + delay, self.n_events, what, about))
-
-    def run(self) -> None:
-        while self.driver.open or self.alive:
-            self.now, _, what, about = heapq.heappop(self.events)
-            getattr(self, what)(about)
-
-    def look(self, _: object) -> None:
-        if self.driver.open:
-            with self.measured():
-                self.driver.look()
-            self.at(LOOK, "look", None)
-
-    def tend(self, _: object) -> None:
-        if self.driver.open:
-            for _ in range(missing(self.driver.n_waiting, self.driver.n_running, self.alive, self.most)):
-                self.alive += 1
-                self.at(self.random.uniform(*ARRIVAL), "arrive", None)
-            self.at(LOOK_EVERY, "tend", None)
 
     def arrive(self, _: object) -> None:
         name = f"node-{self.n_events}"
@@ -95,7 +97,7 @@ class Fleet:
 
     def claim(self, about: tuple[str, float, float]) -> None:
         name, arrived, idle = about
-        claim = self.queue.claim(name)
+        claim = self.queue.claim(name, self.needs.met)
         if claim is None:
             if self.now - idle >= WAIT:
                 self.leave(arrived)
@@ -108,9 +110,10 @@ class Fleet:
         (desk.folder / "run" / "metrics.jsonl").write_text(METRICS)
         work = max(5.0, self.random.gauss(TRIAL, TRIAL / 4))
         dies = self.random.random() < DEADLY
-        end = self.now + START_UP + (self.random.uniform(0, work) if dies else work)
-        self.busy += end - self.now
-        self.at(BEAT, "beat", (claim, desk, end, dies, arrived))
+        lived = START_UP + (self.random.uniform(0, work) if dies else work)
+        self.busy += lived
+        self.trained += 0.0 if dies else work
+        self.at(BEAT, "beat", (claim, desk, self.now + SERVER + lived, dies, arrived))
 
     def beat(self, about: tuple[Claim, Desk, float, bool, float]) -> None:
         claim, desk, end, dies, arrived = about
@@ -145,64 +148,122 @@ def place(tmp_path: Path) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def simulate(tmp_path: Path, n_trials: int, n_workers: int) -> Fleet:
-    with place(tmp_path) as home:
-        fleet = Fleet(home, n_trials, n_workers)
-        fleet.run()
-    statuses = [outcome.status for outcome in fleet.driver.outcomes]
+@functools.cache
+def planned(home: Path) -> plan.Plan:
+    return plan.make(settings(home, contestants=CONTESTANTS, seeds=1, on="workers"))
+
+
+def orders(made: plan.Plan, n_trials: int) -> list[Trial]:
+    """Plan trials as a comparison does: every contestant, seed by seed."""
+    return [
+        made.trial(made.entrants[i % len(CONTESTANTS)], i // len(CONTESTANTS), held_out="judged")
+        for i in range(n_trials)
+    ]
+
+
+def handed_out(made: plan.Plan) -> Trials:
+    return Trials(made.settings, made.layout, Console(file=io.StringIO()), ())
+
+
+def simulate(home: Path, n_trials: int, n_workers: int, patch: pytest.MonkeyPatch) -> tuple[Fleet, float]:
+    """Run trials; return the fleet and the seconds of CPU that the driver took from planning to the last outcome."""
+    made, fleet = planned(home), Fleet(home, n_workers)
+    patch.setattr(trials, "engine", lambda *_: fleet)
+    patch.setattr(driving, "time", fleet)
+    began = time.process_time()
+    with handed_out(made) as runner:
+        outcomes = runner.run(orders(made, n_trials))
+        driver_seconds = time.process_time() - began - fleet.working
+    statuses = [outcome.status for outcome in outcomes if outcome is not None]
     assert len(statuses) == n_trials
     assert set(statuses) <= {DONE, CRASHED}
     # a trial is lost only after three deaths
     assert statuses.count(CRASHED) <= 1
     assert set(fleet.ran.values()) == {1}, "nothing runs twice to its end"
-    return fleet
+    return fleet, driver_seconds
 
 
-def test_a_small_fleet_runs_everything_once(tmp_path: Path) -> None:
-    fleet = simulate(tmp_path, 100, 10)
-    assert fleet.busy / fleet.held > 0.95
+def figures(home: Path, n_trials: int, n_workers: int, patch: pytest.MonkeyPatch) -> dict[str, float]:
+    fleet, driver_seconds = simulate(home, n_trials, n_workers, patch)
+    return {
+        "milliseconds of the driver per trial": 1e3 * driver_seconds / n_trials,
+        "busy": fleet.busy / fleet.held,
+        "training": fleet.trained / fleet.held,
+        "minutes": fleet.now / 60,
+    }
+
+
+def test_a_small_fleet_runs_everything_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place(tmp_path) as home:
+        assert figures(home, 100, 10, monkeypatch)["busy"] > 0.95
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_ten_thousand_trials_on_a_thousand_workers(tmp_path: Path) -> None:
+@pytest.mark.timeout(3000)
+def test_ten_thousand_trials_on_a_thousand_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None]
+) -> None:
     """Driver time per trial is flat, and workers are busy, from a hundred trials to ten thousand."""
-    figures = {}
+    rows = {}
     for n_trials, n_workers in ((100, 10), (1_000, 100), (10_000, 1_000)):
-        fleet = simulate(tmp_path, n_trials, n_workers)
-        figures[n_trials] = {
-            "milliseconds of the driver per trial": 1e3 * fleet.driving / n_trials,
-            "busy": fleet.busy / fleet.held,
-            "minutes": fleet.now / 60,
-        }
-    assert all(figure["busy"] > 0.95 for figure in figures.values()), figures
-    first, *_, last = (figure["milliseconds of the driver per trial"] for figure in figures.values())
-    assert last < 1.1 * first, figures
+        with place(tmp_path) as home:
+            planned.cache_clear()
+            rows[n_trials] = figures(home, n_trials, n_workers, monkeypatch)
+    record_property("figures", json.dumps(rows))
+    assert all(row["busy"] > 0.95 for row in rows.values()), rows
+    first, *_, last = (row["milliseconds of the driver per trial"] for row in rows.values())
+    assert last < 1.1 * first, rows
 
 
-@pytest.mark.parametrize("most", [1_000, pytest.param(10_000, marks=pytest.mark.long)])
-@pytest.mark.timeout(1800)
-def test_memory_of_the_driver_per_trial_is_flat(tmp_path: Path, most: int) -> None:
+class Instant(Fleet):
+    """Every trial ends at once, so that only the driver holds anything."""
+
+    def tend(self, driver: Driver) -> None:
+        while claim := self.queue.claim("w"):
+            (self.home / "trials" / claim.ticket.name / "result.json").write_text(RESULT)
+            self.queue.end(claim)
+
+
+@pytest.mark.parametrize("most", [300, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.timeout(3000)
+def test_memory_of_the_driver_per_trial_is_flat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_property: Callable[[str, object], None], most: int
+) -> None:
     held = {}
     # the first imports what is imported late
     for n_trials in (20, 100, most):
-        with place(tmp_path) as home, Path(os.devnull).open("w") as nowhere:
-            fleet = Fleet.__new__(Fleet)
-            fleet.home = home
-            jobs = [fleet.job(i) for i in range(n_trials)]
+        with place(tmp_path) as home:
+            planned.cache_clear()
+            made, fleet = planned(home), Instant(home, 1)
+            monkeypatch.setattr(trials, "engine", lambda *_, fleet=fleet: fleet)
+            monkeypatch.setattr(driving, "time", fleet)
             tracemalloc.start()
-            driver = Driver(home, Screen(n_trials, console=Console(file=nowhere)))
-            driver.put(jobs)
-            while claim := driver.queue.claim("w"):
-                (home / "trials" / claim.ticket.name / "result.json").write_text(RESULT)
-                driver.queue.end(claim)
-                if claim.ticket.name.endswith("00-k"):
-                    driver.look()
-            driver.look()
-            assert len(driver.outcomes) == n_trials
+            with handed_out(made) as runner:
+                wanted = orders(made, n_trials)
+                outcomes = runner.run(wanted)
             gc.collect()
             # pathlib interns names, in a table of the interpreter that doubles now and then
             traces = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*pathlib.py")])
             held[n_trials] = sum(statistic.size for statistic in traces.statistics("filename")) / n_trials
             tracemalloc.stop()
+            assert sum(isinstance(outcome, Outcome) for outcome in outcomes) == n_trials
+            del wanted, outcomes
+    record_property("bytes per trial", json.dumps(held))
     assert held[most] < 1.1 * held[100], held
+
+
+def test_trials_of_a_folder_are_listed_once_however_many_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A further stage of a comparison looks for trials of earlier versions among all that there are."""
+    made = planned(tmp_path)
+    for order in orders(made, 40):
+        order.write(handed_out(made).place(order))
+    listings: list[Path] = []
+    scandir, listdir = os.scandir, os.listdir
+    monkeypatch.setattr(os, "scandir", lambda path=".": (listings.append(Path(path)), scandir(path))[1])
+    monkeypatch.setattr(os, "listdir", lambda path=".": (listings.append(Path(path)), listdir(path))[1])
+    runner = handed_out(made)
+    for order in orders(made, 80):
+        runner.place(order)
+    assert listings.count(tmp_path / "trials") <= 1
