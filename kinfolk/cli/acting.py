@@ -88,7 +88,7 @@ def compare(args: argparse.Namespace) -> int:
     from kinfolk.cli.training import settings_of
     from kinfolk.contests.acting.study import CURVES, DMLAB, compare_actors, summary, table
     from kinfolk.contests.table import show
-    from kinfolk.core.console import Console
+    from kinfolk.core.console import Console, progress_console
 
     settings = settings_of(
         args,
@@ -97,7 +97,7 @@ def compare(args: argparse.Namespace) -> int:
         out=args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}",
     )
     command = shlex.join(["kin", *sys.argv[1:]])
-    result, threshold = compare_actors(args.env, settings, args.solved, command, Console(stderr=True))
+    result, threshold = compare_actors(args.env, settings, args.solved, command, progress_console(args.json))
     if args.json:
         trials = [dataclasses.asdict(trial) for found in result.outcomes.values() for trial in found]
         plain = result.to_plain() | {"solved": summary(result.outcomes, threshold), "trials": trials}

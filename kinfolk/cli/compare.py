@@ -12,6 +12,7 @@ from kinfolk.cli.training import settings_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.settings import Settings
+    from kinfolk.core.console import Console
 
 EPILOG = """\
 examples:
@@ -165,13 +166,13 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.contests.report.answer import answer
     from kinfolk.contests.run import run as compare
     from kinfolk.contests.table import show
-    from kinfolk.core.console import Console
+    from kinfolk.core.console import Console, progress_console
 
     command = shlex.join(["kin", *sys.argv[1:]])
-    notes = Console(stderr=True)
+    notes = progress_console(args.json)
     try:
         if args.suite:
-            return _suite(args, settings, command)
+            return _suite(args, settings, command, notes)
         result = compare(settings, command, notes)
     except KeyboardInterrupt:
         message = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
@@ -198,15 +199,17 @@ def _begin(args: argparse.Namespace, settings: "Settings") -> None:
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds > 1)}"
     folder = settings.out or ("" if args.suite else settings.folder)
     line = f"{who} on {where}: {settings.budget} for each of {seeds}{f' -> {folder}' if folder else ''}"
-    print(line, file=sys.stderr, flush=True)
+    # as `kinfolk.core.console.note`, which is not imported yet
+    text = json.dumps({"event": "note", "text": line}, ensure_ascii=False) if args.json else line
+    print(text, file=sys.stderr, flush=True)
 
 
-def _suite(args: argparse.Namespace, settings: "Settings", command: str) -> int:
+def _suite(args: argparse.Namespace, settings: "Settings", command: str, notes: "Console") -> int:
     from kinfolk.contests.suite import run_suite
     from kinfolk.contests.suite_table import show
     from kinfolk.core.console import Console
 
-    result = run_suite(args.suite, settings, command, Console(stderr=True))
+    result = run_suite(args.suite, settings, command, notes)
     if args.json:
         print(json.dumps(result.to_plain(), indent=2, ensure_ascii=False))
     else:

@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the answer; the exit code says it too."""
     settings = settings_of(args, contestants=(args.baseline, args.candidate))
     from kinfolk.contests.gate import gate
-    from kinfolk.core.console import Console
+    from kinfolk.core.console import progress_console
 
-    answer = gate(settings, shlex.join(["kin", *sys.argv[1:]]), Console(stderr=True))
+    answer = gate(settings, shlex.join(["kin", *sys.argv[1:]]), progress_console(args.json))
     if args.json:
         print(json.dumps(dataclasses.asdict(answer), indent=1, ensure_ascii=False))
     else:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Train the ladder, print the law, and say where the chart is."""
     from kinfolk.contests.scaling.ladder import RUNGS, TOKENS, amounts
     from kinfolk.contests.scaling.study import PICTURE, scale
-    from kinfolk.core.console import Console
+    from kinfolk.core.console import Console, progress_console
 
     sizes = amounts(args.predict, "predict") if args.predict else []
     names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads", "out", "on", "per_trial"
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         assignments=(*args.set, *precision_of(args)),
         events=args.json,
         command=shlex.join(["kin", *sys.argv[1:]]),
-        console=Console(stderr=True),
+        console=progress_console(args.json),
         **{name: getattr(args, name) for name in names},
     )
     predictions = study.predicted(sizes, args.flops)

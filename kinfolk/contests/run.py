@@ -25,7 +25,7 @@ from kinfolk.contests.space import SpaceSearch, available
 from kinfolk.contests.trial import BATTERY, Trial
 from kinfolk.contests.trials import CALIBRATIONS, Trials
 from kinfolk.core.child import terminable
-from kinfolk.core.console import Console
+from kinfolk.core.console import Console, progress_console
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.family.tables import table
 from kinfolk.objectives.measures.measure import measure_of
@@ -33,7 +33,7 @@ from kinfolk.objectives.measures.measure import measure_of
 
 def run(settings: Settings, command: str = "", console: Console | None = None) -> Comparison:
     """Compare, write the results into the folder, and return them. Interrupted, write what there is and pass it on."""
-    console = console or Console(stderr=True)
+    console = console or progress_console(settings.events)
     if settings.sizes:
         return _at_sizes(settings, command, console)
     made = plan.make(settings)

@@ -13,7 +13,7 @@ from kinfolk.contests.budget import duration
 from kinfolk.contests.fleet.totals import Totals
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import DONE, Outcome
-from kinfolk.core.console import Console
+from kinfolk.core.console import Console, note
 
 BAR = 24
 REPORT_EVERY = 10.0
@@ -56,7 +56,7 @@ class Screen:
     def note(self, text: str) -> None:
         """Say one thing above the bars."""
         if self.events is not None:
-            self.events(json.dumps({"event": "note", "text": text}, ensure_ascii=False))
+            self.events(note(text))
             return
         self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
@@ -67,6 +67,11 @@ class Screen:
             self._event("started", job)
         elif not self._live:
             self.note(f"[{self.ended}/{self.total}] {job.label} begins")
+
+    def claimed(self, job: Job, worker: str) -> None:
+        """Report that a worker has taken a job on; people see it counted."""
+        if self.events is not None:
+            self._event("started", job, worker=worker)
 
     def finished(self, job: Job, outcome: Outcome) -> None:
         """Say how a job ended."""
@@ -82,7 +87,9 @@ class Screen:
     def update(self, running: Sequence[tuple[Job, float]]) -> None:
         """Redraw the bars, or report the totals from time to time."""
         if not self._live:
-            if time.monotonic() - self._reported > REPORT_EVERY and self.totals.running:
+            # people are not told again and again that all of them wait
+            active = self.totals.running or (self.events is not None and self.totals.queued)
+            if time.monotonic() - self._reported > REPORT_EVERY and active:
                 self._reported = time.monotonic()
                 self._report()
             return

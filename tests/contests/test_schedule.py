@@ -256,6 +256,14 @@ while not pathlib.Path({str(tmp_path)!r}, "heard").exists():
     assert {"seconds_left", "core_hours", "gpu_hours"} <= heard[0].keys()
 
 
+def test_machines_are_told_that_trials_wait_for_workers() -> None:
+    lines: list[str] = []
+    with Screen(2, console=Console(quiet=True), events=lines.append) as screen:
+        screen.counted(queued=2, running=0)
+        screen.update([])
+    assert {"event": "progress", "queued": 2, "running": 0}.items() <= json.loads(lines[0]).items()
+
+
 def test_lines_instead_of_bars_where_nobody_watches(tmp_path: Path) -> None:
     text = io.StringIO()
     with Screen(1, console=Console(file=text, width=200)) as screen:

@@ -45,6 +45,7 @@ class Driver:
         self.outcomes: list[Outcome] = []
         self.n_running = 0
         self._turn = 0
+        self._claimed: set[tuple[str, str]] = set()
 
     @property
     def n_waiting(self) -> int:
@@ -79,6 +80,9 @@ class Driver:
             self.queue.revive(file)
         claims = [(name, worker) for name, worker in self.watch.claims if name in self.open]
         self.n_running = len(claims)
+        for name, worker in sorted(set(claims) - self._claimed):
+            self.screen.claimed(self.open[name], worker)
+        self._claimed = set(claims)
         self.screen.counted(queued=self.n_waiting, running=self.n_running)
         self.screen.update(self._progress(claims))
         return self.n_running

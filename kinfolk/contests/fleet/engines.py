@@ -11,6 +11,8 @@ from pathlib import Path
 
 from kinfolk.contests.fleet.driver import Driver, FleetEngine
 from kinfolk.contests.fleet.places import FOLDER, SLURM, WORKERS, PerTrial, is_ray
+from kinfolk.contests.fleet.queue import FOLDER as QUEUE
+from kinfolk.core.child import last_lines
 from kinfolk.core.errors import SpecError, TrainingError
 
 
@@ -44,19 +46,28 @@ class ExternalWorkers:
 
 
 class Command:
-    """A user's own command, started here and ended with the comparison."""
+    """A user's own command, started here and ended with the comparison; what it writes goes to `queue/command.txt`."""
 
     def __init__(self, on: str, home: Path) -> None:
         self.on, command = on, on.replace(FOLDER, shlex.quote(str(home)))
+        self.output = home / QUEUE / "command.txt"
+        self.output.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self.process = subprocess.Popen(shlex.split(command), stdin=subprocess.DEVNULL)
+            with self.output.open("wb") as out:
+                self.process = subprocess.Popen(
+                    shlex.split(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+                )
         except (OSError, ValueError) as error:
             raise SpecError(f"--on: cannot start {command!r}: {error}") from None
 
     def tend(self, driver: Driver) -> None:
         """Raise if it failed."""
         if self.process.poll() not in (None, 0):
-            raise TrainingError(f"--on: {self.on!r} ended with exit code {self.process.returncode}; its trials wait")
+            words = last_lines(self.output, 1)[-300:]
+            raise TrainingError(
+                f"--on: {self.on!r} ended with exit code {self.process.returncode}; its trials wait"
+                + f" ({words})" * bool(words)
+            )
 
     def close(self) -> None:
         """End it."""

@@ -1,7 +1,9 @@
 """Comparisons through workers give the results of local ones, trial by trial."""
 
 import io
+import json
 import shlex
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +16,7 @@ from kinfolk.contests.run import run
 from kinfolk.contests.settings import Settings
 from kinfolk.core.console import Console
 from kinfolk.core.errors import SpecError, TrainingError
+from tests.contests.fleet.killing import trained
 
 TOY = ("n_layers=1", "d_model=16", "n_heads=2", "d_ff=32", "training.batch_size=4", "training.length=32")
 
@@ -47,14 +50,16 @@ def test_workers_and_a_started_command_give_the_local_results(tmp_path: Path) ->
     for worker in workers:
         worker.join(60)
     assert scores(pulled) == scores(local)
+    assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
     command = f"{shlex.quote(sys.executable)} -m kinfolk work {{dir}} --wait 280s"
     started = run(settings(tmp_path / "started", on=command), console=quiet())
     assert scores(started) == scores(local)
 
 
 def test_a_command_that_fails_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
-    failing = f"{shlex.quote(sys.executable)} -c 'raise SystemExit(7)' {{dir}}"
-    with pytest.raises(TrainingError, match="exit code 7; its trials wait"):
+    code = "print('no route to host'); raise SystemExit(7)"
+    failing = shlex.join([sys.executable, "-c", code, "{dir}"])
+    with pytest.raises(TrainingError, match=r"exit code 7; its trials wait \(no route to host\)"):
         run(settings(tmp_path, on=failing), console=quiet())
     assert Queue(tmp_path).count() == {"waiting": 4, "running": 0}
     with pytest.raises(SpecError, match="cannot start"):
@@ -68,3 +73,20 @@ def test_a_command_that_fails_is_told_and_nothing_is_lost(tmp_path: Path) -> Non
 def test_what_cannot_be_is_refused_before_anything_starts(tmp_path: Path, on: str, budget: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         settings(tmp_path, on=on, budget=budget)
+
+
+@pytest.mark.slow
+def test_progress_for_machines_is_json_line_by_line(tmp_path: Path) -> None:
+    """Also what is said before the first trial, and whatever a started command writes."""
+    command = f"{shlex.quote(sys.executable)} -m kinfolk work {{dir}} --wait 280s"
+    options = "--json --data copy --budget 2k-tokens --seeds 1 --tune off --match none --nice 0"
+    kin = [sys.executable, "-m", "kinfolk", "compare", "gpt2", *options.split(), "--on", command]
+    kin += ["--out", str(tmp_path / "a")]
+    done = subprocess.run(
+        [*kin, *(word for name in TOY for word in ("--set", name))], capture_output=True, text=True, check=True
+    )
+    events = [json.loads(line) for line in done.stderr.splitlines()]
+    assert {"note", "started", "finished"} <= {event["event"] for event in events}
+    assert "gpt2 on copy" in events[0]["text"]
+    assert json.loads(done.stdout)["title"] == "gpt2 on copy"
+    assert "begins" in (tmp_path / "a" / "queue" / "command.txt").read_text()
