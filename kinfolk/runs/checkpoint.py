@@ -145,7 +145,8 @@ class Checkpoints:
         if needed > free:
             raise TrainingError(
                 f"{path}: the disk is full: the checkpoint needs {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free. "
-                f"What was written before is intact; make room and go on with `kin resume`"
+                f"What was written before is intact; make room and go on, with `kin resume` or a comparison's own "
+                f"command"
             )
 
 

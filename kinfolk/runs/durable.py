@@ -43,5 +43,5 @@ def refusal(path: Path) -> Iterator[None]:
         why = "the disk is full" if full else f"the disk refused ({error})"
         raise TrainingError(
             f"{path}: cannot be written: {why}. What was written before is intact; "
-            f"make room and go on with `kin resume`"
+            f"make room and go on, with `kin resume` or a comparison's own command"
         ) from error

@@ -88,6 +88,32 @@ def test_a_shared_folder_that_is_full_is_one_line(small: Path) -> None:
     assert queue.claim("w") is not None
 
 
+def test_a_folder_that_fills_up_while_trials_are_planned_says_how_to_go_on(small: Path) -> None:
+    from kinfolk.contests.run import run
+    from kinfolk.core.errors import TrainingError
+    from tests.contests.fleet.test_compare import quiet, settings
+
+    home = small / "a"
+    home.mkdir()
+    (small / "other").write_bytes(bytes(44 << 10))
+    with pytest.raises(TrainingError, match=r"the disk is full\. What was written .* or a comparison's own command"):
+        run(settings(home, on="workers", seeds=8), console=quiet())
+    assert list((home / "trials").glob("*/trial.json"))
+    (small / "other").unlink()
+
+
+def test_a_shared_folder_that_became_read_only_is_one_line(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = Queue(small)
+    queue.create()
+    queue.put([Ticket(name="one", room="trials")])
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    with pytest.raises(DataError, match="workers cannot share this folder: Read-only file system"):
+        queue.create()
+    assert main(["work", str(small)]) == 2
+    assert "cannot be written: Read-only file system; what was written before is intact" in capsys.readouterr().err
+    assert queue.count() == {"waiting": 1, "running": 0}
+
+
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_clocks_that_differ_are_said_and_change_nothing(
     fake: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
