@@ -146,8 +146,11 @@ class RayEngine:
             try:
                 lacking = self.ray.get(reference)
             except self.ray.exceptions.RayError as error:
-                journal.write("died", each.claim.ticket)
                 each.desk.leave()
+                if self._failed(error):
+                    driver.queue.release(each.claim)
+                    raise DataError(f"ray: a node cannot run trials: {_line(error)}; they wait") from None
+                journal.write("died", each.claim.ticket)
                 driver.queue.release(each.claim, 1, _line(error))
                 driver.screen.note(f"{each.claim.ticket.name}: its node or process died ({_line(error)}); it goes on")
                 continue
@@ -159,6 +162,11 @@ class RayEngine:
             if each.desk.publish():
                 driver.queue.end(each.claim)
                 journal.write("ended", each.claim.ticket, outcome)
+
+    def _failed(self, error: Exception) -> bool:
+        """Tell whether a task ended by an exception of its own, as without this package; not by a loss."""
+        errors = self.ray.exceptions
+        return isinstance(error, errors.RayTaskError) and not isinstance(error.cause, errors.RayError)
 
     def _heartbeats(self) -> None:
         if time.monotonic() - self._beat < HEARTBEAT:

@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kinfolk.contests.fleet import hosts
 from kinfolk.contests.fleet.parcels import Files, Sender, arrived, unpack
-from kinfolk.contests.fleet.worker import DATA, fingerprint, mismatches
+from kinfolk.contests.fleet.worker import DATA, fingerprint, is_full, mismatches
 from kinfolk.contests.job import Job
-from kinfolk.contests.outcome import write_json
+from kinfolk.contests.outcome import FILE as RESULT
+from kinfolk.contests.outcome import Outcome, write_json
 from kinfolk.contests.schedule import Running
 from kinfolk.contests.trial import FILE as ORDER
 from kinfolk.contests.trial import Trial
 from kinfolk.core import child, plugins
+from kinfolk.core.errors import KinfolkError
 from kinfolk.data.opening import cache_folder
 
 SEND_EVERY = 2.0
@@ -36,6 +39,21 @@ def attempt(
 
     begun: what an earlier attempt has left. fetch: files by hash, called for those that this node does not have yet.
     """
+    try:
+        return [f"node {hosts.host()}: {line}" for line in _attempt(order, requires, limit, begun, fetch, send)]
+    except (OSError, KinfolkError) as error:
+        # a full disk, a cache that cannot be written: the node is to blame, and not the trial
+        return [f"node {hosts.host()}: {error}"]
+
+
+def _attempt(
+    order: Mapping[str, Any],
+    requires: Mapping[str, str],
+    limit: float | None,
+    begun: Files,
+    fetch: Callable[[str], Files],
+    send: Callable[[dict[str, Any]], None],
+) -> list[str]:
     cache = cache_folder(None)
     own = {name: value for name, value in requires.items() if not name.startswith("plugin ")}
     lacking = mismatches(own)
@@ -52,15 +70,15 @@ def attempt(
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
         write_json(folder / ORDER, dict(order))
-        _run(Trial.read(folder), folder, limit, environment, send)
+        outcome = _run(Trial.read(folder), folder, limit, environment, send)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return []
+    return [outcome.reason.splitlines()[-1]] if is_full(outcome) else []
 
 
 def _run(
     trial: Trial, folder: Path, limit: float | None, environment: Mapping[str, str], send: Callable[..., None]
-) -> None:
+) -> Outcome:
     command = child.module("kinfolk.contests.trial", folder)
     job = Job(
         name=trial.name,
@@ -75,18 +93,21 @@ def _run(
     running = Running.start(job, environment=environment)
     sent = time.monotonic()
     try:
-        while running.look(neighbours=0) is None:
+        while (outcome := running.look(neighbours=0)) is None:
             if time.monotonic() - sent >= SEND_EVERY:
                 if letter := sender.letter():
                     send(letter)
                 sent = time.monotonic()
             time.sleep(0.2)
+        if is_full(outcome):
+            (folder / RESULT).unlink()
     except BaseException:
         running.stop()
         raise
     finally:
         if letter := sender.letter():
             send(letter)
+    return outcome
 
 
 def _plugins(requires: Mapping[str, str], fetch: Callable[[str], Files], cache: Path) -> dict[str, str]:

@@ -18,7 +18,7 @@ from kinfolk.contests.outcome import DONE, Outcome
 from kinfolk.contests.run import run
 from kinfolk.contests.trial import last_step
 from kinfolk.train import metrics
-from tests.contests.fleet.killing import ended, until_killed
+from tests.contests.fleet.killing import ended, trained, until_killed
 from tests.contests.fleet.test_compare import TOY, quiet, settings
 
 KIN = (sys.executable, "-m", "kinfolk")
@@ -104,6 +104,7 @@ def test_killed_workers_and_drivers_change_nothing(tmp_path: Path, kills: int, s
             assert (outcomes[key].status, outcomes[key].reason) == (DONE, "")
             assert outcomes[key].curve[-1].valid == outcome.curve[-1].valid
             assert outcomes[key].steps == outcome.steps
+        assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
         counts = ended(home)
         # a worker that is killed between publishing and its journal has ended a trial that no journal names
         assert set(counts.values()) <= {1}, json.dumps(counts)

@@ -1,5 +1,6 @@
 """A real Ray of two nodes that share nothing with the driver: the results of local processes, trial by trial."""
 
+import errno
 import os
 import random
 import subprocess
@@ -9,15 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from kinfolk.contests.fleet import places, ray_engine
+from kinfolk.contests.fleet import driver, places, ray_engine
+from kinfolk.contests.fleet.parcels import MARK
 from kinfolk.contests.fleet.queue import Queue
-from kinfolk.contests.outcome import Outcome
+from kinfolk.contests.fleet.ray_task import attempt
 from kinfolk.contests.run import run
-from kinfolk.core.errors import SpecError
+from kinfolk.core.errors import DataError, SpecError
 from tests.contests.fleet.conftest import CLIENTS, NODE, patiently
-from tests.contests.fleet.killing import ended, spared, until_killed
+from tests.contests.fleet.killing import ended, happened, spared, trained, until_killed
 from tests.contests.fleet.test_compare import TOY, quiet, scores, settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore")]
@@ -34,11 +37,20 @@ def asked(out: Path, text: Path, **more: object) -> Any:
     return settings(out, **({"contestants": ("gpt2",), "data": str(text), "budget": "8k-tokens", "jobs": 2} | more))
 
 
-@pytest.mark.parametrize(("kills", "seeds"), [(2, 2), pytest.param(10, 6, marks=pytest.mark.long)])
+def is_busy(node: Any) -> bool:
+    """Tell whether a node of the cluster has started the process of a trial."""
+    try:
+        raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+        return any("kinfolk" in word for child in raylet.children(recursive=True) for word in child.cmdline())
+    except psutil.Error:
+        return False
+
+
+@pytest.mark.parametrize(("kills", "seeds"), [(1, 2), pytest.param(10, 6, marks=pytest.mark.long)])
 def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
     cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
 ) -> None:
-    """The second node dies at random moments while it may run a trial; data and checkpoints travel by Ray alone."""
+    """The second node dies at random moments; deaths of a trial count. Data and checkpoints travel by Ray alone."""
     chance, killed = random.Random(kills), list[object]()
     local = run(asked(tmp_path / "local", text, seeds=seeds), console=quiet())
 
@@ -46,10 +58,10 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
         home, stop = tmp_path / f"home{turn}", threading.Event()
 
         def kill() -> None:
-            while len(killed) < kills and not stop.wait(chance.uniform(0.5, 5)):
-                if spared(home):
-                    killed.append(len(list(home.glob("trials/*/work@*/run/checkpoints/step-*/state.json"))))
-                    cluster.remove_node(list(cluster.worker_nodes)[-1], allow_graceful=False)
+            while len(killed) + sum(happened(home, "died").values()) < kills and not stop.wait(0.2):
+                node = list(cluster.worker_nodes)[-1]
+                if is_busy(node) and not stop.wait(chance.uniform(0, 8)) and spared(home):
+                    cluster.remove_node(node, allow_graceful=False)
                     patiently(lambda: cluster.add_node(**NODE))
 
         thread = threading.Thread(target=kill)
@@ -59,32 +71,84 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
         finally:
             stop.set()
             thread.join()
+        killed.extend(range(sum(happened(home, "died").values())))
         assert scores(comparison) == scores(local)
+        assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
         assert list(ended(home).values()) == [1] * seeds
         assert Queue(home).count() == {"waiting": 0, "running": 0}
 
     until_killed(kills, killed, compare)
 
 
-def test_an_address_and_a_driver_that_is_killed(cluster: Any, tmp_path: Path, text: Path) -> None:
-    """`ray://HOST:PORT` from a process that is no part of the cluster, killed once and started again."""
-    local = run(asked(tmp_path / "local", text), console=quiet())
-    home, log = tmp_path / "home", (tmp_path / "log").open("ab")
-    options = f"--data {text} --budget 8k-tokens --seeds 2 --tune off --match none --jobs 2 --threads 1 --nice 0"
-    command = [sys.executable, "-m", "kinfolk", "compare", "gpt2", *options.split(), "--out", str(home)]
+@pytest.mark.parametrize(("kills", "seeds"), [(1, 2), pytest.param(10, 4, marks=pytest.mark.long)])
+def test_an_address_and_a_driver_that_is_killed(
+    cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
+) -> None:
+    """`ray://HOST:PORT` from a process that is no part of the cluster, killed at random moments and started again."""
+    local = run(asked(tmp_path / "local", text, seeds=seeds), console=quiet())
+    assert len(local.outcomes["gpt2"]) == seeds
+    chance, killed = random.Random(kills), list[object]()
+    options = f"--data {text} --budget 8k-tokens --seeds {seeds} --tune off --match none --jobs 2 --threads 1 --nice 0"
+    command = [sys.executable, "-m", "kinfolk", "compare", "gpt2", *options.split()]
     command += ["--on", f"ray://127.0.0.1:{CLIENTS}", *(word for name in TOY for word in ("--set", name))]
-    first = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    while not list(home.glob("queue/journal/*.jsonl")):
-        assert first.poll() is None, (tmp_path / "log").read_text()
-        time.sleep(0.05)
-    first.kill()
-    first.wait()
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False, timeout=600)
-    assert done.returncode == 0, (tmp_path / "log").read_text()
-    outcomes = {o.key: o for folder in (home / "trials").iterdir() if (o := Outcome.read(folder)) is not None}
-    for expected in local.outcomes["gpt2"]:
-        assert outcomes[expected.key].curve[-1].valid == expected.curve[-1].valid
-    assert list(ended(home).values()) == [1, 1]
+
+    def claims(home: Path) -> int:
+        return sum(happened(home, "claimed").values())
+
+    def compare(turn: int) -> None:
+        home, code = tmp_path / f"home{turn}", -1
+        with (tmp_path / "log").open("ab") as log:
+            while code < 0:
+                before = claims(home)
+                process = subprocess.Popen(
+                    [*command, "--out", str(home)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+                if len(killed) < kills:
+                    while claims(home) == before and process.poll() is None:
+                        time.sleep(0.05)
+                    time.sleep(chance.uniform(0, 12))
+                    if process.poll() is None:
+                        process.kill()
+                        killed.append(claims(home))
+                code = process.wait(900)
+        assert code == 0, (tmp_path / "log").read_text()
+        assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
+        assert list(ended(home).values()) == [1] * seeds
+
+    until_killed(kills, killed, compare)
+
+
+def without_the_package(*_: object) -> list[str]:
+    raise ModuleNotFoundError("No module named 'kinfolk'")
+
+
+def on_a_full_disk(*_: object) -> list[str]:
+    def write(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return attempt({"data": {"name": f"{MARK}0/x"}}, {}, None, {}, write, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (None, r"ray: node .*: kinfolk 9\.9\.9 is required, this worker has 0"),
+        (without_the_package, "ray: a node cannot run trials: .*No module named 'kinfolk'; they wait"),
+        (on_a_full_disk, "ray: node .*: .*No space left on device"),
+    ],
+)
+def test_a_node_that_cannot_run_trials_is_one_line_and_nothing_is_lost(
+    cluster: Any, tmp_path: Path, text: Path, task: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is a death: it would be one of every trial."""
+    if task is None:
+        monkeypatch.setattr(driver, "requirements", lambda: {"kinfolk": "9.9.9"})
+    else:
+        monkeypatch.setattr(ray_engine, "task", task)
+    with pytest.raises(DataError, match=message):
+        run(asked(tmp_path, text, on="ray", seeds=1), console=quiet())
+    assert Queue(tmp_path).count() == {"waiting": 1, "running": 0}
+    assert happened(tmp_path, "died") == {}
 
 
 @pytest.mark.parametrize(("failures", "joins"), [(2, True), (3, False)])

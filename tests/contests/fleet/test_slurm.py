@@ -14,7 +14,7 @@ from kinfolk.contests.fleet.queue import Queue
 from kinfolk.contests.run import run
 from kinfolk.core.errors import SpecError
 from tests.contests.fleet import slurm
-from tests.contests.fleet.killing import ended, spared, until_killed
+from tests.contests.fleet.killing import ended, spared, trained, until_killed
 from tests.contests.fleet.test_compare import quiet, scores, settings
 
 needs_slurm = pytest.mark.skipif(bool(slurm.lacking()), reason=slurm.lacking())
@@ -62,6 +62,7 @@ def test_an_array_of_workers_gives_the_local_results(conf: Path, tmp_path: Path,
             stop.set()
             thread.join()
         assert scores(comparison) == scores(local)
+        assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
         # a worker that is killed between publishing and its journal has ended a trial that no journal names
         assert set(ended(home).values()) <= {1}
         assert Queue(home).count() == {"waiting": 0, "running": 0}
