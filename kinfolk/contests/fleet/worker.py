@@ -159,6 +159,29 @@ class Worker:
         return outcome
 
 
+def queues(home: Path) -> list[Queue]:
+    """Return the queue of a folder, or those inside it: of the tasks of a suite, the sizes, the amounts of a ladder."""
+    folders = [home] if Queue(home).exists else [path.parent for path in sorted(home.glob(f"*/{FOLDER}"))]
+    return [queue for queue in map(Queue, folders) if queue.exists]
+
+
+def work_inside(home: Path, worker_of: Callable[[Queue], Worker], wait: float = 0.0, most: int | None = None) -> int:
+    """Run trials of all queues inside a folder, also of those that come later; see `Worker.work`."""
+    done, idle = 0, time.monotonic()
+    while most is None or done < most:
+        before = done
+        for queue in queues(home):
+            if queue.count()["waiting"] and done != most:
+                done += worker_of(queue).work(0.0, None if most is None else most - done)
+        if done > before:
+            idle = time.monotonic()
+        elif time.monotonic() - idle >= wait:
+            break
+        else:
+            time.sleep(1.0)
+    return done
+
+
 class Terminated(Exception):  # noqa: N818
     """A trial's process was ended from outside, by a signal that means "stop" and not by a fault of its own."""
 

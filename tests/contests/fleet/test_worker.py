@@ -158,6 +158,33 @@ def test_a_lost_claim_stops_the_trial_at_once(fake: Path) -> None:
     assert any("another worker has taken over" in line for line in lines)
 
 
+def test_a_worker_pulls_from_all_folders_of_a_suite(fake: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also from those of tasks that are planned while it waits."""
+    assert main(["work", str(fake)]) == 2
+    assert "has no queue of trials" in capsys.readouterr().err
+
+    def plan(task: str) -> None:
+        queue = Queue(fake / task)
+        queue.create()
+        names = [f"{task}{i}" for i in range(2)]
+        for name in names:
+            job(fake / task, name)
+        queue.put(Ticket(name=name, room="trials") for name in names)
+
+    plan("listops")
+    assert main(["work", str(fake), "--status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"waiting": 2, "running": 0}
+    later = threading.Timer(2.0, plan, args=("text",))
+    later.start()
+    assert main(["work", str(fake), "--wait", "20s", "--most", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"trials": 3}
+    assert main(["work", str(fake)]) == 0
+    assert sorted(path.parent.name for path in fake.glob("*/trials/*/result.json")) == [
+        *("listops0", "listops1"),
+        *("text0", "text1"),
+    ]
+
+
 def test_what_a_worker_lacks_is_refused_by_name(fake: Path) -> None:
     queue = Queue(fake)
     queue.create()
