@@ -12,7 +12,7 @@ from typing import Any
 
 from kinfolk.contests.fleet import hosts
 from kinfolk.contests.fleet.parcels import Files, Sender, arrived, unpack
-from kinfolk.contests.fleet.worker import DATA, fingerprint, is_full, mismatches
+from kinfolk.contests.fleet.worker import DATA, difference, is_full, mismatches
 from kinfolk.contests.job import Job
 from kinfolk.contests.outcome import FILE as RESULT
 from kinfolk.contests.outcome import Outcome, write_json
@@ -60,9 +60,8 @@ def _attempt(
     if lacking:
         return lacking
     order = arrived(order, lambda digest: unpack(digest, lambda: fetch(digest), cache))
-    wanted = requires.get(DATA)
-    if wanted and (mine := fingerprint(order["data"])) != wanted:
-        return [f"data {order['data'].get('name')!r} {wanted[:12]} is required, {mine}"]
+    if (wanted := requires.get(DATA)) and (lines := difference(order["data"], wanted)):
+        return lines
     environment = _plugins(requires, fetch, cache)
     folder = Path(tempfile.mkdtemp(prefix="kinfolk-trial-"))
     try:

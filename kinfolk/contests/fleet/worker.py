@@ -200,7 +200,7 @@ class Requirements:
     def __init__(self, home: Path, say: Callable[[str], None]) -> None:
         self.home, self.say = home, say
         self.unmet: set[str] = set()
-        self._fingerprints: dict[str, str] = {}
+        self._differences: dict[str, list[str]] = {}
 
     def met(self, ticket: Ticket) -> bool:
         """Tell whether this worker has what a ticket requires; what is missing is said once, by name."""
@@ -216,21 +216,24 @@ class Requirements:
     def _data(self, ticket: Ticket, wanted: str) -> list[str]:
         """Compare the data of a ticket's trial with its fingerprint."""
         source = trial_of(self.home, ticket).data
-        key = json.dumps(source, sort_keys=True)
-        if key not in self._fingerprints:
-            self._fingerprints[key] = fingerprint(source)
-        mine = self._fingerprints[key]
-        return [] if mine == wanted else [f"data {source.get('name')!r} {wanted[:12]} is required, {mine}"]
+        key = json.dumps([source, wanted], sort_keys=True)
+        if key not in self._differences:
+            self._differences[key] = difference(source, wanted)
+        return self._differences[key]
 
 
-def fingerprint(source: Mapping[str, Any]) -> str:
-    """Return the fingerprint of data, or what keeps this host from having it."""
+def difference(source: Mapping[str, Any], wanted: str) -> list[str]:
+    """Open data; return one line if this host cannot, or if its fingerprint is not the one that is wanted."""
     from kinfolk.data import open_data
 
     try:
-        return open_data(**source).fingerprint
+        mine = open_data(**source).fingerprint
+        if mine == wanted:
+            return []
+        reason = f"this worker has {mine[:12]}: its content differs"
     except (KinfolkError, OSError) as error:
-        return f"this worker cannot open it: {error}"
+        reason = f"this worker cannot open it: {error}"
+    return [f"data {source.get('name')!r} {wanted[:12]} is required, {reason}"]
 
 
 class Journal:

@@ -11,7 +11,11 @@ from tests.contests.fleet.slurm import free_port
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DISABLE_IMPORT_WARNING": "1"}
 QUIET |= {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "300"}
-"""Nothing is reported to anybody. Nodes talk over this machine's own address, which never leaves it."""
+QUIET |= {"RAY_worker_niceness": "0"}
+"""Nothing is reported to anybody. Nodes talk over this machine's own address, which never leaves it.
+
+Ray runs tasks at a niceness of 15, where they starve beside whatever else this machine does.
+"""
 
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
@@ -19,7 +23,7 @@ CLIENTS = free_port()
 """Where the head answers drivers that are no part of the cluster."""
 
 
-def patiently(start: Callable[[], Any], tries: int = 3) -> Any:
+def patiently(start: Callable[[], Any], tries: int = 8) -> Any:
     """Start a node; Ray gives up after 30 seconds, which are not enough on a machine that does other things."""
     for left in reversed(range(tries)):
         try:

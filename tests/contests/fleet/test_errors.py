@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -46,7 +47,8 @@ def test_a_worker_without_the_data_says_so_and_takes_nothing(queue: Queue, tmp_p
         DataError, match=r"my.txt' 1234567890ab is required, this worker cannot open it: .*no such file"
     ):
         Worker(queue, lines.append).work()
-    assert any("data 'copy' x is required" in line for line in lines)
+    pattern = r"data 'copy' x is required, this worker has [0-9a-f]{12}: its content differs"
+    assert any(re.fullmatch(pattern, line) for line in lines)
     assert queue.count() == {"waiting": 2, "running": 0}
 
 
