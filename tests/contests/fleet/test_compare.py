@@ -39,6 +39,7 @@ def scores(comparison: object) -> dict[str, list[object]]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_workers_and_a_started_command_give_the_local_results(tmp_path: Path) -> None:
     local = run(settings(tmp_path / "local"), console=quiet())
     home = tmp_path / "shared"
