@@ -1,5 +1,6 @@
 """A real Ray of two nodes that share nothing with the driver: the results of local processes, trial by trial."""
 
+import contextlib
 import errno
 import os
 import random
@@ -8,14 +9,16 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
 from kinfolk.contests.fleet import driver, places, ray_engine
+from kinfolk.contests.fleet.desk import Desk
 from kinfolk.contests.fleet.parcels import MARK
-from kinfolk.contests.fleet.queue import Queue
+from kinfolk.contests.fleet.queue import Queue, Ticket
 from kinfolk.contests.fleet.ray_task import attempt
 from kinfolk.contests.run import run
 from kinfolk.core.errors import DataError, SpecError
@@ -149,6 +152,42 @@ def test_a_node_that_cannot_run_trials_is_one_line_and_nothing_is_lost(
         run(asked(tmp_path, text, on="ray", seeds=1), console=quiet())
     assert Queue(tmp_path).count() == {"waiting": 1, "running": 0}
     assert happened(tmp_path, "died") == {}
+
+
+@pytest.mark.parametrize(
+    ("cause", "deaths"),
+    [(ModuleNotFoundError("No module named 'kinfolk'"), 0), ("lost", 1), ("node", 1), ("worker", 1)],
+)
+def test_what_a_task_raises_is_told_from_a_loss(tmp_path: Path, cause: Any, deaths: int) -> None:
+    """Ray's own exceptions: those of the task's code stop the comparison, a lost node or object is a death."""
+    errors = pytest.importorskip("ray.exceptions", reason="the extra [ray] is not installed")
+    lost = errors.ObjectLostError("0" * 56, None, "")
+    raised = {"lost": wrapped(errors, lost), "node": errors.NodeDiedError(""), "worker": errors.WorkerCrashedError()}
+    error = wrapped(errors, cause) if isinstance(cause, Exception) else raised[cause]
+
+    def get(reference: str) -> list[object]:
+        if reference == "task":
+            raise error
+        return []
+
+    queue, home = Queue(tmp_path), tmp_path / "trials" / "t"
+    queue.create()
+    home.mkdir(parents=True)
+    (home / "trial.json").write_text("{}")
+    queue.put([Ticket(name="t", room="trials")])
+    claim, desk = queue.claim("driver.x"), Desk(home, "driver.x")
+    desk.open()
+    engine = ray_engine.RayEngine.__new__(ray_engine.RayEngine)
+    engine.queue, engine.attempts = queue, {"driver.x": ray_engine.Attempt(claim, desk, "task")}
+    engine.mailbox = SimpleNamespace(take=SimpleNamespace(remote=lambda: "letters"))
+    engine.ray = SimpleNamespace(exceptions=errors, get=get, wait=lambda tasks, **_: (tasks, []))
+    with contextlib.nullcontext() if deaths else pytest.raises(DataError, match="No module named 'kinfolk'; they wait"):
+        engine._end(SimpleNamespace(queue=queue, screen=SimpleNamespace(note=lambda _: None)))
+    assert queue.claim("next").ticket.deaths == deaths
+
+
+def wrapped(errors: Any, cause: Exception) -> Exception:
+    return errors.RayTaskError("task", f"Traceback\n{cause}", cause, "ray::task", 1, "127.0.0.1").as_instanceof_cause()
 
 
 @pytest.mark.parametrize(("failures", "joins"), [(2, True), (3, False)])
