@@ -180,9 +180,9 @@ def _parts(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
 
 
 class HeadGate(Extra, kind="head-gate"):
-    r"""$y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, Gated Attention, equation 5, G1).
+    r"""$y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, Gated Attention, G1).
 
-    `by` "channel": one gate per channel of every head, the paper's best; "head": one per head.
+    Equation 5. `by` "channel": one gate per channel of every head, the paper's best; "head": one per head.
     """
 
     by: Literal["channel", "head"] = "channel"
