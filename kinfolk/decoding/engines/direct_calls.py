@@ -1,7 +1,8 @@
 """Direct calls of modules: `module(x)` is `module.forward(x)`, without the search for hooks, while a model decodes.
 
 A token of a small model is a few hundred calls of Python functions. `nn.Module` adds two to each call of a module, and
-one to each look at a submodule or parameter. Both are taken out of the instances of a model that only decodes.
+one to each look at a submodule or parameter. Both are taken out of the instances of a model that only decodes, and
+common modules get the functions of `short_calls`.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+
+from kinfolk.decoding.engines.short_calls import short_call
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
 
@@ -28,20 +31,23 @@ def call_directly(model: nn.Module) -> list[nn.Module]:
         kind: Any = type(module)
         own = vars(module)
         hooked = any(map(own.get, HOOKS))
-        if not hooked and (direct := _direct(kind)) is not kind:
+        if not hooked and "_kinfolk_direct" not in vars(kind):
             changed.append(module)
-            module.__class__ = direct
+            module.__class__ = _direct(kind, tuple(short_call(module).items()))
             own.update(own["_modules"])
             own.update(own["_parameters"])
     return changed
 
 
 @contextlib.contextmanager
-def direct_calls(model: nn.Module) -> Iterator[None]:
-    """Call modules directly inside, and as usual afterwards."""
+def direct_calls(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """Call modules directly inside, and as usual afterwards; gives the modules that changed.
+
+    What replaces their submodules and parameters in `vars` inside is forgotten too.
+    """
     changed = call_directly(model)
     try:
-        yield
+        yield changed
     finally:
         for module in changed:
             module.__class__ = type(module).__mro__[1]
@@ -51,9 +57,7 @@ def direct_calls(model: nn.Module) -> Iterator[None]:
 
 
 @functools.cache
-def _direct(kind: Any) -> Any:
-    """Return the class whose instances call `forward` at once: the class itself if it is such a one."""
-    if "_kinfolk_direct" in vars(kind):
-        return kind
+def _direct(kind: Any, short: tuple[tuple[str, Any], ...]) -> Any:
+    """Return the class whose instances call `forward` at once, or the functions of a short call."""
     names = {"__call__": kind.forward, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    return type(kind.__name__, (kind,), names | {"_kinfolk_direct": True})
+    return type(kind.__name__, (kind,), names | dict(short) | {"_kinfolk_direct": True})
