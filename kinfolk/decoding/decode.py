@@ -9,9 +9,9 @@ from torch import Tensor
 from kinfolk.core.errors import ShapeError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.decoding.beam import beam_search
-from kinfolk.decoding.engines.direct_calls import direct_calls
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.torch_engine import TorchEngine, UncachedEngine
+from kinfolk.decoding.engines.weight_layout import laid_out
 from kinfolk.decoding.options import Decoding
 from kinfolk.decoding.padding import padded
 from kinfolk.decoding.running import RunningBatch
@@ -44,7 +44,7 @@ def generate(
     try:
         engine = TorchEngine(model) if how.cached else UncachedEngine(model)
         _check_ids(model, prompts, how.ids)
-        with direct_calls(model):
+        with laid_out(model, len(prompts) * how.beams, max_new):
             return shape_back(_continued(engine, prompts, max_new, how, stream))
     finally:
         if was_training:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.decoding.engines.weight_layout import PackedMap, blocks_available, for_decoding
+from kinfolk.decoding.engines import weight_layout
+from kinfolk.decoding.engines.weight_layout import LONG, PackedMap, blocks_available, for_decoding, laid_out
 
 RELATIVES = [
     "gpt2",
@@ -83,3 +84,48 @@ def test_a_saved_copy_is_stored_by_rows(tmp_path):
     kf.save(model, tmp_path / "m")
     again = kf.load(tmp_path / "m")
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+
+
+@blocks
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+def test_one_row_reads_large_narrow_matrices_in_blocks_with_avx512_only(capability, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(weight_layout, "LARGE", 1)
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", n_layers=1), seed=0))
+    assert isinstance(model.decoder.blocks[0].parts[1].narrow, PackedMap) == (capability == "AVX512")
+
+
+def attributes(model):
+    return [(type(m), {name: id(value) for name, value in vars(m).items()}) for m in model.modules()]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", RELATIVES)
+def test_a_model_in_memory_is_laid_out_for_one_call_and_then_as_before(name, rows):
+    plain, model = pair(name)
+    before, strides = attributes(model), [p.stride() for p in model.parameters()]
+    tokens = [[5, 6, 7]] * rows
+    with torch.inference_mode(), laid_out(model, rows, LONG):
+        copied = [m for m in model.modules() for key in m._parameters if vars(m)[key] is not m._parameters[key]]
+        packed = [m for m in model.modules() for key in m._modules if vars(m)[key] is not m._modules[key]]
+        assert bool(copied) == (rows == 1)
+        if blocks_available() and name in ("gpt2", "llama", "vanilla"):
+            assert bool(packed) == (rows > 1)
+        inputs = (torch.tensor(tokens),) * (2 if plain.spec.topology == "encoder-decoder" else 1)
+        torch.testing.assert_close(model(*inputs).logits, plain(*inputs).logits, rtol=1e-4, atol=1e-4)
+    assert attributes(model) == before
+    assert [p.stride() for p in model.parameters()] == strides
+
+
+def test_few_tokens_are_not_worth_a_layout():
+    (model, _) = pair("gpt2")
+    with laid_out(model, 1, LONG - 1):
+        assert all(vars(m)[key] is p for m in model.modules() for key, p in m._parameters.items())
+
+
+@blocks
+def test_what_was_laid_out_for_good_stays_so():
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", n_layers=1), seed=0), 8)
+    kf.generate(model, [[5, 6]] * 2, max_new=2)
+    assert isinstance(model.head.packed, PackedMap)
+    assert isinstance(model.decoder.blocks[0].parts[0].qkv, PackedMap)
