@@ -25,6 +25,7 @@ from kinfolk.models.block import BlockModule
 from kinfolk.models.reader import LayerReader
 from kinfolk.models.stack import StackModule, Walk
 from kinfolk.ops.activated_linear import Activation, activate
+from kinfolk.ops.attention.attend import fused
 from kinfolk.ops.patterns.leaves import Causal
 
 
@@ -82,8 +83,7 @@ def attention(self: SelfAttentionModule, x: Tensor, ctx: Context, state: Any) ->
     state.k_BGMK.select(2, at).copy_(packed_BHK.narrow(1, n_heads, n_kv))
     state.v_BGMK.select(2, at).copy_(packed_BHK.narrow(1, n_heads + n_kv, n_kv))
     k_BGMK, v_BGMK = state.k_BGMK.narrow(2, 0, at + 1), state.v_BGMK.narrow(2, 0, at + 1)
-    shared = n_kv != n_heads
-    y_BHLK = F.scaled_dot_product_attention(q_BHLK, k_BGMK, v_BGMK, scale=self.scale, enable_gqa=shared)
+    y_BHLK = fused(q_BHLK, k_BGMK, v_BGMK, None, False, self.scale)
     return self.out(y_BHLK.reshape(n, 1, -1)), state
 
 

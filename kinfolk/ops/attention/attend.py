@@ -74,7 +74,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     if view.plain and scoring.plain and isinstance(pattern, Causal | Full):
         sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
         if sees_all or (view.start == 0 and n_q == n_k):
-            return _fused(q, k, v, None, not sees_all, scoring.scale)
+            return fused(q, k, v, None, not sees_all, scoring.scale)
     most = torch.inf if keeps_too_much(q, n_q * n_k, scoring, KEPT_PAIRS) else DENSE_SHARE
     if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k, most):
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
@@ -82,7 +82,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     return _masked(q, k, v, pattern, view, scoring)
 
 
-def _fused(q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, causal: bool, scale: float | None) -> Tensor:
+def fused(q: Tensor, k: Tensor, v: Tensor, ok: Tensor | None, causal: bool, scale: float | None) -> Tensor:
+    """Run the fused kernel: softmax attention under a mask, an additive bias, or neither; k and v may be grouped."""
     shared = k.shape[1] != q.shape[1]
     return F.scaled_dot_product_attention(q, k, v, ok, is_causal=causal, scale=scale, enable_gqa=shared)
 
@@ -94,7 +95,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
     everything = isinstance(pattern, Full) and view.plain
     ok_BLM = None if everything else allowed(pattern, view, q_at, k_at)
     if scoring.plain:
-        return _fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
+        return fused(q, k, v, None if ok_BLM is None else ok_BLM.unsqueeze(1), False, scoring.scale)
     k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
     return scores.softmax_product(q, k, v, ok_BLM, positions(view, q_at, k_at), scoring)[0]
 
@@ -113,7 +114,7 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
         q_n, k_n, v_n = q[:, :, first:last], k[:, :, :n_seen], v[:, :, :n_seen]
         bias = scoring.bias(q_n, k_n, *positions(view, *at), scoring.heads)
         bias = bias.masked_fill(~allowed(pattern, view, *at).unsqueeze(1), -torch.inf)
-        out.append(_fused(q_n, k_n, v_n, bias, False, scoring.scale))
+        out.append(fused(q_n, k_n, v_n, bias, False, scoring.scale))
     return torch.cat(out, 2)
 
 
