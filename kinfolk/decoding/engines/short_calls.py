@@ -55,7 +55,7 @@ def block(self: BlockModule, x: Tensor, ctx: Context, states: list[Any] | None) 
         return BlockModule.forward(self, x, ctx, states)
     pairs = zip(self.parts._modules.values(), self.residuals._modules.values(), strict=True)
     for i, (part, residual) in enumerate(pairs):
-        x, states[i] = residual(x, part, ctx, states[i])  # type: ignore[misc]
+        x, states[i] = residual(x, part, ctx, states[i])
     return x
 
 
