@@ -83,7 +83,8 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
     until_killed(kills, killed, compare)
 
 
-@pytest.mark.parametrize(("kills", "seeds"), [(1, 2), pytest.param(10, 4, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("kills", "seeds"), [(1, 2), (10, 4)])
 def test_an_address_and_a_driver_that_is_killed(
     cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
 ) -> None:
@@ -132,6 +133,7 @@ def on_a_full_disk(*_: object) -> list[str]:
     return attempt({"data": {"name": f"{MARK}0/x"}}, {}, None, {}, write, lambda _: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "message"),
     [
