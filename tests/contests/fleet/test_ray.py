@@ -49,13 +49,15 @@ def is_busy(node: Any) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("kills", "seeds"), [(1, 2), pytest.param(10, 6, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("kills", "seeds"), [(0, 2), pytest.param(10, 6, marks=pytest.mark.long)])
 def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
     cluster: Any, tmp_path: Path, text: Path, kills: int, seeds: int
 ) -> None:
     """The second node dies at random moments; deaths of a trial count. Data and checkpoints travel by Ray alone."""
     chance, killed = random.Random(kills), list[object]()
-    local = run(asked(tmp_path / "local", text, seeds=seeds), console=quiet())
+    # trials of seconds, so that a node can die in one
+    budget = "64k-tokens" if kills else "8k-tokens"
+    local = run(asked(tmp_path / "local", text, seeds=seeds, budget=budget), console=quiet())
 
     def compare(turn: int) -> None:
         home, stop = tmp_path / f"home{turn}", threading.Event()
@@ -70,7 +72,7 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
         thread = threading.Thread(target=kill)
         thread.start()
         try:
-            comparison = run(asked(home, text, seeds=seeds, on="ray"), console=quiet())
+            comparison = run(asked(home, text, seeds=seeds, budget=budget, on="ray"), console=quiet())
         finally:
             stop.set()
             thread.join()
