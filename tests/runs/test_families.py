@@ -86,8 +86,8 @@ CASES = {
         "whole",
     ),
 }
-PICTURES = {"vit"}
-"""Families without text; tests/runs/test_parity.py holds them."""
+PICTURES = {"vit": ("ViTForImageClassification", {"image_size": [12, 8], "patch_size": 4, "num_labels": 5})}
+"""Families without text: what an image processor makes of a picture stands where token ids do for the others."""
 DECODERS = {
     "llama": ("llama", "llama"),
     "mistral": ("mistral", "llama"),
@@ -339,8 +339,43 @@ def test_no_family_is_missing():
     assert {*CASES, *PICTURES, *DECODERS} == set(FORMATS)
 
 
-@pytest.mark.parametrize("case", [*CASES, *DECODERS])
+def same_pictures(case, folder):
+    """Values that enter and logits: as read, and as the Auto classes read what `kin export` wrote."""
+    pytest.importorskip("PIL", reason="their image processor reads with it")
+    name, numbers = PICTURES[case]
+    body = {key: BERT[key] for key in BERT if key not in ("vocab_size", "max_position_embeddings")}
+    original = their_model(name, body | numbers)
+    original.save_pretrained(folder / "theirs")
+    rows, columns = numbers["image_size"]
+    size = {"height": rows, "width": columns}
+    theirs_too = transformers.ViTImageProcessorPil(size=size, image_mean=[0.3] * 3, image_std=[0.2] * 3)
+    theirs_too.save_pretrained(folder / "theirs")
+    values = torch.randint(256, (2, rows, columns, 3), generator=torch.Generator().manual_seed(0))
+    pictures = [picture.to(torch.uint8).numpy() for picture in values]
+    pixels = theirs_too(pictures, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        wanted = original(pixel_values=pixels.double()).logits
+    assert wanted.std() > 1e-3
+    # their processor computes in single precision
+    found = open_folder(folder / "theirs").model.eval()(values.flatten(1) + 7).logits
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    run, again = folder / "run", folder / "again"
+    assert main(["import", str(folder / "theirs"), "--out", str(run)]) == 0
+    assert main(["export", str(run), "--to", "hf", "--out", str(again)]) == 0
+    with warnings.catch_warnings(action="ignore"):
+        auto = transformers.AutoImageProcessor.from_pretrained(again)
+        back = transformers.AutoModelForImageClassification.from_pretrained(again, dtype=torch.float64).eval()
+    assert type(back) is type(original)
+    torch.testing.assert_close(auto(pictures, return_tensors="pt")["pixel_values"], pixels, rtol=0, atol=1e-6)
+    with torch.no_grad():
+        torch.testing.assert_close(back(pixel_values=pixels.double()).logits, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", [*CASES, *DECODERS, *PICTURES])
 def test_a_family_is_that_of_transformers(case, tmp_path, in_double, capsys):  # noqa: F811
+    if case in PICTURES:
+        same_pictures(case, tmp_path)
+        return
     original, tokenizer = made(case, tmp_path / "theirs")
     imported = open_folder(tmp_path / "theirs")
     tokens, keep = batch()
