@@ -8,6 +8,7 @@ retries are off: a task that is lost with its node goes on from the newest check
 import dataclasses
 import os
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ STOPPING = 40.0
 
 TRIES = 3
 """Attempts to join a cluster whose head could not start what it needs for a new driver."""
+
+JOINING = 300.0
+"""Seconds that joining a cluster at an address may take: a head whose server has died leaves its client waiting."""
 
 HEAD = "node:__internal_head__"
 """The resource that Ray gives to the head node alone: letters must outlive all other nodes."""
@@ -242,13 +246,36 @@ def _connect(on: str) -> tuple[Any, bool]:
         return ray, False
     for left in reversed(range(TRIES)):
         try:
-            ray.init(address=None if on == RAY else on, log_to_driver=False, logging_level="ERROR")
+            _init(ray, on)
             break
         except Exception as error:
             # the head starts a process for each driver at an address, and that may fail on a busy host
             if not left or "Initialization failure" not in str(error):
                 raise SpecError(f"--on {on}: cannot join the cluster: {_line(error)}") from None
     return ray, True
+
+
+def _init(ray: Any, on: str) -> None:
+    """Start a cluster here, or join one at an address for no longer than `JOINING` seconds."""
+    if on == RAY:
+        ray.init(log_to_driver=False, logging_level="ERROR")
+        return
+    failed: list[BaseException] = []
+
+    def join() -> None:
+        try:
+            ray.init(address=on, log_to_driver=False, logging_level="ERROR")
+        except BaseException as error:
+            failed.append(error)
+
+    # Ray's client waits for its server without a limit of its own
+    joining = threading.Thread(target=join, name="join", daemon=True)
+    joining.start()
+    joining.join(JOINING)
+    if joining.is_alive():
+        raise TimeoutError(f"no answer within {JOINING:.0f} s; the logs of the head node say why (ray_client_server*)")
+    if failed:
+        raise failed[0]
 
 
 def _reach(on: str) -> None:

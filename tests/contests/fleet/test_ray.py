@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -214,6 +215,25 @@ def test_a_head_that_cannot_start_a_server_is_asked_again(
         with pytest.raises(SpecError, match=r"cannot join the cluster: Initialization failure.*no server was started"):
             ray_engine._connect("ray")
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("answer", ["nothing", "a refusal"])
+def test_a_head_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    ray = pytest.importorskip("ray", reason="the extra [ray] is not installed")
+    released = threading.Event()
+
+    def init(**options: object) -> None:
+        if answer == "a refusal":
+            raise RuntimeError("Version mismatch")
+        released.wait()
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_engine, "JOINING", 0.2)
+    said = {"nothing": r"cannot join the cluster: no answer within 0 s", "a refusal": "Version mismatch"}[answer]
+    with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(SpecError, match=said):
+        ray_engine._connect(f"ray://127.0.0.1:{head.getsockname()[1]}")
+    released.set()
 
 
 def test_fractions_of_a_gpu_and_what_a_node_lacks(cluster: Any, tmp_path: Path, text: Path) -> None:
