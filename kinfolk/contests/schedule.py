@@ -100,10 +100,10 @@ class Running:
             return self._settle(OUT_OF_MEMORY, "killed by SIGKILL, as the system does when memory runs out")
         return self._settle(CRASHED, explain(code))
 
-    def stop(self, patience: float = SAVING) -> None:
-        """Ask the process to save and leave, and kill it when it has not after `patience` seconds."""
+    def stop(self, patience: float | None = None) -> None:
+        """Ask the process to save and leave, and kill it after `patience` seconds (`SAVING`) if it has not."""
         self.child.ask_to_stop()
-        self.child.end(patience)
+        self.child.end(SAVING if patience is None else patience)
 
     def _settle(self, status: str, reason: str) -> Outcome:
         """Complete the child's own account, or give one in its place when it left none, and write it down."""
