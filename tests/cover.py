@@ -18,6 +18,8 @@ import pytest
 import kinfolk as kf
 from kinfolk.core.nested import nested
 from kinfolk.family.recipe import Recipe
+from kinfolk.layers.part import Part
+from kinfolk.objectives.objective import Objective
 
 
 def kinds_of(recipe: Recipe) -> frozenset[Hashable]:
@@ -29,6 +31,12 @@ def kinds_of(recipe: Recipe) -> frozenset[Hashable]:
 def kinds(name: str) -> frozenset[Hashable]:
     """Return the kinds inside a relative's recipe, its topology and its input."""
     return kinds_of(kf.relative(name, size="tiny")) | {kf.about(name).input}
+
+
+@functools.cache
+def parts(name: str) -> frozenset[Hashable]:
+    """Return the kinds of layers and objectives inside a relative: features for tests that take a second or more."""
+    return frozenset(kind for kind in kinds(name) if isinstance(kind, type) and issubclass(kind, Part | Objective))
 
 
 def cover(features: Mapping[str, frozenset[Hashable]], seed: str) -> set[str]:

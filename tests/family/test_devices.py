@@ -13,7 +13,7 @@ from kinfolk.decoding.decode import generate
 from kinfolk.optim import Training
 from kinfolk.train.parallel import Team
 from kinfolk.train.step import Stepper
-from tests.cover import sampled
+from tests.cover import parts, sampled
 from tests.family.test_relatives import CAUSAL, NAMES, learner, model, read, tokens
 from tests.pretended import DEVICE, moved, pretending
 
@@ -34,7 +34,10 @@ READS = {
 # on tensors that only pretend PyTorch's own GRU does not run, and the gradient of its inverse real FFT, which doubles a
 # view in place, is wrong; on meta tensors both run
 NOT_PRETENDED = {"gru", "rnn-search", "hyena"}
-PRETENDED = sampled([x for x in NAMES if x not in NOT_PRETENDED], "waiting", marks={"act-rnn": (pytest.mark.slow,)})
+# act-rnn takes 15 seconds
+PRETENDED = sampled(
+    [x for x in NAMES if x not in NOT_PRETENDED], "waiting", features=parts, marks={"act-rnn": (pytest.mark.long,)}
+)
 TRAINING = Training(steps=9, batch_size=4, length=34, clip=1.0, precision="fp32", compile="off")
 
 
@@ -74,7 +77,9 @@ def test_a_step_of_training_waits_once(name):
         assert (one.loss, one.grad_norm) == pytest.approx((other.loss, other.grad_norm), rel=2e-3)
 
 
-@pytest.mark.parametrize("name", sampled([x for x in CAUSAL if x not in NOT_PRETENDED], "waiting decoding"))
+@pytest.mark.parametrize(
+    "name", sampled([x for x in CAUSAL if x not in NOT_PRETENDED], "waiting decoding", features=parts)
+)
 @pytest.mark.parametrize("prompts", [[[9, 30, 21], [12, 8, 33]], [[9, 30, 21], [12]]], ids=["in step", "apart"])
 def test_a_decoded_token_waits_once(name, prompts):
     wanted = kf.generate(model(name, torch.float32), prompts, max_new=4, greedy=True, stop=(2,))

@@ -27,7 +27,7 @@ from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.attention import attend as executor
-from tests.cover import sampled
+from tests.cover import parts, sampled
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
@@ -411,7 +411,7 @@ def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
 # these take more than five seconds each
 SLOW_LEARNERS = {"act-rnn", "t5", "t5-v1-1", "deberta", "deberta-v2", "rnn-search", "distilbert", "roberta", "bigbird"}
 SLOW_LEARNERS |= {"deltanet", "kda", "mamba"}
-LEARNERS = sampled(NAMES, "learning", marks=dict.fromkeys(SLOW_LEARNERS, (pytest.mark.long,)))
+LEARNERS = sampled(NAMES, "learning", features=parts, marks=dict.fromkeys(SLOW_LEARNERS, (pytest.mark.long,)))
 
 
 @pytest.mark.slow

@@ -35,7 +35,8 @@ def patiently(start: Callable[[], Any], tries: int = 8) -> Any:
     return None
 
 
-@pytest.fixture(scope="session")
+# of a module: idle nodes take a tenth of a core
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     pytest.importorskip("ray", reason="the extra [ray] is not installed")
     os.environ.update(QUIET)
