@@ -310,7 +310,7 @@ def optimisers(folder: Path, data: str) -> None:
 
 def modern(folder: Path, data: str) -> None:
     """Compare changes after 2021 with one Llama-like body."""
-    shorter = STEPS | {"budget": "32k-tokens", "match": "none"}
+    shorter = STEPS | {"budget": "32k-tokens", "match": "none", "against": "Llama body"}
     report(folder, "modern", contestants=(), table="modern", data=f"{data}/{SHAKESPEARE}", tokenizer="char", **shorter)
 
 
