@@ -90,11 +90,19 @@ def desk(tmp_path_factory):
     """A folder with the files and runs that the pages name."""
     path = tmp_path_factory.mktemp("desk")
     text = "The quick brown fox jumps over the lazy dog, and then the fence. Nothing else happened.\n" * 150
-    for name in ("notes.txt", "my.txt", "my-texts/a.txt", "my-texts/b.txt", "news.txt", "texts.txt"):
+    for name in (
+        "notes.txt",
+        "my.txt",
+        "my-texts/a.txt",
+        "my-texts/b.txt",
+        "news.txt",
+        "texts.txt",
+        "wikitext-2/valid.txt",
+    ):
         (path / name).parent.mkdir(exist_ok=True)
         (path / name).write_text(text if "." in name[:9] else text + name)
     table = "text,label\n" + "".join(f"a {w} film {n},{w}\n" for n in range(20) for w in ("good", "bad"))
-    for name in ("a.csv", "b.csv", "c.csv", "new.csv", "test.csv", "rows.csv", "reviews.csv"):
+    for name in ("a.csv", "b.csv", "c.csv", "new.csv", "test.csv", "rows.csv", "reviews.csv", "trec.csv"):
         (path / name).write_text(table)
     for n in range(40):
         (path / "my" / "folder" / ("pos", "neg")[n % 2]).mkdir(parents=True, exist_ok=True)
