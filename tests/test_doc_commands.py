@@ -100,7 +100,7 @@ def desk(tmp_path_factory):
         "wikitext-2/valid.txt",
     ):
         (path / name).parent.mkdir(exist_ok=True)
-        (path / name).write_text(text if "." in name[:9] else text + name)
+        (path / name).write_text(text + name if name.startswith("my-texts") else text)
     table = "text,label\n" + "".join(f"a {w} film {n},{w}\n" for n in range(20) for w in ("good", "bad"))
     for name in ("a.csv", "b.csv", "c.csv", "new.csv", "test.csv", "rows.csv", "reviews.csv", "trec.csv"):
         (path / name).write_text(table)

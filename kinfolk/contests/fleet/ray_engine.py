@@ -32,7 +32,7 @@ STOPPING = 40.0
 TRIES = 3
 """Attempts to join a cluster whose head could not start what it needs for a new driver."""
 
-JOINING = 300.0
+JOINING = 180.0
 """Seconds that joining a cluster at an address may take: a head whose server has died leaves its client waiting."""
 
 HEAD = "node:__internal_head__"
@@ -273,7 +273,7 @@ def _init(ray: Any, on: str) -> None:
     joining.start()
     joining.join(JOINING)
     if joining.is_alive():
-        raise TimeoutError(f"no answer within {JOINING:.0f} s; the logs of the head node say why (ray_client_server*)")
+        raise TimeoutError(f"no answer within {JOINING:.0f} s; start the same command again (logs: ray_client_server*)")
     if failed:
         raise failed[0]
 

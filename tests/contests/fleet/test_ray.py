@@ -118,6 +118,9 @@ def test_an_address_and_a_driver_that_is_killed(
                         process.kill()
                         killed.append(claims(home))
                 code = process.wait(900)
+                # Ray's proxy sometimes fails to start a server for a driver that follows a killed one
+                if code == 2 and "start the same command again" in (tmp_path / "log").read_text().splitlines()[-1]:
+                    code = -1
         assert code == 0, (tmp_path / "log").read_text()
         assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
         assert list(ended(home).values()) == [1] * seeds
