@@ -35,7 +35,7 @@ def patiently(start: Callable[[], Any], tries: int = 8) -> Any:
     return None
 
 
-# of a module: idle nodes take a tenth of a core
+# of a module: idle nodes go on taking processor time
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     pytest.importorskip("ray", reason="the extra [ray] is not installed")
