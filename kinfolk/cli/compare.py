@@ -92,7 +92,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="quick: loss by position and beyond the trained length, decoding speed and state, latency; full: also "
         "copying, multi-query recall, needle, up to 16k positions (default: none)",
     )
-    add("--against", default="", metavar="NAME", help="hold all others against this contestant instead of the best")
+    add(
+        "--against",
+        default="",
+        metavar="NAME",
+        help="hold all others against this contestant, or against the best (default: best; with --table the row that "
+        "the others change)",
+    )
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
     add("--sizes", default="", metavar="S,S", help="the same at several sizes: ranks, Kendall's tau, laws, crossings")
     add(
@@ -178,7 +184,7 @@ def run(args: argparse.Namespace) -> int:
         message = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
         notes.print(message, markup=False, highlight=False, soft_wrap=True)
         raise
-    found = answer(result.rows, settings.against)
+    found = answer(result.rows, settings.baseline)
     if args.json:
         print(json.dumps(result.to_plain() | {"answer": dataclasses.asdict(found)}, indent=2, ensure_ascii=False))
     else:

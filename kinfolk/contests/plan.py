@@ -204,8 +204,8 @@ def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan
     else:
         contestants = gather(settings.contestants, settings.size, settings.assignments, settings.labels)
     names = [contestant.name for contestant in contestants]
-    if settings.against and settings.against not in names:
-        raise SpecError(f"against: {settings.against!r} is not a contestant{suggest(settings.against, names)}")
+    if settings.baseline and settings.baseline not in names:
+        raise SpecError(f"against: {settings.baseline!r} is not a contestant{suggest(settings.baseline, names)}")
     data = open_data(**_arguments(settings))
     if settings.tune != "off":
         # a part that cannot be divided is refused before anything runs

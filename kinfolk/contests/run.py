@@ -353,7 +353,7 @@ class _Contest:
     def _standings(self, each: Group, outcomes: Mapping[str, Sequence[Outcome]], again: bool = True) -> list[Standing]:
         retried = self._retried() if again else {}
         settings = self.settings
-        return retrials.standings(each, outcomes, settings.against, settings.looks, self.rates, retried)
+        return retrials.standings(each, outcomes, settings.baseline, settings.looks, self.rates, retried)
 
     def _at(self, name: str, point: RatePoint) -> list[Trial]:
         """Return the trials of a contestant at a rate that it was not judged with."""
@@ -382,7 +382,7 @@ class _Contest:
             match=settings.matching,
             chosen_on=chosen,
             judged_on=on,
-            against=settings.against,
+            against=settings.baseline,
             looks=settings.looks,
             tuning_seeds=tuple(first + seed for seed in rates.SEEDS) if self.tuned else (),
             seeds=tuple(range(first, first + max(self.n_seeds.values(), default=0))),

@@ -15,6 +15,8 @@ from kinfolk.train.finetune import names
 TUNE = ("lr", "weight_decay", "dropout", "clip", "off")
 BATTERY = ("none", "quick", "full")
 LAST_SEED = 10_000
+BEST = "best"
+"""In the place of a baseline: all others are held against the one that turns out best."""
 ROUND = 2
 """Seeds that are added at a time where a verdict is open."""
 
@@ -41,7 +43,7 @@ class Settings:
         constant rate with branches that cool down; 0: none, because it costs 1.2 budgets for each.
     battery: "quick" or "full" asks every trained contestant what it can do besides its loss, see `contests.battery`.
     sizes: the same comparison at each of these sizes, in the place of `size`; see `contests.sizes`.
-    against: the baseline that all others are held against; "": the best.
+    against: the baseline that all others are held against, or "best"; "": the best, and of a table its first row.
     assignments: `path=value`, applied to every recipe.
     on: "local" processes, "workers" that pull from the folder, "slurm", "ray" or a command that starts a worker; see
         `contests.fleet`. per_trial: what each trial is given there: "gpus=1,cores=4,hours=2".
@@ -150,6 +152,17 @@ class Settings:
     def matching(self) -> str:
         """How widths are matched."""
         return self.match or ("none" if self.finetune or self.table else "params")
+
+    @property
+    def baseline(self) -> str:
+        """The contestant that all others are held against, "" for the best; of a table it is the row the others change.
+
+        A fixed baseline needs fewer seeds than the best of many, which must first be found (Dunnett's test beside the
+        studentized range).
+        """
+        if not self.against and self.table:
+            return tables.table(self.table).rows[0].name
+        return "" if self.against == BEST else self.against
 
     @property
     def looks(self) -> tuple[int, ...]:

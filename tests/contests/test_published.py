@@ -134,6 +134,13 @@ def test_a_comparison_without_a_table_has_none_of_it(tmp_path: Path) -> None:
     assert 'id="published"' not in render(plain)
 
 
+@pytest.mark.parametrize(("table", "body"), [("modern", "Llama body"), ("narang", "Vanilla Transformer"), ("", "")])
+def test_the_rows_of_a_table_are_held_against_the_one_they_change(table: str, body: str) -> None:
+    assert Settings(table=table).baseline == body
+    assert Settings(table=table, against="best").baseline == ""
+    assert Settings(table=table, against="gpt2").baseline == "gpt2"
+
+
 def test_rows_that_cannot_be_run_are_named() -> None:
     found, missing = gather_rows("narang", "", "tiny")
     rows = table("narang").rows

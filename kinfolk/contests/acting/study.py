@@ -176,7 +176,7 @@ def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None])
         outcomes=outcomes,
         protocol=Protocol(
             judged_on="episodes of their own seeds",
-            against=settings.against,
+            against=settings.baseline,
             seeds=tuple(range(settings.seed, settings.seed + settings.seeds)),
         ),
     )
