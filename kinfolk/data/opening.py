@@ -12,7 +12,7 @@ from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.names import split_name
 from kinfolk.data.files.readers import find_sources
 from kinfolk.data.files.treebank import is_treebank, open_treebank
-from kinfolk.data.generated import LABELLED
+from kinfolk.data.generated import LABELLED, open_labelled
 from kinfolk.data.generated.pairs import TASKS, is_task, open_task
 from kinfolk.data.generated.stdlib import stdlib_files
 from kinfolk.data.preparing.job import WORK
@@ -72,7 +72,7 @@ def open_data(
     if is_task(text):
         return open_task(text, seed)
     if text.partition(":")[0] in LABELLED:
-        return LABELLED[text.partition(":")[0]](text, seed)
+        return open_labelled(text, seed)
     choices = choices or Preparation(seed=seed, tokenizer=tokenizer, vocab=vocab)
     if text.partition(":")[0] == "stdlib":
         numbers = split_name(text, ["megabytes"])[1]

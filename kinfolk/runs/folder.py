@@ -27,6 +27,8 @@ from kinfolk.runs.metadata import FILE, Metadata, Plugin
 
 SPEC, RUN, RESULT, TOKENIZER, WEIGHTS = "spec.toml", FILE, "result.json", "tokenizer.json", "model.safetensors"
 START, KNOWLEDGE = "start.safetensors", "knowledge.tsv"
+CONFIG = "config.json"
+"""What a folder of Hugging Face's libraries has, and none of ours."""
 
 
 class DamagedResult(UserWarning):

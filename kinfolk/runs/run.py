@@ -13,7 +13,7 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -44,10 +44,11 @@ from kinfolk.runs.chat_template import FILE as TEMPLATE
 from kinfolk.runs.chat_template import ChatTemplate, template_in
 from kinfolk.runs.checkpoint import Checkpoints, weights_file
 from kinfolk.runs.engines import opener_of
-from kinfolk.runs.huggingface.folder import CONFIG, Imported, open_folder
-from kinfolk.runs.huggingface.recipe import recipe_of, recipe_of_import
 from kinfolk.runs.metadata import Metadata, ReadingNotes
 from kinfolk.runs.vocabulary import counted, knowing_vocabulary
+
+if TYPE_CHECKING:
+    from kinfolk.runs.huggingface.folder import Imported
 
 
 class Run(abc.ABC):
@@ -399,21 +400,29 @@ class SavedModel(Run):
 class HuggingFaceRun(Run):
     """A folder that Hugging Face's libraries wrote: config.json, weights, a tokenizer."""
 
-    mark = CONFIG
+    mark = folder.CONFIG
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._unused: Imported | None = None
 
     @functools.cached_property
-    def imported(self) -> Imported:
+    def imported(self) -> "Imported":
         """What the folder holds."""
-        self._unused = open_folder(self.path)
+        self._unused = self._open()
         return self._unused
+
+    def _open(self) -> "Imported":
+        # all that reads foreign layouts, a megabyte of it, which runs of our own never need
+        from kinfolk.runs.huggingface.folder import open_folder
+
+        return open_folder(self.path)
 
     @functools.cached_property
     def recipe(self) -> Recipe:
         """The model, and a recipe to go on with it."""
+        from kinfolk.runs.huggingface.recipe import recipe_of_import
+
         return recipe_of_import(self.imported)
 
     @functools.cached_property
@@ -442,7 +451,7 @@ class HuggingFaceRun(Run):
             raise SpecError(f"--average: {self.path} has no checkpoints to average")
         first = self.imported
         # who has a model may change it, so that each call gives another one
-        model = first.model if self._unused is not None else open_folder(self.path).model
+        model = first.model if self._unused is not None else self._open().model
         self._unused = None
         return model
 
@@ -460,6 +469,8 @@ def _recipe_in(path: Path) -> Recipe:
     file = path / folder.SPEC
     if "model" in read_toml(file):
         return knowledge.own(load(Recipe, file), path)
+    from kinfolk.runs.huggingface.recipe import recipe_of
+
     return recipe_of(load(Model, file), path.name)
 
 

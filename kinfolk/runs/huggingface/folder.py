@@ -20,6 +20,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.data.tokenizers.tokenizer import roles_in, with_roles
 from kinfolk.models.cost import cost
 from kinfolk.models.model import Model, Transformer
+from kinfolk.runs.folder import CONFIG
 from kinfolk.runs.huggingface import sentence
 from kinfolk.runs.huggingface.config import Config, read_json
 from kinfolk.runs.huggingface.differences import differences
@@ -34,7 +35,7 @@ from kinfolk.runs.huggingface.tokenizing import SETTINGS, read_tokenizer, tokeni
 SHARD = 5_000_000_000
 """Bytes of weights that one file holds."""
 
-CONFIG, TOKENIZER, PICTURES = "config.json", "tokenizer.json", "preprocessor_config.json"
+TOKENIZER, PICTURES = "tokenizer.json", "preprocessor_config.json"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
