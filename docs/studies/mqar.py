@@ -3,15 +3,19 @@
     python docs/studies/mqar.py --out runs/mqar                    a few minutes a row on one core
     python docs/studies/mqar.py --out runs/mqar --pairs 8 16
 
-One body (one layer of LLaMA's block, width 32) with five mixers, all with a short convolution over queries, keys and
-values: softmax attention, and linear attention, GLA, DeltaNet and Gated DeltaNet with the same state, 16 by 32
-numbers. They differ in the rule of their state alone: none has an output gate, and decays begin near 1. A sum of outer
-products can hold about as many pairs as its keys have channels, 16 here; so there are half, as many and twice as many.
-Each is trained for as many steps at every rate. Prints one JSON line a training; a run that was stopped goes on where
-it was.
+One body: LLaMA's block, width 32. With `--body conv` there is one layer, whose mixer has a short convolution over
+queries, keys and values; with `--body window` there are two, of which the first looks at the last four positions by
+attention, the same for all, and only the second differs. The mixers are softmax attention, and with a state of 512
+numbers each: linear attention as published (`linear`: elu + 1 features, normalised, two heads of 16 by 16; only in the
+body `window`, since it has no convolution), a sum of outer products with unit keys (`unit-sum`), GLA, DeltaNet and
+Gated DeltaNet (one head of 16 by 32, unit keys). The last four differ in the rule of their state alone: none has an
+output gate, and decays begin near 1. A sum of outer products holds about as many pairs as its keys have channels, 16
+here; so there are half, as many and twice as many. Each is trained for as many steps at every rate with every seed.
+Prints one JSON line a training; a run that was stopped goes on where it was.
 """
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -21,28 +25,33 @@ import torch
 
 import kinfolk as kf
 from kinfolk.data import open_data
-from kinfolk.family.assembly import with_mixer
+from kinfolk.family.assembly import with_mixers
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.attention_extras import QKVConv
 from kinfolk.layers.mixers.decay import LowRankDecay, StepDecay
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
+from kinfolk.layers.mixers.linear_attention import LinearAttention
 from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.part import Part
+from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Cosine
 from kinfolk.runs.fit import fit
 from kinfolk.train import RunOptions
 from kinfolk.train.run import resume, train
 
-LINEAR = LinearRecurrence(n_heads=1, d_key=16, d_value=32, kernel=4, features="swish-unit")
+SUM = LinearRecurrence(n_heads=1, d_key=16, d_value=32, features="swish-unit")
 MIXERS = {
     "attention": None,
-    "gated-deltanet": LINEAR.replace(update="delta", decay=StepDecay(largest=1.0, most=0.01)),
-    "deltanet": LINEAR.replace(update="delta"),
-    "gla": LINEAR.replace(decay=LowRankDecay(temperature=256.0)),
-    "linear": LINEAR,
+    "gated-deltanet": SUM.replace(update="delta", decay=StepDecay(largest=1.0, most=0.01)),
+    "deltanet": SUM.replace(update="delta"),
+    "gla": SUM.replace(decay=LowRankDecay(temperature=256.0)),
+    "unit-sum": SUM,
+    "linear": LinearAttention(n_heads=2, d_head=16, bias=False),
 }
+SHORT = 4
+"""Positions that the convolution, or the window of the first layer, reaches."""
 
 
 def main() -> int:
@@ -51,17 +60,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/mqar"))
     parser.add_argument("--pairs", type=int, nargs="*", default=[8, 16, 32])
     parser.add_argument("--vocab", type=int, default=128)
+    parser.add_argument("--body", choices=["conv", "window"], default="window")
     parser.add_argument("--mixers", nargs="*", default=list(MIXERS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--rates", type=float, nargs="*", default=[1e-2])
     parser.add_argument("--steps", type=int, default=800)
     args = parser.parse_args()
     torch.set_num_threads(1)
     for pairs in args.pairs:
         for name in args.mixers:
-            for rate in args.rates:
-                out = args.out / f"{pairs}-{name}-{rate:g}"
-                right = trained(name, Recall(pairs, args.vocab), rate, args.steps, out)
-                line = {"pairs": pairs, "mixer": name, "rate": rate, "right": right}
+            for rate, seed in itertools.product(args.rates, args.seeds):
+                out = args.out / f"{args.body}-{pairs}-{name}-{rate:g}-{seed}"
+                right = trained(recipe_of(name, rate, args.steps, args.body), Recall(pairs, args.vocab), seed, out)
+                line = {"body": args.body, "pairs": pairs, "mixer": name, "rate": rate, "seed": seed, "right": right}
                 sys.stdout.write(json.dumps(line) + "\n")
                 sys.stdout.flush()
     return 0
@@ -74,24 +85,31 @@ class Recall(NamedTuple):
     vocab: int
 
 
-def trained(name: str, task: Recall, rate: float, steps: int, out: Path) -> float:
+def trained(recipe: Recipe, task: Recall, seed: int, out: Path) -> float:
     """Return the share of queries that are answered rightly at the end."""
     data = open_data(f"mqar:length={max(32, 4 * task.pairs)},pairs={task.pairs},vocab={task.vocab}")
     options = RunOptions(quiet=True, tensorboard=False, threads=1, report=False)
     if (out / "run.toml").exists():
         result = resume(out, data=data, options=options)
     else:
-        result = train(fit(recipe_of(name, rate, steps), data), data, out, options=options)
+        result = train(fit(recipe, data), data, out, seed=seed, options=options)
     return float(result.valid["accuracy"])
 
 
-def recipe_of(name: str, rate: float, steps: int) -> Recipe:
-    """Return the body with one of the mixers."""
-    recipe = kf.relative("llama", size="tiny", d_model=32, n_layers=1, n_heads=1, group=1, d_ff=64)
+def recipe_of(name: str, rate: float, steps: int, body: str) -> Recipe:
+    """Return the body with one of the mixers in its last layer."""
+    n_layers = 1 if body == "conv" else 2
+    recipe = kf.relative("llama", size="tiny", d_model=32, n_layers=n_layers, n_heads=1, group=1, d_ff=64)
     own = MIXERS[name]
 
-    def mixer(look: Attention) -> Part:
-        return own or ExtendedAttention.of(look, QKVConv(kernel=4))
+    def mixer(look: Attention, layer: int) -> Part:
+        if layer + 1 < n_layers:
+            return look.replace(pattern=Causal() & Window(left=SHORT - 1))
+        if isinstance(own, LinearRecurrence):
+            return own.replace(kernel=SHORT if body == "conv" else 0)
+        if own is not None and body == "conv":
+            raise SystemExit(f"{name} has no convolution; --body window is for it")
+        return own or (ExtendedAttention.of(look, QKVConv(kernel=SHORT)) if body == "conv" else look)
 
     training = recipe.training.replace(
         steps=steps,
@@ -103,7 +121,7 @@ def recipe_of(name: str, rate: float, steps: int) -> Recipe:
         optimiser=AdamW(lr=rate, weight_decay=0.1),
         schedule=Cosine(warmup=100),
     )
-    return recipe.replace(name=name, model=with_mixer(recipe.model, mixer), training=training)
+    return recipe.replace(name=name, model=with_mixers(recipe.model, mixer), training=training)
 
 
 if __name__ == "__main__":

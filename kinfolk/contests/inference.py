@@ -29,6 +29,9 @@ from kinfolk.contests.moderation import Floats, squeeze
 
 LEVEL = 0.05
 SAMPLES = 16384
+AT_ONCE = 1 << 20
+"""Scores that the simulation holds at a time: 8 MB, and a few times that while they are fitted."""
+
 SCATTER = (0.0, 0.6)
 """Standard deviations of log sigma assumed in the simulation; 0.6 was measured (docs/comparing.md)."""
 
@@ -111,15 +114,21 @@ def _pairs(k: int, reference: int | None) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def null(k: int, looks: tuple[int, ...], paired: bool = False, scatter: float = 0.0) -> Floats:
+def null(k: int, looks: tuple[int, ...], paired: bool = False, scatter: float = 0.0, at_once: int = AT_ONCE) -> Floats:
     """Return the largest |t| of comparisons of `k` equal contestants at each look, [samples, looks], by simulation.
 
-    looks: numbers of seeds, growing. paired: pairs with the first contestant only, instead of all pairs.
+    looks: numbers of seeds, growing. paired: pairs with the first contestant only, instead of all pairs. Samples are
+    drawn and fitted some at a time, about `at_once` scores, with the same result: memory does not grow with the seeds.
     """
     # a generator of its own: the same numbers in every process, whatever else is random
     rng = np.random.default_rng([2026, k, *looks])
     sigma = np.exp(scatter * rng.standard_normal((SAMPLES, k, 1)))
-    score = sigma * rng.standard_normal((SAMPLES, k, looks[-1]))
+    some = max(1, at_once // (k * looks[-1]))
+    return np.concatenate([_largest(rng, sigma[i : i + some], looks, paired) for i in range(0, SAMPLES, some)])
+
+
+def _largest(rng: np.random.Generator, sigma: Floats, looks: tuple[int, ...], paired: bool) -> Floats:
+    score = sigma * rng.standard_normal((*sigma.shape[:2], looks[-1]))
     statistics = [estimate(score[..., :n]).statistic(0 if paired else None).max(-1) for n in looks]
     return np.stack(statistics, -1)
 

@@ -2,6 +2,7 @@
 
 import math
 import runpy
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -205,3 +206,13 @@ def test_ten_thousand_races_of_equals(k: int) -> None:
     study = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "studies" / "verdict.py"))
     share = study["racing"](np.random.default_rng([15, k]), 10_000, k, (5, 7, 9, 11))
     assert share <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 10_000)
+
+
+def test_the_simulation_takes_no_more_memory_for_more_seeds() -> None:
+    whole = inference.null(3, (3, 5), scatter=0.6, at_once=1 << 40)
+    assert np.array_equal(whole, inference.null(3, (3, 5), scatter=0.6, at_once=1000))
+    tracemalloc.start()
+    inference.null(2, (400,))  # 105 MB of scores
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 80 << 20
