@@ -3,15 +3,13 @@
     python docs/studies/mqar.py --out runs/mqar                    a few minutes a row on one core
     python docs/studies/mqar.py --out runs/mqar --pairs 8 16
 
-One body: LLaMA's block, width 32. With `--body conv` there is one layer, whose mixer has a short convolution over
-queries, keys and values; with `--body window` there are two, of which the first looks at the last four positions by
-attention, the same for all, and only the second differs. The mixers are softmax attention, and with a state of 512
-numbers each: linear attention as published (`linear`: elu + 1 features, normalised, two heads of 16 by 16; only in the
-body `window`, since it has no convolution), a sum of outer products with unit keys (`unit-sum`), GLA, DeltaNet and
-Gated DeltaNet (one head of 16 by 32, unit keys). The last four differ in the rule of their state alone: none has an
-output gate, and decays begin near 1. A sum of outer products holds about as many pairs as its keys have channels, 16
-here; so there are half, as many and twice as many. Each is trained for as many steps at every rate with every seed.
-Prints one JSON line a training; a run that was stopped goes on where it was.
+One body (one layer of LLaMA's block, width 32), in which the mixer reads its input through a short convolution with a
+residual (Canon-A), the same for all: softmax attention, and with a state of 512 numbers each linear attention as
+published (`linear`: elu + 1 features, normalised, two heads of 16 by 16), a sum of outer products with unit keys
+(`unit-sum`), GLA, DeltaNet and Gated DeltaNet (one head of 16 by 32, unit keys). The last four differ in the rule of
+their state alone: none has an output gate, and decays begin near 1. A sum of outer products holds about as many pairs
+as its keys have channels, 16 here; so there are half, as many and twice as many. Each is trained for as many steps at
+every rate with every seed. Prints one JSON line a training; a run that was stopped goes on where it was.
 """
 
 import argparse
@@ -25,16 +23,14 @@ import torch
 
 import kinfolk as kf
 from kinfolk.data import open_data
-from kinfolk.family.assembly import with_mixers
+from kinfolk.family.assembly import with_mixer
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.mixers.attention import Attention
-from kinfolk.layers.mixers.attention_extras import QKVConv
+from kinfolk.layers.mixers.canon_conv import CanonConv
 from kinfolk.layers.mixers.decay import LowRankDecay, StepDecay
-from kinfolk.layers.mixers.extended_attention import ExtendedAttention
 from kinfolk.layers.mixers.linear_attention import LinearAttention
 from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.part import Part
-from kinfolk.ops.patterns.leaves import Causal, Window
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import Cosine
 from kinfolk.runs.fit import fit
@@ -50,8 +46,6 @@ MIXERS = {
     "unit-sum": SUM,
     "linear": LinearAttention(n_heads=2, d_head=16, bias=False),
 }
-SHORT = 4
-"""Positions that the convolution, or the window of the first layer, reaches."""
 
 
 def main() -> int:
@@ -60,7 +54,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/mqar"))
     parser.add_argument("--pairs", type=int, nargs="*", default=[8, 16, 32])
     parser.add_argument("--vocab", type=int, default=128)
-    parser.add_argument("--body", choices=["conv", "window"], default="window")
     parser.add_argument("--mixers", nargs="*", default=list(MIXERS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--rates", type=float, nargs="*", default=[1e-2])
@@ -70,9 +63,9 @@ def main() -> int:
     for pairs in args.pairs:
         for name in args.mixers:
             for rate, seed in itertools.product(args.rates, args.seeds):
-                out = args.out / f"{args.body}-{pairs}-{name}-{rate:g}-{seed}"
-                right = trained(recipe_of(name, rate, args.steps, args.body), Recall(pairs, args.vocab), seed, out)
-                line = {"body": args.body, "pairs": pairs, "mixer": name, "rate": rate, "seed": seed, "right": right}
+                out = args.out / f"{pairs}-{name}-{rate:g}-{seed}"
+                right = trained(recipe_of(name, rate, args.steps), Recall(pairs, args.vocab), seed, out)
+                line = {"pairs": pairs, "mixer": name, "rate": rate, "seed": seed, "right": right}
                 sys.stdout.write(json.dumps(line) + "\n")
                 sys.stdout.flush()
     return 0
@@ -96,20 +89,12 @@ def trained(recipe: Recipe, task: Recall, seed: int, out: Path) -> float:
     return float(result.valid["accuracy"])
 
 
-def recipe_of(name: str, rate: float, steps: int, body: str) -> Recipe:
-    """Return the body with one of the mixers in its last layer."""
-    n_layers = 1 if body == "conv" else 2
-    recipe = kf.relative("llama", size="tiny", d_model=32, n_layers=n_layers, n_heads=1, group=1, d_ff=64)
-    own = MIXERS[name]
+def recipe_of(name: str, rate: float, steps: int) -> Recipe:
+    """Return the body with one of the mixers."""
+    recipe = kf.relative("llama", size="tiny", d_model=32, n_layers=1, n_heads=1, group=1, d_ff=64)
 
-    def mixer(look: Attention, layer: int) -> Part:
-        if layer + 1 < n_layers:
-            return look.replace(pattern=Causal() & Window(left=SHORT - 1))
-        if isinstance(own, LinearRecurrence):
-            return own.replace(kernel=SHORT if body == "conv" else 0)
-        if own is not None and body == "conv":
-            raise SystemExit(f"{name} has no convolution; --body window is for it")
-        return own or (ExtendedAttention.of(look, QKVConv(kernel=SHORT)) if body == "conv" else look)
+    def mixer(look: Attention) -> Part:
+        return CanonConv(part=MIXERS[name] or look, kernel=4)
 
     training = recipe.training.replace(
         steps=steps,
@@ -121,7 +106,7 @@ def recipe_of(name: str, rate: float, steps: int, body: str) -> Recipe:
         optimiser=AdamW(lr=rate, weight_decay=0.1),
         schedule=Cosine(warmup=100),
     )
-    return recipe.replace(name=name, model=with_mixers(recipe.model, mixer), training=training)
+    return recipe.replace(name=name, model=with_mixer(recipe.model, mixer), training=training)
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ CONTESTANTS = (
     _peer(BIGBIRD, "bigbird", "transformers", block=64, n_random=3),
     _ours("sparse-strided, merged", "sparse-strided", numbers={"combination": "merged"}),
     _ours("sparse-fixed, merged", "sparse-fixed", numbers={"combination": "merged"}),
-    _ours("axial", "axial", numbers={"width": 128}),
+    _ours("axial", "axial"),
     _ours("image-1d", "image-1d"),
     _ours("image-2d", "image-2d"),
     _ours("reformer-lsh, 4 rounds", "reformer-lsh"),

@@ -1,5 +1,6 @@
 """Relatives that leave pairs out: each is a parent with another pattern."""
 
+import math
 from typing import Any
 
 from kinfolk.core.errors import SpecError, suggest
@@ -47,16 +48,29 @@ def combined(recipe: Recipe, name: str, combination: str, patterns: tuple[Patter
     raise SpecError(f"combination: unknown {combination!r}{suggest(combination, COMBINATIONS)}")
 
 
+def near_root(length: int, least: int) -> int:
+    """Return the power of two nearest to the root of a length, at least `least`: sets of both kinds are then as large.
+
+    With a stride that stays, every stride-th position is a fixed share of all: the cost would be quadratic.
+    """
+    return max(least, 2 ** round(math.log2(length) / 2))
+
+
 @relative(
     "sparse-strided",
     parent="gpt2",
     paper="Child et al. 2019, Generating Long Sequences with Sparse Transformers, arXiv:1904.10509",
     changes="layers look at the last positions, or at every stride-th one, in turn",
 )
-def sparse_strided(*, stride: int = 128, combination: str = "interleaved", **numbers: Any) -> Recipe:
-    """Section 4.3, strided; the local set has `stride` members, the query included, as in the released code."""
+def sparse_strided(*, stride: int = 0, combination: str = "interleaved", **numbers: Any) -> Recipe:
+    """Section 4.3, strided; the local set has `stride` members, the query included, as in the released code.
+
+    `stride` 0 means 128, or about the root of max_len where that is larger (beyond 16,384).
+    """
+    recipe = gpt2(**numbers)
+    stride = stride or near_root(recipe.model.max_len, 128)
     sets = Window(left=stride - 1), Causal() & Strided(stride=stride)
-    return combined(gpt2(**numbers), "sparse-strided", combination, sets)
+    return combined(recipe, "sparse-strided", combination, sets)
 
 
 @relative(
@@ -65,10 +79,15 @@ def sparse_strided(*, stride: int = 128, combination: str = "interleaved", **num
     paper="Child et al. 2019, Generating Long Sequences with Sparse Transformers, arXiv:1904.10509",
     changes="layers look at their own block, or at the last columns of every block, in turn",
 )
-def sparse_fixed(*, stride: int = 128, width: int = 8, combination: str = "interleaved", **numbers: Any) -> Recipe:
-    """Section 4.3, fixed; queries whose own block has no summary yet see themselves."""
+def sparse_fixed(*, stride: int = 0, width: int = 8, combination: str = "interleaved", **numbers: Any) -> Recipe:
+    """Section 4.3, fixed; queries whose own block has no summary yet see themselves.
+
+    `stride` 0 means 128, or about the root of max_len where that is larger (beyond 16,384).
+    """
+    recipe = gpt2(**numbers)
+    stride = stride or near_root(recipe.model.max_len, 128)
     summaries = Causal() & (Summary(block=stride, width=width) | Window(left=0))
-    return combined(gpt2(**numbers), "sparse-fixed", combination, (Causal() & SameBlock(size=stride), summaries))
+    return combined(recipe, "sparse-fixed", combination, (Causal() & SameBlock(size=stride), summaries))
 
 
 @relative(
@@ -88,9 +107,13 @@ def local(*, window: int = 256, **numbers: Any) -> Recipe:
     paper="Ho et al. 2019, Axial Attention in Multidimensional Transformers, arXiv:1912.12180",
     changes="axial attention: tokens form a grid and attend to their own row and column",
 )
-def axial(*, width: int = 32, **numbers: Any) -> Recipe:
-    """Section 3, rows and columns in one softmax, masked to the past."""
-    return patterned(gpt2(**numbers), "axial", Causal() & Axial(width=width))
+def axial(*, width: int = 0, **numbers: Any) -> Recipe:
+    """Section 3, rows and columns in one softmax, masked to the past.
+
+    `width` 0 means 32, or about the root of max_len where that is larger (beyond 1,024).
+    """
+    recipe = gpt2(**numbers)
+    return patterned(recipe, "axial", Causal() & Axial(width=width or near_root(recipe.model.max_len, 32)))
 
 
 @relative(

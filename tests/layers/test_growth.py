@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
+import kinfolk as kf
 from kinfolk.bench import mixers
 from kinfolk.ops.attention.attend import scored_pairs
 
@@ -102,6 +103,14 @@ def test_linear_mixers_grow_linearly(name):
 @pytest.mark.parametrize("name", ROOTED)
 def test_mixers_of_root_length_keys_grow_with_the_power_of_three_halves(name):
     assert max(exponents(ROOTED[name], LONGER)) < 1.6
+
+
+@pytest.mark.parametrize(("name", "least"), [("sparse-strided", 128), ("sparse-fixed", 128), ("axial", 32)])
+def test_without_a_number_sets_grow_with_the_root_of_the_length(name, least):
+    """A constant stride takes a constant share of all positions, which is quadratic."""
+    for length, expected in {64: least, least**2: least, 1 << 16: 256, 1 << 18: 512}.items():
+        own = "width" if name == "axial" else "stride"
+        assert kf.relative(name, max_len=length) == kf.relative(name, max_len=length, **{own: expected})
 
 
 def test_attention_to_everything_does_not():
