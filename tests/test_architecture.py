@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 
-import pytest
+from tests.each import name_of, over
 
 HOUSE = Path(__file__).parents[1]
 PACKAGE = HOUSE / "kinfolk"
@@ -105,10 +105,6 @@ CHECKS = {
 }
 
 
-def name_of(path: Path) -> str:
-    return str(path.relative_to(HOUSE))
-
-
 @functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
@@ -139,7 +135,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@over(FILES)
 def test_imports_point_down(path):
     layer = path.relative_to(PACKAGE).parts[0]
     if path.parent == PACKAGE:
@@ -171,7 +167,7 @@ def test_the_order_of_imports_has_no_ring():
             assert layer not in MAY_IMPORT[lower], f"{layer} and {lower} import each other"
 
 
-@pytest.mark.parametrize("path", [*FILES, *sorted((HOUSE / "tests").rglob("*.py"))], ids=name_of)
+@over([*FILES, *sorted((HOUSE / "tests").rglob("*.py"))])
 def test_files_are_short_and_named_after_an_idea(path):
     length = len(path.read_text(encoding="utf-8").splitlines())
     assert length <= 500, f"{name_of(path)} has {length} lines: split it by idea"
@@ -209,7 +205,7 @@ def asserting(tree: ast.Module) -> set[str]:
         found |= more
 
 
-@pytest.mark.parametrize("path", TESTS, ids=name_of)
+@over(TESTS)
 def test_every_test_can_fail(path):
     tree = parse(path)
     tests = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
@@ -232,7 +228,7 @@ def test_a_batch_and_a_context_stay_small():
     assert leaves(Context) < 12
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@over(FILES)
 def test_nothing_is_pickled_and_only_the_command_line_prints(path):
     tree = parse(path)
     modules = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
@@ -248,7 +244,7 @@ def test_nothing_is_pickled_and_only_the_command_line_prints(path):
             assert called != "print", f"{where}: only the command line prints"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@over(FILES)
 def test_a_private_name_stays_in_its_module(path):
     imports = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)]
     private = [alias.name for node in imports for alias in node.names if re.match("_[^_]", alias.name)]
@@ -259,7 +255,7 @@ OF_DATA = re.compile(r"\b(datas?|datasets?|splits?|batch|batches|examples?|sente
 """Expressions that name data."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@over(FILES)
 def test_data_is_asked_by_its_members_and_never_probed(path):
     """What a split or a batch has is in its base class, with a default, so that nobody looks whether it is there."""
     probes = [
@@ -398,7 +394,7 @@ LEFT_OUT = {
 }
 
 
-@pytest.mark.parametrize("file", TESTS, ids=lambda file: str(file.relative_to(HOUSE)))
+@over(TESTS)
 def test_no_list_of_cases_can_lose_any(file: Path) -> None:
     """A case that skips itself, or a list that keeps only names that exist, goes on passing when nothing is tested."""
     tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -3,9 +3,8 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 import kinfolk
+from tests.each import over
 
 HOME = Path(kinfolk.__file__).parent
 READING = {
@@ -45,7 +44,7 @@ def specs_read(tree: ast.AST) -> bool:
     return False
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(HOME)))
+@over(FILES)
 def test_only_run_opens_a_trained_model(file: Path) -> None:
     name, tree = str(file.relative_to(HOME)), ast.parse(file.read_text(encoding="utf-8"))
     others = (called(tree) & set(READING)) - ALLOWED.get(name, set())
