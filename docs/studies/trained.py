@@ -2,7 +2,7 @@
 
     python docs/studies/trained.py grid|tuned FOLDER [cells]
     python docs/studies/trained.py equals|gate|gate_tuned|improvement|improvement_tuned FOLDER [comparisons]
-    python docs/studies/trained.py rate_high|rate_low|layer FOLDER [comparisons]
+    python docs/studies/trained.py rate_high|rate_low|layer|hops FOLDER [comparisons]
     python docs/studies/trained.py rate_low,layer,equals FOLDER [comparisons]
     python docs/studies/trained.py words|labelled|optimisers|modern FOLDER DATA
 
@@ -270,9 +270,16 @@ def layer(folder: Path, n: int) -> None:
     _handicap(folder, "layer", n, "n_layers=1", **STEPS)
 
 
-def _handicap(folder: Path, study: str, n: int, change: str, **fields: Any) -> None:
+def hops(folder: Path, n: int) -> None:
+    """Compare BERT with itself short of a layer on questions that need two looks in a row, tuning off."""
+    sizes = ("training.batch_size=16", "training.eval_batches=4")
+    fields = {"data": "chase:places=4,queries=12,hops=2", "budget": "80k-tokens", "assignments": sizes}
+    _handicap(folder, "hops", n, "n_layers=1", "bert", **fields)
+
+
+def _handicap(folder: Path, study: str, n: int, change: str, relative: str = "gpt2", **fields: Any) -> None:
     def one(i: int) -> dict[str, Any]:
-        names, labels = ("gpt2", f"gpt2+{change}"), ("whole~1", "handicapped~2")
+        names, labels = (relative, f"{relative}+{change}"), ("whole~1", "handicapped~2")
         found = plain(compare(_small(folder / study, names, labels, i, max_seeds=8, seeds=4, **SLIM | fields)))
         worse = next(row for row in found["rows"] if row["name"] == labels[1])
         return {"found": worse["rank"] == 2 and worse["low"] is not None and worse["low"] > 0, **found}

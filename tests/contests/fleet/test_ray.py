@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent import futures
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -68,15 +70,18 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
                 node = list(cluster.worker_nodes)[-1]
                 if is_busy(node) and not stop.wait(chance.uniform(0, 8)) and spared(home):
                     cluster.remove_node(node, allow_graceful=False)
-                    patiently(lambda: cluster.add_node(**NODE))
+                    # Ray wants to handle a signal for each node, which only a main thread may
+                    with mock.patch("ray._private.utils.set_sigterm_handler"):
+                        patiently(lambda: cluster.add_node(**NODE))
 
-        thread = threading.Thread(target=kill)
-        thread.start()
-        try:
-            comparison = run(asked(home, text, seeds=seeds, budget=budget, on="ray"), console=quiet())
-        finally:
-            stop.set()
-            thread.join()
+        # a thread of its own would fail unseen, and without further deaths
+        with futures.ThreadPoolExecutor() as pool:
+            killing = pool.submit(kill)
+            try:
+                comparison = run(asked(home, text, seeds=seeds, budget=budget, on="ray"), console=quiet())
+            finally:
+                stop.set()
+            killing.result()
         killed.extend(range(sum(happened(home, "died").values())))
         assert scores(comparison) == scores(local)
         assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
