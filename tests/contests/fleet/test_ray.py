@@ -74,21 +74,25 @@ def test_tasks_give_the_local_results_and_lost_nodes_cost_nothing(
                     with mock.patch("ray._private.utils.set_sigterm_handler"):
                         patiently(lambda: cluster.add_node(**NODE))
 
-        # a thread of its own would fail unseen, and without further deaths
-        with futures.ThreadPoolExecutor() as pool:
-            killing = pool.submit(kill)
-            try:
-                comparison = run(asked(home, text, seeds=seeds, budget=budget, on="ray"), console=quiet())
-            finally:
-                stop.set()
-            killing.result()
+        killing = pool.submit(kill)
+        try:
+            comparison = run(asked(home, text, seeds=seeds, budget=budget, on="ray"), console=quiet())
+        finally:
+            stop.set()
+        killing.result()
         killed.extend(range(sum(happened(home, "died").values())))
         assert scores(comparison) == scores(local)
         assert trained(home) == trained(tmp_path / "local"), "to the bit, step by step"
         assert list(ended(home).values()) == [1] * seeds
         assert Queue(home).count() == {"waiting": 0, "running": 0}
 
-    until_killed(kills, killed, compare)
+    # one thread for all turns: the processes of a node end with the thread that has started them
+    with futures.ThreadPoolExecutor(max_workers=1) as pool:
+        until_killed(kills, killed, compare)
+        for node in list(cluster.worker_nodes) if kills else ():
+            cluster.remove_node(node, allow_graceful=False)
+    if kills:
+        patiently(lambda: cluster.add_node(**NODE))
 
 
 @pytest.mark.long
