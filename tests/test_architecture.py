@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
 
-from tests.each import name_of, over
+from tests.each import HOUSE, name_of, over
 
-HOUSE = Path(__file__).parents[1]
 PACKAGE = HOUSE / "kinfolk"
 FILES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((HOUSE / "tests").rglob("test_*.py"))

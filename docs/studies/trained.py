@@ -271,7 +271,7 @@ def layer(folder: Path, n: int) -> None:
 
 
 def hops(folder: Path, n: int) -> None:
-    """Compare BERT with itself short of a layer on questions that need two looks in a row, tuning off."""
+    """Compare BERT with itself short of a layer on pointer chasing with up to two hops, tuning off."""
     sizes = ("training.batch_size=16", "training.eval_batches=4")
     fields = {"data": "chase:places=4,queries=12,hops=2", "budget": "44k-tokens", "assignments": sizes}
     _handicap(folder, "hops", n, "n_layers=1", "bert", **fields)

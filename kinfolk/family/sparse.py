@@ -49,9 +49,10 @@ def combined(recipe: Recipe, name: str, combination: str, patterns: tuple[Patter
 
 
 def near_root(length: int, least: int) -> int:
-    """Return the power of two nearest to the root of a length, at least `least`: sets of both kinds are then as large.
+    """Return the power of two nearest to the square root of a sequence length, at least `least`.
 
-    With a stride that stays, every stride-th position is a fixed share of all: the cost would be quadratic.
+    Attention to every stride-th position costs L^2 / stride, which is quadratic for a constant stride and L^1.5 for
+    this one (Child et al. 2019, section 4.3).
     """
     return max(least, 2 ** round(math.log2(length) / 2))
 
@@ -65,7 +66,7 @@ def near_root(length: int, least: int) -> int:
 def sparse_strided(*, stride: int = 0, combination: str = "interleaved", **numbers: Any) -> Recipe:
     """Section 4.3, strided; the local set has `stride` members, the query included, as in the released code.
 
-    `stride` 0 means 128, or about the root of max_len where that is larger (beyond 16,384).
+    `stride` 0 means 128, or about the root of max_len where that is larger (from 32,768 on).
     """
     recipe = gpt2(**numbers)
     stride = stride or near_root(recipe.model.max_len, 128)
@@ -82,7 +83,7 @@ def sparse_strided(*, stride: int = 0, combination: str = "interleaved", **numbe
 def sparse_fixed(*, stride: int = 0, width: int = 8, combination: str = "interleaved", **numbers: Any) -> Recipe:
     """Section 4.3, fixed; queries whose own block has no summary yet see themselves.
 
-    `stride` 0 means 128, or about the root of max_len where that is larger (beyond 16,384).
+    `stride` 0 means 128, or about the root of max_len where that is larger (from 32,768 on).
     """
     recipe = gpt2(**numbers)
     stride = stride or near_root(recipe.model.max_len, 128)
@@ -110,7 +111,7 @@ def local(*, window: int = 256, **numbers: Any) -> Recipe:
 def axial(*, width: int = 0, **numbers: Any) -> Recipe:
     """Section 3, rows and columns in one softmax, masked to the past.
 
-    `width` 0 means 32, or about the root of max_len where that is larger (beyond 1,024).
+    `width` 0 means 32, or about the root of max_len where that is larger (from 2,048 on).
     """
     recipe = gpt2(**numbers)
     return patterned(recipe, "axial", Causal() & Axial(width=width or near_root(recipe.model.max_len, 32)))
