@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from kinfolk.ops.activated_linear import Activation, activated_linear
 from kinfolk.ops.gated_linear import gated_linear
+from kinfolk.ops.linear_map import linear_map
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -87,6 +88,10 @@ class Linear(nn.Linear):
         self.packs = packs
         self.ends_branch = ends_branch
         self.projects = projects
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the map of the last axis."""
+        return linear_map(x, self.weight, self.bias)
 
     def zeros(self, *shape: int) -> Tensor:
         """Return zeros like its weights, for a state of decoding."""

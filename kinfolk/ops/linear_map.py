@@ -1,0 +1,95 @@
+"""Linear layer in single precision, by the library of products that uses the whole width of this processor."""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from kinfolk.core.device import autocast_dtype
+from kinfolk.core.shapes import shaped
+
+LEAST = 1 << 21
+"""Products from which the longer call (about 10 microseconds) is worth it."""
+
+
+@shaped()
+def linear_map(x: Tensor, w_DF: Tensor, b_D: Tensor | None = None) -> Tensor:
+    r"""Return $y_d = \sum_f w_{df} x_f + b_d$.
+
+    PyTorch multiplies single precision by MKL, which leaves AVX-512 unused on AMD's processors: 117 against oneDNN's
+    268 GFLOP/s of one core. There oneDNN multiplies what is large enough, forward and backward; elsewhere, and in
+    other types, this is `F.linear`. Sums are rounded in another order. Cost: 2 D F per row, twice that backward.
+    Reference: `kinfolk.ops.naive.linear_map`.
+    """
+    # the size first: one token of decoding pays for this question alone
+    if x.numel() * len(w_DF) < LEAST or not _usable(x, w_DF, b_D):
+        return F.linear(x, w_DF, b_D)
+    out: Tensor = _LinearMap.apply(x, w_DF, b_D)
+    return out
+
+
+def product(a_LR: Tensor, b_RM: Tensor) -> Tensor:
+    """Return the product of two large matrices, without a gradient; each lies row by row, or column by column.
+
+    Cost: 2 L R M.
+    """
+    if not _usable(a_LR, b_RM, None):
+        return a_LR @ b_RM
+    y: Tensor = torch.ops.mkldnn._linear_pointwise.default(a_LR, b_RM.mT, None, "none", [], "")
+    return y
+
+
+@functools.cache
+def wide_products() -> bool:
+    """Tell whether oneDNN multiplies with wider instructions than MKL here: AVX-512 on a processor of AMD."""
+    has = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if not has or torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
+        return False
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")[:1000]
+    except OSError:
+        return False
+
+
+class _LinearMap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, w)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, w, b, "none", [], "")
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
+        x, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx = dw = db = None
+        if ctx.needs_input_grad[0]:
+            dx = linear_map(dy, w.mT)
+        if ctx.needs_input_grad[1]:
+            dy_Dn, x_Fn = dy.flatten(0, -2).mT, x.flatten(0, -2).mT
+            # a tall result is slower than a wide one
+            dw = linear_map(x_Fn, dy_Dn).mT if len(w) > w.shape[1] else linear_map(dy_Dn, x_Fn)
+        if ctx.needs_input_grad[2]:
+            db = dy.flatten(0, -2).sum(0)
+        return dx, dw, db
+
+
+def _usable(x: Tensor, w: Tensor, b: Tensor | None) -> bool:
+    plain = x.dtype == w.dtype == torch.float32 and type(x) is Tensor and x.device.type == "cpu" == w.device.type
+    if not plain or not wide_products() or torch.compiler.is_compiling() or autocast_dtype(x.device) is not None:
+        return False
+    # other strides are copied by a slow path
+    return (b is None or b.dtype == x.dtype) and all(t.is_contiguous() or t.mT.is_contiguous() for t in (x, w))
+
+
+@register_flop_formula(torch.ops.mkldnn._linear_pointwise)
+def _flops(x: Any, w: Any, *others: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    """Count the products, which PyTorch's counter does not know."""
+    n = 1
+    for size in x:
+        n *= size
+    return 2 * n * int(w[0])

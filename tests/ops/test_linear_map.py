@@ -1,0 +1,84 @@
+"""Linear layer by either library: the same numbers and gradients, and the path that large maps take."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from kinfolk.ops import linear_map as fast
+from kinfolk.ops.naive import linear_map as slow
+
+wide = pytest.mark.skipif(
+    not (torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"),
+    reason="oneDNN with AVX-512 is not here",
+)
+
+
+def leaves(bias=True, rows=(2, 3), d_in=5, d_out=4, dtype=torch.float64):
+    g = torch.Generator().manual_seed(0)
+    shapes = [(*rows, d_in), (d_out, d_in), (d_out,)][: 3 if bias else 2]
+    return [torch.randn(s, generator=g, dtype=dtype, requires_grad=True) for s in shapes]
+
+
+def run(op, inputs):
+    out = op(*inputs)
+    weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    return [out, *torch.autograd.grad((out * weight).sum(), inputs)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_equals_naive(bias):
+    inputs = leaves(bias)
+    for ours, theirs in zip(run(fast.linear_map, inputs), run(slow.linear_map, inputs), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+@wide
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [((2, 3), 5, 4), ((7,), 3, 9), ((2, 40, 1), 33, 17)])
+def test_the_other_library_equals_naive_in_single_precision(monkeypatch, bias, shape):
+    monkeypatch.setattr(fast, "LEAST", 0)
+    monkeypatch.setattr(fast, "wide_products", lambda: True)
+    inputs = leaves(bias, *shape, dtype=torch.float32)
+    calls = []
+    apply = fast._LinearMap.apply
+    monkeypatch.setattr(fast._LinearMap, "apply", lambda *given: calls.append(given) or apply(*given))
+    ours, theirs = run(fast.linear_map, inputs), run(slow.linear_map, inputs)
+    assert calls
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@wide
+def test_gradients_of_gradients_exist(monkeypatch):
+    monkeypatch.setattr(fast, "LEAST", 0)
+    monkeypatch.setattr(fast, "wide_products", lambda: True)
+    found = []
+    for op in (fast.linear_map, F.linear):
+        x, w, b = leaves(dtype=torch.float32)
+        (dx,) = torch.autograd.grad(op(x, w, b).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(dx.square().sum(), (x, w)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@wide
+def test_its_operations_are_counted(monkeypatch):
+    monkeypatch.setattr(fast, "LEAST", 0)
+    counts = []
+    for wanted in (True, False):
+        monkeypatch.setattr(fast, "wide_products", lambda wanted=wanted: wanted)
+        inputs = leaves(dtype=torch.float32)
+        with FlopCounterMode(display=False) as counter:
+            run(fast.linear_map, inputs)
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
+
+
+@wide
+def test_two_matrices_are_multiplied():
+    g = torch.Generator().manual_seed(2)
+    a, b = torch.randn(6, 9, generator=g), torch.randn(9, 5, generator=g)
+    for left in (a, a.mT.contiguous().mT):
+        for right in (b, b.mT.contiguous().mT):
+            torch.testing.assert_close(fast.product(left, right), a @ b)
