@@ -8,7 +8,7 @@ from chunk to chunk.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,21 +21,26 @@ SOLVED = 16
 Tensors = tuple[Tensor, ...]
 Step = Callable[[Tensors, Tensors, Tensors, slice], tuple[Tensor, Tensors]]
 """(state, inputs of a run, weights, where the run lies) -> (output of the run, state after it)."""
+Pull = Callable[[Tensors, Tensors, slice, Tensor, Tensors], Tensors]
+"""(state, inputs of a run, where it lies, gradients of its output and of the state after it) -> gradients of inputs and
+state."""
 
 
 def chunk_scan(
-    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice]
+    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice], pull: Pull | None = None
 ) -> tuple[Tensor, Tensors]:
     """Apply a step to one run of positions after the other; return all outputs and the last state.
 
     Positions are axis -2 of every input and of the output. `weights` are the same for all runs. Steps compute in
-    single precision at least; outputs have the type of the first input. Gradients reach inputs, weights and state.
+    single precision at least; outputs have the type of the first input. Gradients reach inputs, weights and state:
+    by `pull`, which recomputes what it needs, or by autograd through the step done again. Heads of a position lie
+    together in the output, as what follows reads them.
     """
     if not torch.is_grad_enabled():
         out, state, _ = _run(step, inputs, state, weights, runs)
         return out.to(inputs[0].dtype), state
     counts = len(inputs), len(state)
-    out, *after = _ChunkScan.apply(step, runs, counts, *inputs, *state, *weights)
+    out, *after = _ChunkScan.apply(step, pull, runs, counts, *inputs, *state, *weights)
     return out, tuple(after)
 
 
@@ -87,11 +92,13 @@ def precision(x: Tensor) -> torch.dtype:
 
 class _ChunkScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, step: Step, runs: list[slice], counts: tuple[int, int], *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, step: Step, pull: Pull | None, runs: list[slice], counts: tuple[int, int], *tensors: Tensor
+    ) -> Any:
         n, m = counts
         inputs, state, weights = tensors[:n], tensors[n : n + m], tensors[n + m :]
         out, after, borders = _run(step, inputs, state, weights, runs)
-        ctx.step, ctx.runs, ctx.counts = step, runs, counts
+        ctx.step, ctx.pull, ctx.runs, ctx.counts = step, pull, runs, counts
         ctx.save_for_backward(*inputs, *weights, *(x for border in borders for x in border))
         return out.to(inputs[0].dtype), *after
 
@@ -99,29 +106,40 @@ class _ChunkScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor, *d_after: Tensor) -> tuple[Any, ...]:
         n, m = ctx.counts
-        needs = ctx.needs_input_grad[3:]
+        needs = ctx.needs_input_grad[4:]
         n_weights = len(needs) - n - m
         saved = ctx.saved_tensors
         inputs, weights, borders = saved[:n], saved[n : n + n_weights], saved[n + n_weights :]
         d_inputs = [torch.empty_like(x) if needs[i] else None for i, x in enumerate(inputs)]
         d_weights: list[Tensor | None] = [None] * n_weights
         d_state: Sequence[Tensor | None] = d_after
-        with full_precision(d_out), torch.enable_grad():
+        with full_precision(d_out):
             for number, at in reversed([*enumerate(ctx.runs)]):
-                state = _leaves(borders[number * m : (number + 1) * m])
-                parts, shared = _leaves(_parts(at, inputs)), _leaves(_raised(weights))
-                out, after = ctx.step(state, parts, shared, at)
-                d_part = d_out[..., at, :].to(out.dtype)
-                roots = [(x, d) for x, d in zip((out, *after), (d_part, *d_state), strict=True) if d is not None]
-                ends, given = zip(*roots, strict=True)
-                found = torch.autograd.grad(ends, (*parts, *state, *shared), given, allow_unused=True)
+                state, parts = borders[number * m : (number + 1) * m], _parts(at, inputs)
+                d_part = d_out[..., at, :].to(precision(d_out))
+                if ctx.pull is None:
+                    found = _autograd(ctx.step, (state, parts, weights), at, (d_part, *d_state))
+                else:
+                    found = ctx.pull(state, parts, at, d_part, d_state)
                 for d_input, d in zip(d_inputs, found[:n], strict=True):
                     if d_input is not None:
                         d_input[..., at, :] = 0.0 if d is None else d
                 d_state = found[n : n + m]
                 d_weights = [_sum(a, b) for a, b in zip(d_weights, found[n + m :], strict=True)]
         ends_of = (None if d is None else d.to(w.dtype) for d, w in zip(d_weights, weights, strict=True))
-        return None, None, None, *d_inputs, *d_state, *ends_of
+        return None, None, None, None, *d_inputs, *d_state, *ends_of
+
+
+def _autograd(
+    step: Step, given: tuple[Tensors, Tensors, Tensors], at: slice, d_ends: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """Do a step again; return the gradients of its inputs, of the state before it and of the weights."""
+    with torch.enable_grad():
+        state, parts, shared = (_leaves(_raised(x)) for x in given)
+        out, after = step(state, parts, shared, at)
+        roots = [(x, d) for x, d in zip((out, *after), d_ends, strict=True) if d is not None]
+        ends, d_given = zip(*roots, strict=True)
+        return torch.autograd.grad(ends, (*parts, *state, *shared), d_given, allow_unused=True)
 
 
 class _RecurrentStates(torch.autograd.Function):
@@ -145,40 +163,70 @@ class _RecurrentStates(torch.autograd.Function):
         return (d_written * states).sum_to_size(decay.shape), d_written, d_after
 
 
+class Corrections(NamedTuple):
+    """What `correct` found: (I + L)^-1, the states [n + 1, B, H, R, K], and what is written, [n, B, H, c, K]."""
+
+    inverse: Tensor
+    states: Tensor
+    u: Tensor
+
+
+def correct(
+    lower: Tensor, rights: tuple[Tensor, Tensor], decay: Tensor, write: Tensor, written: Tensor | None, state: Tensor
+) -> Corrections:
+    """Compute `corrected_states` without a gradient. Cost per chunk: c R K (2 + 2) + 2 c^2 K, and the inverse."""
+    f, r = rights
+    inverse = _inverse(lower.flatten(0, -3)).view(lower.shape)
+    u, states = torch.empty_like(r), r.new_empty(len(r) + 1, *state.shape)
+    states[0] = state
+    for n in range(len(r)):
+        _product(inverse[n], _plus_product(r[n], f[n], states[n]), u[n])
+        torch.mul(decay[n], states[n], out=states[n + 1])
+        if written is not None:
+            states[n + 1] += written[n]
+        _plus_product(states[n + 1], write[n].mT, u[n], states[n + 1])
+    return Corrections(inverse, states, u)
+
+
+def pull_corrections(
+    made: Corrections, f: Tensor, decay: Tensor, write: Tensor, d_made: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, ...]:
+    r"""Return the gradients of L, f, r, d, b, w and of the first state, from those of the states, of u and of the last.
+
+    With $T = (I + L)^{-1}$: $dr = T^\top du$, and then $df = dr\,S^\top$ and $dL = -dr\,u^\top$.
+    """
+    (inverse, states, u), (d_states, d_u, d_after) = made, d_made
+    d_r, d_written = torch.empty_like(u), states.new_empty(len(u) + 1, *d_after.shape)
+    d_written[-1] = d_after
+    for n in reversed(range(len(u))):
+        _product(inverse[n].mT, _plus_product(d_u[n], write[n], d_written[n + 1]), d_r[n])
+        torch.addcmul(d_states[n], decay[n], d_written[n + 1], out=d_written[n])
+        _plus_product(d_written[n], f[n].mT, d_r[n], d_written[n])
+    d_before, d_written, states = d_written[0], d_written[1:], states[:-1]
+    d_lower = (d_r @ u.mT).neg_()
+    d_lower.diagonal(dim1=-2, dim2=-1).zero_()
+    d_decay = (d_written * states).sum_to_size(decay.shape)
+    return d_lower, d_r @ states.mT, d_r, d_decay, u @ d_written.mT, d_written, d_before
+
+
 class _CorrectedStates(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lower: Tensor, f: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         decay, write, written, state = rest
-        inverse = _inverse(lower.flatten(0, -3)).view(lower.shape)
-        found, own = inverse @ f, inverse @ r
-        u, states = torch.empty_like(own), own.new_empty(len(own) + 1, *state.shape)
-        states[0] = state
-        for n in range(len(own)):
-            _plus_product(own[n], found[n], states[n], u[n])
-            torch.mul(decay[n], states[n], out=states[n + 1])
-            if written is not None:
-                states[n + 1] += written[n]
-            _plus_product(states[n + 1], write[n].mT, u[n], states[n + 1])
-        ctx.save_for_backward(inverse, found, own, u, states[:-1], decay, write)
+        made = correct(lower, (f, r), decay, write, written, state)
+        ctx.save_for_backward(*made, f, decay, write)
         ctx.adds = written is not None
-        return states[:-1], u, states[-1].clone()
+        return made.states[:-1], made.u, made.states[-1].clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d_states: Tensor, d_u: Tensor, d_after: Tensor) -> tuple[Any, ...]:
-        inverse, found, own, u, states, decay, write = ctx.saved_tensors
-        d_own, d_written = torch.empty_like(u), states.new_empty(len(u) + 1, *d_after.shape)
-        d_written[-1] = d_after
-        for n in reversed(range(len(u))):
-            _plus_product(d_u[n], write[n], d_written[n + 1], d_own[n])
-            torch.addcmul(d_states[n], decay[n], d_written[n + 1], out=d_written[n])
-            _plus_product(d_written[n], found[n].mT, d_own[n], d_written[n])
-        d_before, d_written = d_written[0], d_written[1:]
-        d_f, d_r = (inverse.mT @ d for d in (d_own @ states.mT, d_own))
-        d_lower = (d_r @ own.mT).add_(d_f @ found.mT).neg_()
-        d_lower.diagonal(dim1=-2, dim2=-1).zero_()
-        d_decay = (d_written * states).sum_to_size(decay.shape)
-        return d_lower, d_f, d_r, d_decay, u @ d_written.mT, d_written if ctx.adds else None, d_before
+    def backward(ctx: Any, *d_made: Tensor) -> tuple[Any, ...]:
+        inverse, states, u, f, decay, write = ctx.saved_tensors
+        d_states, d_u, d_after = d_made
+        *found, d_written, d_before = pull_corrections(
+            Corrections(inverse, states, u), f, decay, write, (d_states, d_u, d_after)
+        )
+        return *found, d_written if ctx.adds else None, d_before
 
 
 def _inverse(lower_ncc: Tensor) -> Tensor:
@@ -202,6 +250,11 @@ def _plus_product(x: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) ->
     return torch.baddbmm(*given, out=None if out is None else out.flatten(0, 1)).view(x.shape)
 
 
+def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Write a b for stacks of matrices."""
+    torch.bmm(a.flatten(0, 1), b.flatten(0, 1), out=out.flatten(0, 1))
+
+
 def _run(
     step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice]
 ) -> tuple[Tensor, Tensors, list[Any]]:
@@ -213,7 +266,14 @@ def _run(
             borders.append(state)
             out, state = step(state, _parts(at, inputs), shared, at)
             outs.append(out)
-    return outs[0] if len(outs) == 1 else torch.cat(outs, -2), state, borders
+    return _together(outs), state, borders
+
+
+def _together(outs: list[Tensor]) -> Tensor:
+    """Return runs one behind the other; where there are heads, those of a position lie together."""
+    if len(outs) == 1:
+        return outs[0]
+    return torch.cat(outs, -2) if outs[0].ndim < 4 else torch.cat([x.transpose(1, 2) for x in outs], 1).transpose(1, 2)
 
 
 def _parts(at: slice, tensors: Tensors) -> Tensors:

@@ -83,7 +83,13 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
 
 def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
     """Return how far each key [.., M] has decayed at each query [.., L], 0 for pairs that are not shown."""
-    return (q_log - k_log.mT).masked_fill(~pair, -torch.inf).exp()
+    # hidden pairs may have positive exponents; an exponential of -inf takes three times as long as one of 0
+    return (q_log - k_log.mT).clamp_(max=0.0).exp_() * pair
+
+
+def since(d_pairs: Tensor) -> Tensor:
+    """Return the gradient of sums of log decays [.., L, 1] from that of the exponents of their pairs [.., L, L]."""
+    return d_pairs.sum(-1, keepdim=True).sub_(d_pairs.sum(-2).unsqueeze(-1))
 
 
 def n_scores(chunks: list[slice], by_channel: bool) -> int:

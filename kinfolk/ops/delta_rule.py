@@ -6,14 +6,35 @@ DeltaNet has no decay, Gated DeltaNet one per head, Kimi Delta Attention one per
 what is removed and what is written need not be the same direction.
 """
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of, corrected_states, join, runs_of, split
-from kinfolk.ops.decayed_scores import ChunkMasks, decayed_scores, decays, exclusive, n_scores, times, zero_padding
+from kinfolk.ops.chunk_scan import (
+    Tensors,
+    chunk_scan,
+    chunks_of,
+    correct,
+    corrected_states,
+    join,
+    pull_corrections,
+    runs_of,
+    split,
+)
+from kinfolk.ops.decayed_scores import (
+    ChunkMasks,
+    decayed_scores,
+    decays,
+    exclusive,
+    n_scores,
+    since,
+    times,
+    zero_padding,
+)
 from kinfolk.ops.gated_linear_recurrence import empty_state
 
-CHUNK = 64
+CHUNK = 32
 """Positions whose corrections are solved for together."""
 SEVERAL = 8
 """Chunks that are computed side by side, except for their states."""
@@ -50,25 +71,93 @@ def delta_rule(
             s = g.exp().mT * state[0]
             s = s + k.mT @ (beta * (v - k @ s))
             return q @ s, (s,)
+        if inputs[4].shape[-1] == 1:
+            run, masks = _Run(*(split(x, CHUNK) for x in inputs)), ChunkMasks.of(group_BL, at, CHUNK, inputs[0].device)
+            return _forward(run, masks, state[0])
         q, k, v, beta, g = (split(x, CHUNK) for x in inputs)
         masks = ChunkMasks.of(group_BL, at, CHUNK, q.device)
         log = g.cumsum(-2)
         last, decay = log[..., -1:, :], times(log.exp(), masks.read)
         beta_k = k * beta
-        if log.shape[-1] == 1:
-            kept = decays(log, log, masks.pair)
-            removed, scores = (beta_k @ k.mT) * kept, (q @ k.mT) * kept
-        else:
-            removed, scores = (decayed_scores(x, k, log, log, masks.pair) for x in (beta_k, q))
+        removed, scores = (decayed_scores(x, k, log, log, masks.pair) for x in (beta_k, q))
         write = k * times((last - log).exp(), masks.write)
         rights, onward = (beta_k * -decay, v * beta), times(last.exp(), masks.carry).mT
         states, w, after = corrected_states(removed, rights, onward, write, None, state[0])
         return join(scores @ w + (q * decay) @ states), (after,)
 
+    def pull(state: Tensors, inputs: Tensors, at: slice, d_out: Tensor, d_after: Tensors) -> Tensors:
+        run, masks = _Run(*(split(x, CHUNK) for x in inputs)), ChunkMasks.of(group_BL, at, CHUNK, inputs[0].device)
+        *found, d_state = _backward(run, masks, state[0], split(d_out, CHUNK), d_after[0])
+        return *(join(x) for x in found), d_state
+
     state_BHRK = empty_state(k_BHLR, v_BHLK) if state_BHRK is None else state_BHRK
-    inputs = q_BHLR, k_BHLR, v_BHLK, beta_BHL1, log_decay
-    out, (after,) = chunk_scan(step, inputs, (state_BHRK,), (), runs_of(v_BHLK.shape[2], CHUNK, SEVERAL))
+    inputs, runs = (q_BHLR, k_BHLR, v_BHLK, beta_BHL1, log_decay), runs_of(v_BHLK.shape[2], CHUNK, SEVERAL)
+    out, (after,) = chunk_scan(step, inputs, (state_BHRK,), (), runs, pull if log_decay.shape[-1] == 1 else None)
     return out, after
+
+
+class _Run(NamedTuple):
+    """The inputs of a run of chunks under one decay per head."""
+
+    q_nBHcR: Tensor
+    k_nBHcR: Tensor
+    v_nBHcK: Tensor
+    beta_nBHc1: Tensor
+    log_decay_nBHc1: Tensor
+
+
+class _Decays(NamedTuple):
+    """How far a chunk has decayed: between pairs, since its beginning, until its end, and altogether."""
+
+    kept: Tensor
+    read: Tensor
+    write: Tensor
+    carry: Tensor
+
+
+def _decays(log_decay: Tensor, masks: ChunkMasks) -> _Decays:
+    log = log_decay.cumsum(-2)
+    last = log[..., -1:, :]
+    read, write = times(log.exp(), masks.read), times((last - log).exp_(), masks.write)
+    return _Decays(decays(log, log, masks.pair), read, write, times(last.exp(), masks.carry))
+
+
+def _forward(run: _Run, masks: ChunkMasks, state: Tensor) -> tuple[Tensor, Tensors]:
+    """Return the output of a run, and the state after it."""
+    q, k, v, beta, g = run
+    kept, read, write, carry = _decays(g, masks)
+    removed, scores = (k @ k.mT).mul_(kept).mul_(beta), (q @ k.mT).mul_(kept)
+    made = correct(removed, (k * (beta * read).neg_(), v * beta), carry, k * write, None, state)
+    out = (scores @ made.u).add_((q * read) @ made.states[:-1])
+    return join(out), (made.states[-1].clone(),)
+
+
+def _backward(run: _Run, masks: ChunkMasks, state: Tensor, d_out: Tensor, d_after: Tensor) -> Tensors:
+    """Return the gradients of a run's inputs and of the state before it: all but its output is computed again."""
+    q, k, v, beta, g = run
+    kept, read, write, carry = _decays(g, masks)
+    found, scores = (k @ k.mT).mul_(kept), (q @ k.mT).mul_(kept)
+    minus_beta, removed, written = (beta * read).neg_(), found * beta, k * write
+    f = k * minus_beta
+    made = correct(removed, (f, v * beta), carry, written, None, state)
+    d_scores, d_reading = d_out @ made.u.mT, d_out @ made.states[:-1].mT
+    d_made = (q * read).mT @ d_out, scores.mT @ d_out, d_after
+    d_removed, d_f, d_r, d_carry, d_written, _, d_state = pull_corrections(made, f, carry, written, d_made)
+    d_found = found.mul_(d_removed)
+    d_beta = d_found.sum(-1, keepdim=True).add_((d_r * v).sum(-1, keepdim=True))
+    # all exponents are differences of log decays, and the gradient of an exponent is that of its power times it
+    d_log = since(d_found.mul_(beta).add_(scores.mul_(d_scores)))
+    d_scores.mul_(kept)
+    d_pairs = d_removed.mul_(kept).mul_(beta)
+    d_q = (d_scores @ k).add_(d_reading * read)
+    d_k = ((d_pairs + d_pairs.mT) @ k).add_(d_scores.mT @ q).addcmul_(d_f, minus_beta).addcmul_(d_written, write)
+    d_f_k = d_f.mul_(k).sum(-1, keepdim=True)
+    d_beta.addcmul_(d_f_k, read, value=-1.0)
+    d_log.add_(d_reading.mul_(q).sum(-1, keepdim=True).mul_(read)).addcmul_(d_f_k, minus_beta)
+    d_ends = d_written.mul_(written).sum(-1, keepdim=True)
+    d_log.sub_(d_ends)
+    d_log[..., -1:, :] += d_ends.sum(-2, keepdim=True).addcmul_(d_carry, carry)
+    return d_q, d_k, d_r.mul_(beta), d_beta, d_log.flip(-2).cumsum(-2).flip(-2), d_state
 
 
 @shaped(out="BHLK")

@@ -5,11 +5,25 @@
 The log decay g_t is one number per head or one per channel of the keys, fixed or made from the input.
 """
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of, join, precision, recurrent_states, runs_of, split
-from kinfolk.ops.decayed_scores import ChunkMasks, decayed_scores, exclusive, n_scores, times, zero_padding
+from kinfolk.ops.decayed_scores import (
+    ChunkMasks,
+    decayed_scores,
+    decays,
+    exclusive,
+    n_scores,
+    since,
+    times,
+    zero_padding,
+)
+from kinfolk.ops.linear_map import product
 
 CHUNK = 64
 """Positions that attend to one another directly."""
@@ -47,27 +61,31 @@ def gated_linear_recurrence(
             (q, k, v, g), new = inputs, inputs[1].mT @ inputs[2]
             after = g.exp().mT * state[0] + new
             return q @ (state[0] + weights[0].unsqueeze(-1) * new if weights else after), (after,)
+        if by_head:
+            return _forward(_Run.of(inputs, ChunkMasks.of(group_BL, at, CHUNK, v_BHLK.device)), state[0])
         q, k, v, g = (split(x, CHUNK) for x in inputs)
         masks = ChunkMasks.of(group_BL, at, CHUNK, q.device)
         log = g.cumsum(-2)
         read_log = exclusive(log) if weights else log
-        last, by_head = log[..., -1:, :], log.shape[-1] == 1
-        reading, writing = times(read_log.exp(), masks.read), times((last - log).exp(), masks.write)
-        # one decay per head may meet values as well as keys, and then all heads may share a product with the keys
-        written = _by_heads(k.mT, v * writing) if by_head else (k * writing).mT @ v
+        last = log[..., -1:, :]
+        written = (k * times((last - log).exp(), masks.write)).mT @ v
         states, after = recurrent_states(times(last.exp(), masks.carry).mT, written, state[0])
         pair = masks.pair.tril(-1) if weights else masks.pair
         out = decayed_scores(q, k, read_log, log, pair) @ v
-        out = out + (_by_heads(q, states) * reading if by_head else (q * reading) @ states)
+        out = out + (q * times(read_log.exp(), masks.read)) @ states
         if weights:
             out = out + (q * weights[0].unsqueeze(-2) * k).sum(-1, keepdim=True) * v
         return join(out), (after,)
 
+    def pull(state: Tensors, inputs: Tensors, at: slice, d_out: Tensor, d_after: Tensors) -> Tensors:
+        run = _Run.of(inputs, ChunkMasks.of(group_BL, at, CHUNK, v_BHLK.device))
+        return _backward(run, state[0], d_out, d_after[0])
+
+    by_head = log_decay.shape[-1] == 1 and bonus_HR is None
     state_BHRK = empty_state(k_BGLR, v_BHLK) if state_BHRK is None else state_BHRK
     weights = () if bonus_HR is None else (bonus_HR,)
-    out, (after,) = chunk_scan(
-        step, (q_BGLR, k_BGLR, v_BHLK, log_decay), (state_BHRK,), weights, runs_of(v_BHLK.shape[2], CHUNK, SEVERAL)
-    )
+    inputs, runs = (q_BGLR, k_BGLR, v_BHLK, log_decay), runs_of(v_BHLK.shape[2], CHUNK, SEVERAL)
+    out, (after,) = chunk_scan(step, inputs, (state_BHRK,), weights, runs, pull if by_head else None)
     return out, after
 
 
@@ -86,10 +104,104 @@ def work(length: int, width: int, d_value: int, by_channel: bool, sharing: int =
     return within + 4.0 * width * d_value, len(runs_of(length, CHUNK, SEVERAL))
 
 
-def _by_heads(a_nBGLR: Tensor, b_nBHRK: Tensor) -> Tensor:
+class _Run(NamedTuple):
+    """A run of chunks under one decay per head, all but values as [n, ...]; `kept`, `read`, `write` and `carry` say how
+    far a chunk has decayed between pairs, since its beginning, until its end, and altogether."""
+
+    q_nBGcR: Tensor
+    k_nBGcR: Tensor
+    v_BHLK: Tensor
+    kept: Tensor
+    read: Tensor
+    write: Tensor
+    carry: Tensor
+
+    @classmethod
+    def of(cls, inputs: Tensors, masks: ChunkMasks) -> "_Run":
+        q, k, g = (split(x, CHUNK) for x in (inputs[0], inputs[1], inputs[3]))
+        log = g.cumsum(-2)
+        last = log[..., -1:, :]
+        read, write = times(log.exp(), masks.read), times((last - log).exp_(), masks.write)
+        kept = decays(log, log, masks.pair)
+        return cls(q, k, inputs[2], kept, read, write, times(last.exp(), masks.carry))
+
+    def chunks(self) -> Iterator[tuple[int, slice]]:
+        size = self.q_nBGcR.shape[-2]
+        yield from enumerate(slice(i * size, (i + 1) * size) for i in range(len(self.kept)))
+
+    def written(self, n: int, v_BHcK: Tensor, state: Tensor) -> Tensor:
+        """Return the state after a chunk."""
+        return _by_heads(self.k_nBGcR[n].mT, v_BHcK * self.write[n]).addcmul_(self.carry[n], state)
+
+
+def _forward(run: _Run, state: Tensor) -> tuple[Tensor, Tensors]:
+    """Return the output of a run, and the state after it."""
+    scores, v = (run.q_nBGcR @ run.k_nBGcR.mT) * run.kept, run.v_BHLK
+    out = v.new_empty(v.shape[0], v.shape[2], v.shape[1], v.shape[3]).transpose(1, 2)
+    for n, at in run.chunks():
+        now = v[..., at, :]
+        torch.addcmul(scores[n] @ now, _by_heads(run.q_nBGcR[n], state), run.read[n], out=out[..., at, :])
+        state = run.written(n, now, state)
+    return out, (state,)
+
+
+def _backward(run: _Run, state: Tensor, d_out: Tensor, d_after: Tensor) -> Tensors:
+    """Return the gradients of a run's inputs and of the state before it: all but its output is computed again."""
+    states, v = [state], run.v_BHLK
+    chunks = [*run.chunks()]
+    for n, at in chunks[:-1]:
+        states.append(run.written(n, v[..., at, :], states[-1]))
+    d_q, d_k, d_log = torch.empty_like(run.q_nBGcR), torch.empty_like(run.k_nBGcR), torch.empty_like(run.read)
+    d_v, together = torch.empty_like(v), d_q.shape[2] == 1
+    for n, at in reversed(chunks):
+        q, k, kept, d, now, before = (
+            *(x[n] for x in (run.q_nBGcR, run.k_nBGcR, run.kept)),
+            *(x[..., at, :] for x in (d_out, v)),
+            states.pop(),
+        )
+        scores, d_scores = (q @ k.mT) * kept, d @ now.mT
+        d_now = scores.mT @ d
+        # all exponents are differences of log decays, and the gradient of an exponent is that of its power times it
+        d_log[n] = since(scores.mul_(d_scores))
+        d_scores = d_scores.mul_(kept).sum(1, keepdim=True) if together else d_scores.mul_(kept)
+        d_read, found = d * run.read[n], _by_heads(k, d_after).mul_(run.write[n])
+        d_log[n] += (_by_heads(q, before).mul_(d_read)).sum(-1, keepdim=True)
+        d_ends = (found * now).sum(-1, keepdim=True)
+        d_log[n] -= d_ends
+        d_log[n, ..., -1:, :] += d_ends.sum(-2, keepdim=True).addcmul_(run.carry[n], _dot(before, d_after))
+        torch.add(d_now, found, out=d_v[..., at, :])
+        torch.add(d_scores @ k, _over_heads(d_read, before, together), out=d_q[n])
+        torch.add(d_scores.mT @ q, _over_heads(now * run.write[n], d_after, together), out=d_k[n])
+        d_after = _by_heads(q.mT, d_read).addcmul_(run.carry[n], d_after)
+    return join(d_q), join(d_k), d_v, join(d_log.flip(-2).cumsum(-2).flip(-2)), d_after
+
+
+def _by_heads(a_BGLR: Tensor, b_BHRK: Tensor) -> Tensor:
     """Return products of matrices; one that all heads share meets those of all heads side by side."""
-    n_heads = b_nBHRK.shape[2]
-    if a_nBGLR.shape[2] == n_heads:
-        return a_nBGLR @ b_nBHRK
-    wide_nBLK = a_nBGLR.squeeze(2) @ b_nBHRK.transpose(2, 3).flatten(3)
-    return wide_nBLK.unflatten(-1, (n_heads, -1)).transpose(2, 3)
+    n_heads = b_BHRK.shape[1]
+    if a_BGLR.shape[1] == n_heads:
+        return a_BGLR @ b_BHRK
+    return _matmul(a_BGLR.squeeze(1), _wide(b_BHRK)).unflatten(-1, (n_heads, -1)).transpose(1, 2)
+
+
+def _over_heads(a_BHLK: Tensor, b_BHRK: Tensor, together: bool) -> Tensor:
+    """Return the products of a and b transposed, or one with their sum over heads."""
+    if not together or a_BHLK.shape[1] == 1:
+        return a_BHLK @ b_BHRK.mT
+    return _matmul(_wide(a_BHLK), _wide(b_BHRK).mT).unsqueeze(1)
+
+
+def _wide(x_BHRK: Tensor) -> Tensor:
+    """Return the matrices of all heads side by side."""
+    return x_BHRK.transpose(1, 2).flatten(2)
+
+
+def _matmul(a_BLR: Tensor, b_BRK: Tensor) -> Tensor:
+    if len(a_BLR) == 1:
+        return product(a_BLR[0], b_BRK[0])[None]
+    return torch.stack([product(a, b) for a, b in zip(a_BLR, b_BRK, strict=True)])
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Return the sum of products over the last two axes."""
+    return (a * b).sum((-2, -1), keepdim=True)
