@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.gelu import gelu_tanh, gelu_tanh_backward
+from kinfolk.ops.linear_map import linear_map, weight_gradient
 
 Activation = Literal[
     "relu",
@@ -105,12 +106,12 @@ class _RecomputedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
         u, w = ctx.saved_tensors
-        value, du = ctx.apply_again(u, dy @ w.to(dy.dtype), ctx.activation)
+        value, du = ctx.apply_again(u, linear_map(dy, w.to(dy.dtype).mT), ctx.activation)
         dy_flat = dy.flatten(0, -2)
-        dw = dy_flat.mT @ value.flatten(0, -2)
+        dw = weight_gradient(dy_flat, value.flatten(0, -2))
         db = dy_flat.sum(0).to(w.dtype) if ctx.has_bias else None
         return du, dw.to(w.dtype), db, None, None, None
 
 
 def _linear(value: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    return F.linear(value, w.to(value.dtype), None if b is None else b.to(value.dtype))
+    return linear_map(value, w.to(value.dtype), None if b is None else b.to(value.dtype))

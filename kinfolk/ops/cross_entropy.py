@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import autocast_dtype
 from kinfolk.core.shapes import shaped
+from kinfolk.ops.linear_map import linear_map, weight_gradient, wide_products
 
 CHUNK_BYTES = 16 << 20
 """The logits of one chunk stay below this."""
@@ -188,7 +189,7 @@ def _exact_dtype(h: Tensor) -> torch.dtype:
 
 def _logits(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     bias = None if b is None else b.to(w.dtype)
-    return torch.nn.functional.linear(h.to(w.dtype), w, bias).to(_exact_dtype(h))
+    return linear_map(h.to(w.dtype), w, bias).to(_exact_dtype(h))
 
 
 def capped(logits: Tensor, softcap: float) -> Tensor:
@@ -198,6 +199,10 @@ def capped(logits: Tensor, softcap: float) -> Tensor:
 
 def _products(exps: Tensor, sums: Tensor, h: Tensor, w: Tensor, dh: Tensor, dw: Tensor) -> None:
     """Write the gradient of the states and add that of the weights."""
+    if exps.dtype == w.dtype and wide_products():
+        dh.copy_(linear_map(exps, w.mT)).div_(sums)
+        dw += weight_gradient(exps, h / sums)
+        return
     if exps.dtype == w.dtype:
         torch.mm(exps, w, out=dh).div_(sums)
         dw.addmm_(exps.mT, h / sums)

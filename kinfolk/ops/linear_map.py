@@ -1,6 +1,7 @@
 """Linear layer in single precision, by the library of products that uses the whole width of this processor."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from kinfolk.core.shapes import shaped
 
 LEAST = 1 << 21
 """Products from which the longer call (about 10 microseconds) is worth it."""
+ZEN_5 = 26
+"""The family of AMD's processors from which units are 512 bits wide."""
 
 
 @shaped()
@@ -21,8 +24,9 @@ def linear_map(x: Tensor, w_DF: Tensor, b_D: Tensor | None = None) -> Tensor:
     r"""Return $y_d = \sum_f w_{df} x_f + b_d$.
 
     PyTorch multiplies single precision by MKL, which leaves AVX-512 unused on AMD's processors: 117 against oneDNN's
-    268 GFLOP/s of one core. There oneDNN multiplies what is large enough, forward and backward; elsewhere, and in
-    other types, this is `F.linear`. Sums are rounded in another order. Cost: 2 D F per row, twice that backward.
+    268 GFLOP/s of one core where units are 512 bits wide (Zen 5); where they are 256 wide (Zen 4) both reach the peak,
+    about 100. On the former oneDNN multiplies what is large enough, forward and backward; elsewhere, and in other
+    types, this is `F.linear`. Sums are rounded in another order. Cost: 2 D F per row, twice that backward.
     Reference: `kinfolk.ops.naive.linear_map`.
     """
     # the size first: one token of decoding pays for this question alone
@@ -43,16 +47,27 @@ def product(a_LR: Tensor, b_RM: Tensor) -> Tensor:
     return y
 
 
+def weight_gradient(dy_nD: Tensor, x_nF: Tensor) -> Tensor:
+    r"""Return $\sum_n dy_n x_n^\top$, the gradient of a matrix, without a gradient of its own. Cost: 2 n D F."""
+    if dy_nD.numel() * x_nF.shape[-1] < LEAST or not _usable(dy_nD, x_nF, None):
+        return dy_nD.mT @ x_nF
+    # a tall result is slower than a wide one
+    tall = dy_nD.shape[-1] > x_nF.shape[-1]
+    return product(x_nF.mT, dy_nD).mT if tall else product(dy_nD.mT, x_nF)
+
+
 @functools.cache
 def wide_products() -> bool:
-    """Tell whether oneDNN multiplies with wider instructions than MKL here: AVX-512 on a processor of AMD."""
+    """Tell whether oneDNN multiplies with wider units than MKL uses here: a processor of AMD with all of AVX-512."""
     has = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not has or torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
     try:
-        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")[:1000]
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
         return False
+    family = re.search(r"^cpu family\s*: (\d+)$", first, re.MULTILINE)
+    return "AuthenticAMD" in first and family is not None and int(family[1]) >= ZEN_5
 
 
 class _LinearMap(torch.autograd.Function):
@@ -71,7 +86,7 @@ class _LinearMap(torch.autograd.Function):
             dx = linear_map(dy, w.mT)
         if ctx.needs_input_grad[1]:
             dy_Dn, x_Fn = dy.flatten(0, -2).mT, x.flatten(0, -2).mT
-            # a tall result is slower than a wide one
+            # a gradient may be asked for; a tall result is slower than a wide one
             dw = linear_map(x_Fn, dy_Dn).mT if len(w) > w.shape[1] else linear_map(dy_Dn, x_Fn)
         if ctx.needs_input_grad[2]:
             db = dy.flatten(0, -2).sum(0)

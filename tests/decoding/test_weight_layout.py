@@ -4,8 +4,16 @@ import pytest
 import torch
 
 import kinfolk as kf
-from kinfolk.decoding.engines import weight_layout
-from kinfolk.decoding.engines.weight_layout import LONG, PackedMap, blocks_available, for_decoding, laid_out
+from kinfolk.decoding.engines.weight_layout import (
+    LONG,
+    ColumnMap,
+    PackedMap,
+    bf16_available,
+    blocks_available,
+    for_decoding,
+    laid_out,
+)
+from kinfolk.ops.one_row_linear import reads_columns_fast
 
 RELATIVES = [
     "gpt2",
@@ -20,8 +28,8 @@ RELATIVES = [
 blocks = pytest.mark.skipif(not blocks_available(), reason="no oneDNN")
 
 
-def pair(name):
-    return (kf.build(kf.relative(name, size="tiny"), seed=0).eval() for _ in range(2))
+def pair(name, **numbers):
+    return (kf.build(kf.relative(name, size="tiny", **numbers), seed=0).eval() for _ in range(2))
 
 
 @pytest.mark.parametrize("rows", [1, 8])
@@ -40,16 +48,42 @@ def test_outputs_and_greedy_tokens_stay(name, rows):
     assert kf.generate(laid, tokens.tolist(), **how) == kf.generate(plain, tokens.tolist(), **how)
 
 
-def test_one_row_matrices_with_many_outputs_are_stored_by_columns_and_others_by_rows():
-    plain, model = pair("gpt2")
+@pytest.fixture
+def capability(request, monkeypatch):
+    """Pretend another set of instructions."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
+    reads_columns_fast.cache_clear()
+    yield request.param
+    reads_columns_fast.cache_clear()
+
+
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"], indirect=True)
+def test_one_row_reads_columns_whole_with_avx2_and_in_pieces_with_avx512(capability):
+    plain, model = pair("gpt2", d_model=96, n_heads=2, d_ff=384)
     for_decoding(model)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
-    matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and ("qkv" in n or "narrow" in n or "head" in n)]
-    assert {p.shape[0] >= p.shape[1] for p in matrices} == {True, False}
-    for p in matrices:
-        assert p.t().is_contiguous() if p.shape[0] >= p.shape[1] else p.is_contiguous()
+    attention, dense = model.decoder.blocks[0].parts
+    maps = {"qkv": attention.qkv, "out": attention.out, "widen": dense.widen, "narrow": dense.narrow}
+    assert all(isinstance(m, ColumnMap) == (capability == "AVX512") for m in maps.values())
+    if capability == "AVX2":
+        stored = {
+            name: (m.weight.t().is_contiguous(), m.weight.shape[0] >= m.weight.shape[1]) for name, m in maps.items()
+        }
+        assert all(by_columns == wide for by_columns, wide in stored.values())
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
     # the head's matrix is the embedding's, and both are the one stored by columns
     assert model.head.weight.t().is_contiguous()
+    tokens = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("capability", ["AVX512"], indirect=True)
+def test_outputs_that_cannot_be_cut_stay_as_they_are(capability):
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", d_model=96, n_heads=2, d_ff=449), seed=0))
+    dense = model.decoder.blocks[0].parts[1]
+    assert not isinstance(dense.widen, ColumnMap)
+    assert isinstance(dense.narrow, ColumnMap)
 
 
 @blocks
@@ -79,20 +113,24 @@ def test_a_packed_map_is_the_map(activation):
     assert torch.equal(packed.weight, linear.weight)
 
 
-def test_a_saved_copy_is_stored_by_rows(tmp_path):
-    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny"), seed=0))
+@pytest.mark.parametrize("rows", [1, 8])
+def test_a_saved_copy_is_stored_by_rows(tmp_path, rows):
+    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny"), seed=0), rows)
     kf.save(model, tmp_path / "m")
-    again = kf.load(tmp_path / "m")
-    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+    plain, again = kf.build(kf.relative("gpt2", size="tiny"), seed=0), kf.load(tmp_path / "m")
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), plain.parameters(), strict=True))
 
 
 @blocks
-@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
-def test_one_row_reads_large_narrow_matrices_in_blocks_with_avx512_only(capability, monkeypatch):
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(weight_layout, "LARGE", 1)
-    model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", n_layers=1), seed=0))
-    assert isinstance(model.decoder.blocks[0].parts[1].narrow, PackedMap) == (capability == "AVX512")
+@pytest.mark.skipif(not blocks_available() or not bf16_available(), reason="no instructions for bf16")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_weights_in_bf16_are_read_in_blocks(rows):
+    plain, model = (m.bfloat16() for m in pair("llama"))
+    for_decoding(model, rows)
+    assert isinstance(model.decoder.blocks[0].parts[0].qkv, PackedMap)
+    tokens = torch.randint(5, 50, (rows, 7), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=0.02, atol=0.02)
 
 
 def attributes(model):
@@ -110,7 +148,7 @@ def test_a_model_in_memory_is_laid_out_for_one_call_and_then_as_before(name, row
         packed = [m for m in model.modules() for key in m._modules if vars(m)[key] is not m._modules[key]]
         assert bool(copied) == (rows == 1)
         if blocks_available() and name in ("gpt2", "llama", "vanilla"):
-            assert bool(packed) == (rows > 1)
+            assert bool(packed) == (rows > 1 or reads_columns_fast())
         inputs = (torch.tensor(tokens),) * (2 if plain.spec.topology == "encoder-decoder" else 1)
         torch.testing.assert_close(model(*inputs).logits, plain(*inputs).logits, rtol=1e-4, atol=1e-4)
     assert attributes(model) == before

@@ -82,3 +82,57 @@ def test_two_matrices_are_multiplied():
     for left in (a, a.mT.contiguous().mT):
         for right in (b, b.mT.contiguous().mT):
             torch.testing.assert_close(fast.product(left, right), a @ b)
+
+
+@wide
+@pytest.mark.parametrize("shape", [(40, 33, 17), (40, 17, 33), (1, 5, 5)])
+def test_the_gradient_of_a_matrix_is_the_product_over_rows(monkeypatch, shape):
+    n, d_out, d_in = shape
+    g = torch.Generator().manual_seed(3)
+    dy, x = torch.randn(n, d_out, generator=g), torch.randn(n, d_in, generator=g)
+    expected = dy.double().mT @ x.double()
+    for wanted in (True, False):
+        monkeypatch.setattr(fast, "LEAST", 0)
+        monkeypatch.setattr(fast, "wide_products", lambda wanted=wanted: wanted)
+        torch.testing.assert_close(fast.weight_gradient(dy, x).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@wide
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_training_step_is_the_same_by_either_library(monkeypatch, name):
+    import kinfolk as kf
+    from kinfolk.ops import cross_entropy
+
+    tokens, found = torch.randint(5, 40, (2, 9), generator=torch.Generator().manual_seed(4)), []
+    monkeypatch.setattr(fast, "LEAST", 0)
+    for wanted in (True, False):
+        for module in (fast, cross_entropy):
+            monkeypatch.setattr(module, "wide_products", lambda wanted=wanted: wanted)
+        model = kf.build(kf.relative(name, size="tiny", vocab_size=41), seed=0)
+        states = torch.randn(2, 9, model.spec.d_model, generator=torch.Generator().manual_seed(5))
+        loss = model(tokens).logits.square().mean() + model.head.loss(states, tokens)
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "wide"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2", True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 97", False),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 26\nmodel\t\t: 2", False),
+        ("", False),
+    ],
+)
+def test_the_processor_is_asked_for_its_family(monkeypatch, text, wide):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    other = "processor: 1\ncpu family\t: 26\nAuthenticAMD"
+    monkeypatch.setattr(fast.Path, "read_text", lambda *_, **__: f"{text}\n\n{other}")
+    fast.wide_products.cache_clear()
+    try:
+        here = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
+        assert fast.wide_products() == (wide and here)
+    finally:
+        fast.wide_products.cache_clear()

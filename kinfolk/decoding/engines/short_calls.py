@@ -26,6 +26,7 @@ from kinfolk.models.reader import LayerReader
 from kinfolk.models.stack import StackModule, Walk
 from kinfolk.ops.activated_linear import Activation, activate
 from kinfolk.ops.attention.attend import fused
+from kinfolk.ops.linear_map import LEAST
 from kinfolk.ops.patterns.leaves import Causal
 
 
@@ -34,9 +35,16 @@ def layer_norm(self: nn.LayerNorm, x: Tensor) -> Tensor:
     return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
+def linear(self: Linear, x: Tensor) -> Tensor:
+    """Do as `Linear.forward`: few rows are not worth the longer call."""
+    if x.numel() * self.out_features < LEAST:
+        return F.linear(x, self.weight, self.bias)
+    return Linear.forward(self, x)
+
+
 def linear_after(self: Linear, u: Tensor, activation: Activation) -> Tensor:
     """Do as `Linear.after`: without gradients there is nothing to recompute."""
-    if torch.is_grad_enabled() or u.dtype != self.weight.dtype:
+    if torch.is_grad_enabled() or u.dtype != self.weight.dtype or u.numel() * self.out_features >= LEAST:
         return Linear.after(self, u, activation)
     return F.linear(activate(u, activation), self.weight, self.bias)
 
@@ -113,7 +121,7 @@ def _is_plain_attention(module: SelfAttentionModule) -> bool:
 
 SHORT: dict[type, ShortCall] = {
     nn.LayerNorm: ShortCall({"__call__": layer_norm}),
-    Linear: ShortCall({"after": linear_after}),
+    Linear: ShortCall({"__call__": linear, "after": linear_after}),
     PreNormModule: ShortCall({"__call__": pre_norm}),
     BlockModule: ShortCall({"__call__": block}),
     StackModule: ShortCall({"__call__": stack}, _is_plain_stack),

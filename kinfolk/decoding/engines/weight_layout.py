@@ -1,16 +1,17 @@
 """Memory layout of weight matrices for decoding: columns, rows or oneDNN's blocks, by shape and number of rows.
 
 Decoding multiplies one row, or a few, by every weight matrix, so it is bound by reading memory. A matrix [out, in]
-stored by rows is read as dot products, one stored by columns as a sum of scaled columns (gemv). On x86 one row is
-multiplied 1.2 to 2.5 times as fast by columns where there are more outputs than inputs. Several rows are a small matrix
-product, for which oneDNN's blocks are read 1.1 (AVX2) to 2 times (AVX-512) as fast as either; one row reads columns
-1.3 to 1.7 times as fast as blocks. A narrow matrix (768 x 3,072) and one row: rows 1.3 times as fast as blocks with
-AVX2, blocks faster with AVX-512.
+stored by rows is read as dot products, one stored by columns as a sum of scaled columns. With AVX-512 one row is
+multiplied fastest by pieces of columns (`ops/one_row_linear`), with AVX2 by columns where there are more outputs than
+inputs (1.2 to 2.5 times as fast as by rows, by BLAS). Several rows are a small matrix product, for which oneDNN's
+blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read in blocks, by one row too,
+where the processor multiplies bf16: 2.5 times as fast as by rows.
 """
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,46 +26,23 @@ from kinfolk.layers.part import PartModule
 from kinfolk.models.model import Transformer
 from kinfolk.ops.activated_linear import Activation, activate
 from kinfolk.ops.gated_linear import gate
+from kinfolk.ops.one_row_linear import columns, one_row_linear, reads_columns_fast, width
 
-LARGE = 1 << 21
-"""Weights of a narrow matrix from which blocks are worth their longer call (about 10 microseconds) for one row too."""
 TWICE = 1 << 26
 """A model of up to this many weights keeps them in both forms: rows leave a batch, down to the last one."""
 LONG = 48
 """New tokens from which a model in memory is laid out for one call: a layout costs what 15 to 20 tokens gain by it."""
 
 
-class PackedMap(LinearMap):
-    """A linear map whose matrix is stored in the blocks that oneDNN reads for products of about `rows` rows.
+Product = Callable[[Tensor], Tensor]
 
-    With `keep` a single row is multiplied by the matrix as it was.
-    """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int, keep: bool = False) -> None:
+class LaidOutMap(LinearMap):
+    """A linear map whose matrix lies as decoding reads it; a copy that is saved has the matrix as it was."""
+
+    def __init__(self, weight: Tensor) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        # an opaque tensor, so neither a parameter nor a buffer
-        self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.data.contiguous(), rows)
-        self.offset = bias
-        self.kept = weight if keep else None
-
-    @property
-    def weight(self) -> Tensor:
-        dense: Tensor = self.blocks.to_dense() if self.kept is None else self.kept
-        return dense
-
-    @property
-    def bias(self) -> Tensor | None:
-        return self.offset
-
-    def zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.kept is not None and x.numel() == self.in_features:
-            return F.linear(x, self.kept, self.offset)
-        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.blocks, self.offset, "none", [], "")
-        return y
 
     def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         return self.forward(activate(u_BLF, activation))
@@ -72,23 +50,90 @@ class PackedMap(LinearMap):
     def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         return self.forward(gate(u_BLf, activation))
 
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.weight
+        if self.bias is not None:
+            destination[f"{prefix}bias"] = self.bias
 
-MAPS = nn.Linear | PackedMap
+
+class ColumnMap(LaidOutMap):
+    """A linear map for one row: a matrix in pieces of columns. Several rows are multiplied by it too, more slowly."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__(weight)
+        matrix = columns(weight.data, None if bias is None else bias.data)
+        assert matrix is not None
+        # neither a parameter nor a buffer, as in the other layout
+        self.columns = matrix
+
+    @property
+    def weight(self) -> Tensor:
+        return self.columns.matrix
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.columns.bias
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return one_row_linear(x, self.columns)
+
+
+class PackedMap(LaidOutMap):
+    """A linear map whose matrix is stored in the blocks that oneDNN reads for products of about `rows` rows.
+
+    A single row is multiplied by `one_row` where it is given.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int, one_row: Product | None = None) -> None:
+        super().__init__(weight)
+        # an opaque tensor, so neither a parameter nor a buffer
+        self.blocks = torch.ops.mkldnn._reorder_linear_weight(weight.data.contiguous(), rows)
+        self.offset = None if bias is None else bias.data
+        self.one_row = one_row
+
+    @property
+    def weight(self) -> Tensor:
+        dense: Tensor = self.blocks.to_dense()
+        return dense
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.offset
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.blocks.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.one_row is not None and x.numel() == self.in_features:
+            return self.one_row(x)
+        y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, self.blocks, self.offset, "none", [], "")
+        return y
 
 
 @torch.no_grad()
 def for_decoding(model: Transformer, rows: int = 1) -> Transformer:
     """Lay out the weights of a model that only decodes, `rows` sequences at once or fewer, and return it.
 
-    Numbers stay; sums are rounded in another order, so outputs differ in their last bits. With one row all parameters
-    stay where they are but the largest narrow ones. With more, maps of attention and feed-forwards become blocks,
-    beside the matrices where the model is small, and so does the output layer, beside the table that it may share.
-    CPU and float32 only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
+    Numbers stay; sums are rounded in another order, so outputs differ in their last bits. Maps of attention and
+    feed-forwards become pieces of columns (one row, AVX-512) or blocks (several rows, or bf16), both where the model is
+    small; so does the output layer of several rows, beside the table that it may share. Other wide matrices are stored
+    by columns. CPU only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
     """
-    if all(_is_plain(p) for p in model.parameters()):
-        if blocks_available():
-            _pack(model, rows)
-        _columns(model)
+    formats = {p.dtype if p.device.type == "cpu" else None for p in model.parameters()}
+    if formats == {torch.float32}:
+        keep = model.n_params <= TWICE
+        for weight in _wide(model):
+            weight.data = weight.data.t().contiguous().t()
+        if rows == 1:
+            for part in model.modules():
+                exchange(part, {**_column_maps(part)})
+        elif blocks_available():
+            _pack(model, rows, keep)
+    elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
+        _pack(model, rows, keep=False)
     call_directly(model)
     return model
 
@@ -121,34 +166,57 @@ def blocks_available() -> bool:
     return has and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
 
 
-def _pack(model: Transformer, rows: int) -> None:
-    """Replace maps that their owners only call."""
-    keep = rows > 1 and model.n_params <= TWICE
+@functools.cache
+def bf16_available() -> bool:
+    """Tell whether the processor has instructions for products of bf16, which oneDNN otherwise emulates."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _pack(model: Transformer, rows: int, keep: bool) -> None:
+    """Replace maps that their owners only call; `keep`: for a single row beside their matrices."""
     for part in model.modules():
-        maps = {name: m for name, m in _called(part).items() if _pays(m, rows)}
-        exchange(part, {name: PackedMap(m.weight, m.bias, rows, keep) for name, m in maps.items()})
-    if rows > 1 and _has_plain_output(model.head) and model.head.packed is None:
-        borrow(model.head, "packed", PackedMap(model.head.weight, model.head.bias, rows, keep=True))
+        one_row = _column_maps(part) if keep else {}
+        for name, m in _called(part).items():
+            one = one_row[name].forward if name in one_row else _as_stored(m.weight, m.bias)
+            exchange(part, {name: PackedMap(m.weight, m.bias, rows, one if keep else None)})
+    head = model.head
+    if _has_plain_output(head) and head.packed is None:
+        # of float32 the table stays beside it, for single rows
+        single = _as_stored(head.weight, head.bias) if head.weight.dtype == torch.float32 else None
+        borrow(head, "packed", PackedMap(head.weight, head.bias, rows, single))
 
 
 def _block_copies(model: Transformer, changed: list[nn.Module], rows: int) -> None:
     """Let modules see their maps in blocks; a single row is multiplied by the matrix as it is."""
     for part in changed:
-        for name, linear in _called(part).items():
-            vars(part)[name] = PackedMap(linear.weight, linear.bias, rows, keep=True)
+        for name, m in _called(part).items():
+            vars(part)[name] = PackedMap(m.weight, m.bias, rows, _as_stored(m.weight, m.bias))
             call_directly(vars(part)[name])
-    if model.head in changed and _has_plain_output(model.head):
-        vars(model.head)["packed"] = PackedMap(model.head.weight, model.head.bias, rows, keep=True)
-        call_directly(vars(model.head)["packed"])
+    head = model.head
+    if head in changed and _has_plain_output(head):
+        vars(head)["packed"] = PackedMap(head.weight, head.bias, rows, _as_stored(head.weight, head.bias))
+        call_directly(vars(head)["packed"])
 
 
 def _column_copies(model: Transformer, changed: list[nn.Module]) -> None:
-    """Let modules see copies by columns of the matrices that are read faster so."""
-    copies = {id(weight): weight.data.t().contiguous().t() for weight in _wide(model)}
+    """Let modules see copies of their matrices by columns, in pieces or whole, where they are read faster so."""
+    replaced: set[int] = set()
+    for part in changed:
+        for name, other in _column_maps(part).items():
+            replaced.add(id(vars(part)[name].weight))
+            vars(part)[name] = other
+            call_directly(other)
+    copies = {id(w): w.data.t().contiguous().t() for w in _wide(model) if id(w) not in replaced}
     for module in changed:
         for name, weight in module._parameters.items():
             if id(weight) in copies:
                 vars(module)[name] = copies[id(weight)]
+
+
+def _column_maps(part: nn.Module) -> dict[str, ColumnMap]:
+    """Return the maps that a part only calls for one row, by name, where pieces of columns are read fastest."""
+    called = _called(part).items() if reads_columns_fast() else ()
+    return {name: ColumnMap(m.weight, m.bias) for name, m in called if width(m.out_features) is not None}
 
 
 def _called(part: nn.Module) -> dict[str, Linear]:
@@ -157,28 +225,22 @@ def _called(part: nn.Module) -> dict[str, Linear]:
     return {name: m for name in names if kind_of(m := getattr(part, name)) is Linear}
 
 
+def _as_stored(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return the product with a matrix as it is stored."""
+    return functools.partial(F.linear, weight=weight, bias=bias)
+
+
 def _has_plain_output(head: HeadModule) -> bool:
     """Tell whether logits are one product with a parameter."""
     plain = type(head).logits is HeadModule.logits and type(head).weight is not HeadModule.weight
     return plain and isinstance(head.weight, nn.Parameter)
 
 
-def _pays(linear: Linear, rows: int) -> bool:
-    narrow = linear.out_features < linear.in_features and linear.weight.numel() >= LARGE
-    return rows > 1 or (narrow and torch.backends.cpu.get_cpu_capability() == "AVX512")
-
-
-def _columns(model: Transformer) -> None:
-    """Store wide matrices by columns; tied ones stay tied."""
-    for weight in _wide(model):
-        weight.data = weight.data.t().contiguous().t()
-
-
 def _wide(model: Transformer) -> list[nn.Parameter]:
     """Return the matrices of maps and of the output layer that have at least as many outputs as inputs, each once."""
     # heads without a single output matrix (adaptive softmax) have linear maps, which are modules of their own
     heads = [model.head.weight] if type(model.head).weight is not HeadModule.weight else []
-    maps = [m.kept if isinstance(m, PackedMap) else m.weight for m in model.modules() if isinstance(m, MAPS)]
+    maps = [m.weight for m in model.modules() if isinstance(m, nn.Linear)]
     matrices = {id(w): w for w in (*maps, *heads) if isinstance(w, nn.Parameter)}
     return [w for w in matrices.values() if w.dim() == 2 and w.shape[0] >= w.shape[1]]
 

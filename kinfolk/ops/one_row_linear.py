@@ -1,0 +1,100 @@
+"""A linear layer of one row, y = b + Σ_i x_i W[:, i], as a bag of the columns of W: decoding at the speed of memory.
+
+A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. BLAS (gemv) reads
+them at 30 to 70 % of the bandwidth with AVX-512, and with one thread however many there are. The same sum is that of a
+bag of embeddings, the columns, weighted by x. PyTorch's kernel for bags (FBGEMM) prefetches the next columns and
+reaches 60 to 75 %, as long as its sums fit the registers: so columns are cut into pieces of at most `WIDEST` numbers.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kinfolk.core.shapes import shaped
+from kinfolk.ops.linear_map import linear_map
+
+WIDEST, NARROWEST = 448, 96
+"""Outputs that are summed at once: 28 of 32 registers of 16 numbers; of fewer, single columns are too short to read."""
+
+
+class ColumnPieces(NamedTuple):
+    """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column."""
+
+    pieces_GIW: Tensor
+    has_bias: bool
+
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix as it was."""
+        pieces = self.pieces_GIW[:, :-1] if self.has_bias else self.pieces_GIW
+        return pieces.mT.flatten(0, 1).contiguous()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added."""
+        return self.pieces_GIW[:, -1].flatten() if self.has_bias else None
+
+
+@functools.cache
+def reads_columns_fast() -> bool:
+    """Tell whether bags are read faster than by BLAS here: measured with AVX-512 only; asked of the capability."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+def width(n_out: int) -> int | None:
+    """Return how many outputs are summed at once of a matrix with `n_out`, or nothing if it cannot be cut well."""
+    return next((w for w in range(min(WIDEST, n_out), NARROWEST - 1, -1) if n_out % w == 0), None)
+
+
+def columns(weight_OI: Tensor, bias_O: Tensor | None) -> ColumnPieces | None:
+    """Return a matrix in pieces of columns, or nothing if its outputs cannot be cut well. Cost: one copy."""
+    wide = width(len(weight_OI))
+    if wide is None:
+        return None
+    whole = weight_OI if bias_O is None else torch.cat([weight_OI, bias_O[:, None]], 1)
+    return ColumnPieces(whole.unflatten(0, (-1, wide)).mT.contiguous(), bias_O is not None)
+
+
+@shaped()
+def one_row_linear(x: Tensor, matrix: ColumnPieces) -> Tensor:
+    r"""Return $y_o = b_o + \sum_i w_{oi} x_i$ for x of any number of rows; fast for one row of single precision.
+
+    Sums run over the inputs in their order, in as many parts as there are threads to spare. Several rows are ordinary
+    products with every piece. Cost: one pass over the matrix. Reference: `kinfolk.ops.naive.one_row_linear`.
+    """
+    pieces_GIW, has_bias = matrix
+    n_groups, n_in, wide = pieces_GIW.shape
+    n_x = n_in - has_bias
+    if x.numel() != n_x or not x.is_contiguous():
+        pieces = pieces_GIW[:, :n_x]
+        y = torch.cat([linear_map(x, piece.mT) for piece in pieces], -1)
+        return y.add_(pieces_GIW[:, -1].flatten()) if has_bias else y
+    row_I = x.view(n_x)
+    if has_bias:
+        weights = torch.cat((row_I, _one(x.dtype)) * n_groups)
+    else:
+        weights = row_I if n_groups == 1 else row_I.repeat(n_groups)
+    parts = max(1, torch.get_num_threads() // n_groups)
+    index, begins = _bags(n_groups, n_in, parts)
+    y = torch.embedding_bag(pieces_GIW.view(-1, wide), index, begins, False, 0, False, weights, False)[0]
+    if parts > 1:
+        y = y.view(n_groups, parts, wide).sum(1)
+    return y.view(*x.shape[:-1], n_groups * wide)
+
+
+@functools.cache
+def _one(dtype: torch.dtype) -> Tensor:
+    """Return the weight of the bias."""
+    with torch.inference_mode(False):
+        return torch.ones(1, dtype=dtype)
+
+
+@functools.lru_cache(maxsize=256)
+def _bags(n_groups: int, n_in: int, parts: int) -> tuple[Tensor, Tensor]:
+    """Return the numbers of all columns, and where each part of a group begins."""
+    # ordinary tensors: those made inside inference mode could not be used outside
+    with torch.inference_mode(False):
+        begins = [g * n_in + n_in * i // parts for g in range(n_groups) for i in range(parts)]
+        return torch.arange(n_groups * n_in), torch.tensor(begins)
