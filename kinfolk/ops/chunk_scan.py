@@ -209,6 +209,14 @@ def pull_corrections(
     return d_lower, d_r @ states.mT, d_r, d_decay, u @ d_written.mT, d_written, d_before
 
 
+def inverse_work(size: int) -> int:
+    """Return the FLOPs of the inverse that `correct` takes of one chunk, as `_inverse` divides it."""
+    if size <= SOLVED or size % 2:
+        return size**3
+    half = size // 2
+    return 2 * inverse_work(half) + 4 * half**3
+
+
 class _CorrectedStates(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, lower: Tensor, f: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:

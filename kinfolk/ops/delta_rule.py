@@ -17,6 +17,7 @@ from kinfolk.ops.chunk_scan import (
     chunks_of,
     correct,
     corrected_states,
+    inverse_work,
     join,
     pull_corrections,
     runs_of,
@@ -59,7 +60,7 @@ def delta_rule(
     solve a unit lower triangular system (the WY form). A padded position changes nothing, and a document begins with
     an empty state.
 
-    Cost: 6 L R K + L CHUNK (6 R + 4 K); memory: the inputs and R K for every SEVERAL chunks.
+    Cost: 6 L R K + L CHUNK (4 R + 4 K + CHUNK); memory: the inputs and R K for every SEVERAL chunks.
     Reference: `kinfolk.ops.naive.delta_rule`.
     """
     beta_BHL1, log_decay = (zero_padding(x, keep_BL) for x in (beta_BHL1, log_decay))
@@ -177,7 +178,7 @@ def generalised_delta_rule(
     `removed` is $(a, b)$, each [B, H, L, R] (Peng et al. 2025, RWKV-7, equation 17). With $a = e^{g} k$,
     $b = -\beta k$ and $\beta k$ in the place of $k$ it is `delta_rule`. Padding and documents as there.
 
-    Cost: 8 L R K + L CHUNK (10 R + 8 K); memory: the inputs and R K for every SEVERAL chunks.
+    Cost: 8 L R K + L CHUNK (8 R + 8 K + CHUNK); memory: the inputs and R K for every SEVERAL chunks.
     Reference: `kinfolk.ops.naive.delta_rule`.
     """
     a, b = removed
@@ -209,12 +210,17 @@ def generalised_delta_rule(
 def work(length: int, width: int, d_value: int, by_channel: bool) -> tuple[float, int]:
     """Return the FLOPs of one head per token under `delta_rule`, and how many states the backward pass starts from."""
     chunks = chunks_of(length, CHUNK)
-    within = 4.0 * width * n_scores(chunks, by_channel) + (2.0 * width + 4.0 * d_value) * n_scores(chunks, False)
+    within = 4.0 * width * n_scores(chunks, by_channel) + 4.0 * d_value * n_scores(chunks, False) + _inverses(chunks)
     return within / length + 6.0 * width * d_value, len(runs_of(length, CHUNK, SEVERAL))
 
 
 def general_work(length: int, width: int, d_value: int) -> tuple[float, int]:
     """Return the same under `generalised_delta_rule`."""
     chunks = chunks_of(length, CHUNK)
-    within = 8.0 * width * n_scores(chunks, True) + (2.0 * width + 8.0 * d_value) * n_scores(chunks, False)
+    within = 8.0 * width * n_scores(chunks, True) + 8.0 * d_value * n_scores(chunks, False) + _inverses(chunks)
     return within / length + 8.0 * width * d_value, len(runs_of(length, CHUNK, SEVERAL))
+
+
+def _inverses(chunks: list[slice]) -> float:
+    """Return the FLOPs of the triangular inverses of one head's chunks."""
+    return float(sum(inverse_work(at.stop - at.start) for at in chunks))

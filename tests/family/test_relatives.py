@@ -1,7 +1,6 @@
 """One file over the whole registry: whatever a relative is, all of this holds for it."""
 
 import functools
-import math
 
 import pytest
 import torch
@@ -28,6 +27,7 @@ from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.objectives.objective import Vocabulary
 from kinfolk.ops.attention import attend as executor
 from tests.cover import parts, sampled
+from tests.family.operations import counted_operations
 
 NAMES = kf.relatives()
 CAUSAL = [name for name in NAMES if kf.about(name).causal]
@@ -288,31 +288,15 @@ def test_the_closed_form_counts_the_parameters(name):
 
 @pytest.mark.parametrize("name", sampled(NAMES, "operations"))
 def test_the_closed_form_counts_the_operations(name):
-    """Against PyTorch's own counter, which counts products only, and a causal score matrix as a full one.
-
-    Triangular systems and Fourier transforms are not among its products: it is taught them.
-    """
-    from torch.utils.flop_counter import FlopCounterMode
-
-    def solved(lower, right, *_, out_shape=None, **__):
-        return lower[-1] * torch.Size(right).numel()
-
-    def transformed(real, dims, *_, out_shape=None, **__):
-        real = max(real, out_shape, key=lambda shape: shape[dims[0]])
-        return 2.5 * torch.Size(real).numel() * math.log2(real[dims[0]])
-
-    aten = torch.ops.aten
-    taught = {aten.linalg_solve_triangular: solved, aten._fft_r2c: transformed, aten._fft_c2r: transformed}
-
+    """Against PyTorch's own counter, which counts a causal score matrix as a full one."""
     r = kf.relative(name, size="tiny", d_model=64, n_heads=4, d_ff=256, vocab_size=40, max_len=128)
     m = kf.build(r).eval()
     m.train(looks_ahead(m))  # the closed form is of training
-    counter = FlopCounterMode(display=False, custom_mapping=taught)
-    with counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with counted_operations() as counted, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         logits = run(m, tokens(1, 32), source=tokens(1, 32)).logits
     assert logits.shape[:-1] in ((1,), (1, 32))
     ours = cost(r.model, 32, scored=logits.shape[:-1].numel() / 32).flops_per_token * 32
-    assert 0.95 < ours / counter.get_total_flops() < 1.06
+    assert 0.95 < ours / counted() < 1.06
 
 
 @pytest.mark.parametrize("name", sampled(NAMES, "activations"))
