@@ -75,7 +75,7 @@ def encoded(run: Run, prompts: Sequence[str], start_id: int) -> tuple[list[list[
     """Return the token ids of prompts as a run was trained to read them, and what decodes its answers."""
     tokenizer, recipe = run.tokenizer, run.recipe
     spelling = Spelling(tokenizer, recipe.objective.extra_ids)
-    before: list[int] = []
+    before: list[int] = tokenizer.opening if recipe.model.topology == "decoder" else []
     behind: list[int] = []
     if recipe.model.topology == "encoder-decoder":
         # sources of pairs and of corrupted texts end with EOS

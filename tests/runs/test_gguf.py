@@ -162,3 +162,48 @@ def test_the_command_imports_a_file_with_its_tokenizer_and_template(tmp_path, ca
         assert ours.encode(text) == theirs(text, add_special_tokens=False)["input_ids"]
     assert (tmp_path / "run" / "chat_template.jinja").read_text() == "{{ messages[0]['content'] }}"
     assert main(["generate", str(tmp_path / "run"), "--prompt", "the", "--max-new", "3", "--greedy"]) == 0
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A run of a Llama with SentencePiece's tokens: bytes, BOS and EOS, and no token for padding."""
+    folder = tmp_path_factory.mktemp("pieces")
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+    words = ["<unk>", "<s>", "</s>", *bytes_, *"▁abcdefghijklmnopqrstuvwxyz", "th", "the", "▁the"]
+    types = [2, 3, 3, *[6] * 256, *[1] * (len(words) - 259)]
+
+    def add_tokenizer(writer):
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(words)
+        writer.add_token_scores([-float(i) for i in range(len(words))])
+        writer.add_token_types(types)
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+        writer.add_unk_token_id(0)
+
+    model = original("Llama", vocab_size=len(words), bos_token_id=1, eos_token_id=2)
+    written(model, folder / "model.gguf", also=add_tokenizer)
+    assert main(["import", str(folder / "model.gguf"), "--out", str(folder / "run")]) == 0
+    return folder, model
+
+
+def test_a_prompt_begins_with_bos_as_the_makers_of_the_file_begin_texts(pieces, capsys):
+    folder, model = pieces
+    run = kf.Run.open(folder / "run")
+    assert run.tokenizer.opening == [1]
+    assert main(["generate", str(folder / "run"), "--prompt", "the cat", "--max-new", "8", "--greedy"]) == 0
+    text = capsys.readouterr().out
+    ids = torch.tensor([[1, *run.tokenizer.encode("the cat")]])
+    with torch.no_grad():
+        more = model.generate(ids, max_new_tokens=8, do_sample=False, pad_token_id=2)[0, ids.shape[1] :].tolist()
+    more = more[: more.index(2)] if 2 in more else more
+    assert text.strip() == run.tokenizer.decode([*ids[0, 1:].tolist(), *more]).strip()
+
+
+def test_padding_has_a_row_where_the_makers_have_no_token_for_it(pieces, tmp_path, capsys):
+    folder, _ = pieces
+    run = kf.Run.open(folder / "run")
+    assert run.tokenizer.pad == 2 == run.generation.pad_id < run.recipe.model.vocab_size
+    (tmp_path / "text.txt").write_text("the cat and the dog\n\n" * 40)
+    assert main(["eval", str(folder / "run"), "--data", str(tmp_path / "text.txt"), "--json"]) == 0
+    assert "next-token" in capsys.readouterr().out

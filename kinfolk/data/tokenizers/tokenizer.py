@@ -201,6 +201,11 @@ class Tokenizer:
         at = next(i for i in range(len(whole)) if whole[i : i + len(plain)] == plain)
         return whole[:at], whole[at + len(plain) :]
 
+    @property
+    def opening(self) -> list[int]:
+        """What its makers put before a prompt: the beginning of a text, where that is all they put around one."""
+        return [self.bos] if self.around == ([self.bos], []) else []
+
     @cached_property
     def vocab_size(self) -> int:
         """How many ids there are."""

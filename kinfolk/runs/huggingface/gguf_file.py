@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.data.tokenizers.files import around
 
 SUFFIX = ".gguf"
 FLOATS = {"F32": torch.float32, "F16": torch.float16}
@@ -69,6 +71,9 @@ def unpack(path: str | Path, folder: str | Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
     if "tokenizer.ggml.tokens" in fields:
         _write_tokenizer(path, folder)
+        # llama.cpp's default is to begin texts with BOS where the pieces are SentencePiece's
+        if fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.model") == "llama"):
+            _begin_texts(folder / "tokenizer.json", fields.get("tokenizer.ggml.bos_token_id"))
 
 
 @contextlib.contextmanager
@@ -159,3 +164,14 @@ def _write_tokenizer(path: Path, folder: Path) -> None:
     # what a vocabulary may lack is not listed anywhere
     except Exception as error:
         raise CheckpointError(f"{path}: its tokenizer cannot be read: {error}") from None
+
+
+def _begin_texts(file: Path, bos: int | None) -> None:
+    """Let a tokenizer put BOS before a text, which transformers leaves out when it reads a GGUF file."""
+    if bos is None or not file.is_file():
+        return
+    tokenizer = tokenizers.Tokenizer.from_file(str(file))
+    name = tokenizer.id_to_token(int(bos))
+    if name is not None and len(tokenizer.encode("a").ids) == len(tokenizer.encode("a", add_special_tokens=False).ids):
+        around(tokenizer, f"{name} $A", name)
+        tokenizer.save(str(file))

@@ -56,6 +56,8 @@ def special_ids(
         suppressed_first_ids=stated.get("begin_suppress_tokens", ()),
     )
     if stops:
+        # Llama has no token for padding: one of our own would have no row in its table, and padding is hidden anyway
+        roles.setdefault("pad", (generation.pad_id,))
         roles["stop"] = tuple(stops)
         # what fine-tuning ends a text with must end generation
         roles["eos"] = roles["eos"] if roles.get("eos", (None,))[0] in stops else tuple(stops)

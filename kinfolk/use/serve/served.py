@@ -162,9 +162,9 @@ class Served:
         return self.run.generation if self.learner is None else self.model.generation
 
     def source(self, ids: list[int]) -> list[int]:
-        """Return a source with the special tokens around it; the prompt of a decoder has none."""
+        """Return a source with the special tokens around it; the prompt of a decoder has at most one before it."""
         if self.spec.topology != "encoder-decoder":
-            return ids
+            return [*(self.tokenizer.opening if self.spec.topology == "decoder" else []), *ids]
         ends = isinstance(self.recipe.objective, Corruption) or self.run.data_kind == "pairs"
         before, behind = self.tokenizer.source_frame or ([], [self.tokenizer.eos] if ends else [])
         return [*before, *ids, *behind]
