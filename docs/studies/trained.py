@@ -1,6 +1,6 @@
 """The protocol on real training: rates against a fine grid, equals told apart, handicaps found.
 
-    python docs/studies/trained.py grid|tuned FOLDER [cells]
+    python docs/studies/trained.py grid|grid_first|tuned FOLDER [cells]
     python docs/studies/trained.py equals|gate|gate_tuned|improvement|improvement_tuned FOLDER [comparisons]
     python docs/studies/trained.py rate_high|rate_low|layer|hops FOLDER [comparisons]
     python docs/studies/trained.py rate_low,layer,equals FOLDER [comparisons]
@@ -43,6 +43,9 @@ from kinfolk.data.batches.batches import Batches
 RELATIVES = ("transformer-xl", "alibi", "gpt2", "gpt", "rezero")
 GRID = {"transformer-xl": (2, 7), "alibi": (0, 5), "gpt2": (0, 5), "gpt": (0, 5), "rezero": (3, 9)}
 """First and last power of the square root of 3 above 1e-3 / 3, around the best cells of ../shared/protocol."""
+
+FIRST = {"alibi": (2, 3, 4), "transformer-xl": (2, 3, 4)}
+"""Of the two relatives that are first in the grid: their best cell there and its neighbours, counted from the first."""
 
 SMALL = (
     *("training.batch_size=4", "training.length=32", "training.eval_batches=2"),
@@ -132,9 +135,18 @@ def plain(result: Any) -> dict[str, Any]:
 
 def grid(folder: Path, n: int) -> None:
     """Train every relative at every rate of a fine grid, with one seed that neither tunes nor judges."""
-    cells = [
-        (name, k, seed) for seed in (5000, 5001) for name in RELATIVES for k in range(GRID[name][0], GRID[name][1] + 1)
-    ]
+    rates = [(name, k) for name in RELATIVES for k in range(GRID[name][0], GRID[name][1] + 1)]
+    _cells(folder, "grid", n, [(name, k, seed) for seed in (5000, 5001) for name, k in rates])
+
+
+def grid_first(folder: Path, n: int) -> None:
+    """Train the two relatives that are first in the grid around their best rates, with six seeds that both share."""
+    rates = [(name, GRID[name][0] + k) for name, ks in FIRST.items() for k in ks]
+    _cells(folder, "grid_first", n, [(name, k, seed) for seed in range(5002, 5008) for name, k in rates])
+
+
+def _cells(folder: Path, study: str, n: int, cells: Sequence[tuple[str, int, int]]) -> None:
+    """Train the first n of these relatives, at these powers of the square root of 3, with these seeds."""
     settings = Settings(
         contestants=RELATIVES, budget="250k-tokens", threads=1, jobs=1, out=folder / "grid", cache=folder / "cache"
     )
@@ -153,7 +165,7 @@ def grid(folder: Path, n: int) -> None:
         valid = outcome.curve[-1].valid if outcome.curve else {}
         return {"name": name, "lr": lr, "seed": seed, "status": outcome.status, "valid": valid, "test": outcome.test}
 
-    for found in kept(folder, "grid", min(n, len(cells)), one):
+    for found in kept(folder, study, min(n, len(cells)), one):
         print(found["name"], found["lr"], found["seed"], found["test"], found["seconds"], flush=True)
 
 
