@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kinfolk.bench import mixers
+from kinfolk.bench import mixers, recurrences
 from kinfolk.bench.contest import OURS, BenchContestant, Contest, Work
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.patterns.leaves import Causal, Window
@@ -20,7 +20,7 @@ LENGTHS, LONG = (1024, 2048, 4096, 16384), 65536
 
 
 def contests(long: bool = False) -> list[Contest]:
-    """Return one contest for each length and direction, and those of whole layers; the longest is asked for."""
+    """Return one contest for each length and direction, and those of recurrences and of whole layers."""
     who = (BenchContestant(OURS), BenchContestant(SDPA, "sdpa"))
     operator = [
         Contest(
@@ -34,7 +34,7 @@ def contests(long: bool = False) -> list[Contest]:
         for length in (*LENGTHS, *([LONG] if long else []))
         for passes in ("forward", "forward and backward")
     ]
-    return operator + mixers.contests(long)
+    return operator + recurrences.contests(long) + mixers.contests(long)
 
 
 def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:

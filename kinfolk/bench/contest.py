@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 OURS = "kinfolk"
-SUBJECTS: tuple[str, ...] = ("attention", "mixers", "train", "generate", "engines")
+SUBJECTS: tuple[str, ...] = ("attention", "recurrences", "mixers", "train", "generate", "engines")
 SUBJECTS += ("decoding", "serve", "memory", "experts", "halting", "startup")
 """Each is a module of this package with `contests(long)` and `prepare(contestant, sizes)`."""
 

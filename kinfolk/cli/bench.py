@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 EPILOG = """\
 subjects:
-  attention   the operator alone, a window of 512 beside causal SDPA; then `mixers`
+  attention   the operator alone, a window of 512 beside causal SDPA; then `recurrences` and `mixers`
+  recurrences chunked linear recurrences alone (delta rules, GLA, Mamba-2) beside transformers' torch path and fla's
   mixers      one layer of every mixer beside its peers and SDPA: how it grows, and from which length on it pays
   train       the same GPT by ours, a lean one by hand, Hugging Face and x-transformers; an encoder-decoder
   generate    cached greedy generation beside Hugging Face
