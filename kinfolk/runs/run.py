@@ -29,11 +29,11 @@ from kinfolk.data import Data, Tokenizer, open_data
 from kinfolk.data.opening import cache_folder
 from kinfolk.data.splits.labels import with_classes
 from kinfolk.family import registry
-from kinfolk.family.building import build
 from kinfolk.family.recipe import Recipe
 from kinfolk.models.folder import load_weights
 from kinfolk.models.model import Model, Transformer
 from kinfolk.models.room import check_size
+from kinfolk.models.undrawn import undrawn
 from kinfolk.objectives.distil import open_teachers_by
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import of_objective
@@ -135,7 +135,8 @@ class Run(abc.ABC):
     def tokenizer_file(self) -> str:
         """A file with its tokenizer: its own, or one in the cache where a folder has it in another form."""
         text, file = self.tokenizer.to_json(), self.path / folder.TOKENIZER
-        if file.is_file() and Tokenizer.load(file).to_json() == text:
+        # as we wrote it, or the same in other words
+        if file.is_file() and (file.read_bytes() == text.encode() or Tokenizer.load(file).to_json() == text):
             return str(file)
         place = cache_folder() / "tokenizers" / hashlib.sha256(text.encode()).hexdigest()[:16]
         if not (place / folder.TOKENIZER).is_file():
@@ -268,7 +269,7 @@ class TrainedRun(Run):
         """Return the model with the best weights so far."""
         weights = weights_file(self.path)
         check_size(self.recipe.model, weights)
-        model = build(self.recipe, self.metadata.seed)
+        model = undrawn(self.recipe.model)
         load_weights(model, weights)
         if average:
             model.load_state_dict(averaged(self.path, average))
@@ -390,7 +391,7 @@ class SavedModel(Run):
         if average:
             raise SpecError(f"--average: {self.path} is a saved model and has no checkpoints")
         check_size(self.recipe.model, file)
-        model = build(self.recipe)
+        model = undrawn(self.recipe.model)
         load_weights(model, file)
         return model
 

@@ -155,6 +155,10 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """Return the text of the tokenizer's `tokenizer.json`."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         text: str = self.inner.to_str(pretty=True)
         return with_roles(text, self.roles) if self.roles else text
 
@@ -327,8 +331,10 @@ class Tokenizer:
     @cached_property
     def _char_table(self) -> NDArray[Any] | None:
         """The id of every code point, where the tokens are the characters."""
+        if not isinstance(self.inner.model, tokenizers.models.WordLevel):
+            return None
         spec = json.loads(self.to_json())
-        if spec["model"]["type"] != "WordLevel" or spec["normalizer"] is not None:
+        if spec["normalizer"] is not None:
             return None
         vocab = {token: i for token, i in spec["model"]["vocab"].items() if token not in SPECIALS}
         splitter = spec["pre_tokenizer"] or {}

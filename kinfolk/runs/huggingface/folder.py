@@ -20,13 +20,14 @@ from kinfolk.data import Tokenizer
 from kinfolk.data.tokenizers.tokenizer import roles_in, with_roles
 from kinfolk.models.cost import cost
 from kinfolk.models.model import Model, Transformer
+from kinfolk.models.undrawn import undrawn
 from kinfolk.runs.folder import CONFIG
 from kinfolk.runs.huggingface import sentence
 from kinfolk.runs.huggingface.config import Config, read_json
 from kinfolk.runs.huggingface.differences import differences
 from kinfolk.runs.huggingface.format import FORMATS, Architecture, Format, Misfit
 from kinfolk.runs.huggingface.gguf_file import SUFFIX, unpacked
-from kinfolk.runs.huggingface.opening import fill, undrawn
+from kinfolk.runs.huggingface.opening import fill
 from kinfolk.runs.huggingface.places import rows
 from kinfolk.runs.huggingface.special_ids import GENERATION_CONFIG, special_ids, written_ids
 from kinfolk.runs.huggingface.tensors import INDEX, WEIGHTS, Tensors

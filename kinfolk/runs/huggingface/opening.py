@@ -1,38 +1,19 @@
-"""A model without weights of its own, to be given those of a file; and the filling of it, all or nothing."""
+"""Give a model the weights of a Hugging Face folder, all or nothing."""
 
 import dataclasses
 import fnmatch
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 
 from kinfolk.core.errors import CheckpointError, suggest
-from kinfolk.models.model import Model, Transformer
+from kinfolk.models.model import Transformer
 from kinfolk.runs.huggingface.format import Architecture, Format
 from kinfolk.runs.huggingface.places import PlacedRow, rows
 from kinfolk.runs.huggingface.tensors import Tensors
 
 SHOWN = 8
-
-
-class _Undrawn(TorchFunctionMode):
-    """Leaves memory untouched where weights would be drawn: pages that are not written to cost nothing."""
-
-    DRAWS = frozenset((nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_))
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in self.DRAWS:
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def undrawn(spec: Model) -> Transformer:
-    """Build a model whose parameters are still to come; what is computed (tables of sinusoids) is there."""
-    with torch.random.fork_rng(devices=[]), _Undrawn():
-        return Transformer(spec)
 
 
 def fill(
