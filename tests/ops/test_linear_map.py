@@ -110,9 +110,10 @@ def test_a_training_step_is_the_same_by_either_library(monkeypatch, name):
             monkeypatch.setattr(module, "wide_products", lambda wanted=wanted: wanted)
         model = kf.build(kf.relative(name, size="tiny", vocab_size=41), seed=0)
         states = torch.randn(2, 9, model.spec.d_model, generator=torch.Generator().manual_seed(5))
+        states.requires_grad_()
         loss = model(tokens).logits.square().mean() + model.head.loss(states, tokens)
         loss.backward()
-        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+        found.append([loss.detach(), states.grad, *(p.grad for p in model.parameters() if p.grad is not None)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
