@@ -23,7 +23,8 @@ def drawn(n_out, n_in, bias=True, dtype=torch.float64):
 def test_it_is_the_product_by_its_definition(n_out, n_in, bias, rows):
     weight, offset = drawn(n_out, n_in, bias)
     x = torch.randn(rows, 1, n_in, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    got, expected = one_row_linear(x, columns(weight, offset)), naive(x, weight, offset)
+    with torch.no_grad():
+        got, expected = one_row_linear(x, columns(weight, offset)), naive(x, weight, offset)
     assert got.shape == (rows, 1, n_out)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     single = one_row_linear(x.float(), columns(*(None if t is None else t.float() for t in (weight, offset))))
@@ -68,8 +69,10 @@ def test_only_one_row_is_a_bag(monkeypatch):
     with torch.inference_mode():
         one_row_linear(torch.randn(1, 29), matrix)
     assert len(bags) == 1
-    for rows in (torch.randn(2, 29), torch.randn(1, 58)[:, ::2], torch.randn(0, 29)):
-        torch.testing.assert_close(one_row_linear(rows, matrix), F.linear(rows, weight, bias))
+    for rows in (torch.randn(2, 29), torch.randn(3, 2, 29), torch.randn(1, 58)[:, ::2], torch.randn(0, 29)):
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                torch.testing.assert_close(one_row_linear(rows, matrix), F.linear(rows, weight, bias))
     assert len(bags) == 1
     # what was made inside inference mode serves outside
     x = torch.randn(1, 29, requires_grad=True)
