@@ -57,7 +57,7 @@ class LaidOutMap(LinearMap):
 
 
 class ColumnMap(LaidOutMap):
-    """A linear map for one row: a matrix in pieces of columns. Several rows are multiplied by it too, more slowly."""
+    """A linear map for one row: a matrix in pieces of columns, by which several rows can be multiplied too."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(weight)
@@ -124,14 +124,14 @@ def for_decoding(model: Transformer, rows: int = 1) -> Transformer:
     """
     formats = {p.dtype if p.device.type == "cpu" else None for p in model.parameters()}
     if formats == {torch.float32}:
-        keep = model.n_params <= TWICE
-        for weight in _wide(model):
-            weight.data = weight.data.t().contiguous().t()
         if rows == 1:
             for part in model.modules():
                 exchange(part, {**_column_maps(part)})
         elif blocks_available():
-            _pack(model, rows, keep)
+            _pack(model, rows, keep=model.n_params <= TWICE)
+        # what is left: the maps above have their matrices in another form, or dropped them
+        for weight in _wide(model):
+            _store_by_columns(weight)
     elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
         _pack(model, rows, keep=False)
     call_directly(model)
@@ -175,10 +175,13 @@ def bf16_available() -> bool:
 def _pack(model: Transformer, rows: int, keep: bool) -> None:
     """Replace maps that their owners only call; `keep`: for a single row beside their matrices."""
     for part in model.modules():
-        one_row = _column_maps(part) if keep else {}
+        pieces = _column_maps(part) if keep else {}
+        one_row: dict[str, Product] = {name: m.forward for name, m in pieces.items()}
         for name, m in _called(part).items():
-            one = one_row[name].forward if name in one_row else _as_stored(m.weight, m.bias)
-            exchange(part, {name: PackedMap(m.weight, m.bias, rows, one if keep else None)})
+            if keep and name not in one_row:
+                _store_by_columns(m.weight)
+                one_row[name] = _as_stored(m.weight, m.bias)
+            exchange(part, {name: PackedMap(m.weight, m.bias, rows, one_row.get(name))})
     head = model.head
     if _has_plain_output(head) and head.packed is None:
         # of float32 the table stays beside it, for single rows
@@ -223,6 +226,12 @@ def _called(part: nn.Module) -> dict[str, Linear]:
     """Return the plain maps that a part only calls, by name."""
     names = vars(kind_of(part)).get("called_maps", ()) if isinstance(part, PartModule) else ()
     return {name: m for name in names if kind_of(m := getattr(part, name)) is Linear}
+
+
+def _store_by_columns(weight: Tensor) -> None:
+    """Store a matrix by columns if it has at least as many outputs as inputs."""
+    if weight.shape[0] >= weight.shape[1]:
+        weight.data = weight.data.t().contiguous().t()
 
 
 def _as_stored(weight: Tensor, bias: Tensor | None) -> Product:
