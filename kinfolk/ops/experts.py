@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import autocast_dtype, tally
+from kinfolk.core.gradient_memory import empty_gradient
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.activated_linear import Activation, activate, activate_again
 from kinfolk.ops.gated_linear import gate, gate_again
@@ -141,7 +142,7 @@ class _MixExperts(torch.autograd.Function):
         x, gate, u, order, *weights = ctx.saved_tensors
         w, pieces = ExpertWeights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
         # every expert that has tokens writes its own piece: filling all with zeros first would write them twice
-        grads: list[Any] = [None if p is None else torch.empty_like(p) for p in w]
+        grads: list[Any] = [None if p is None else empty_gradient(p) for p in w]
         for grad in (g for g in grads if g is not None):
             for e in (e for e, n in enumerate(pieces.counts) if not n):
                 grad[e].zero_()
