@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kinfolk.ops.patterns.both_ways import BothWays, later_pair
@@ -21,7 +21,7 @@ from kinfolk.ops.patterns.leaves import (
     Summary,
     Window,
 )
-from kinfolk.ops.patterns.plan import Extent, lay_out, plan
+from kinfolk.ops.patterns.plan import Extent, lay_out, pairs, plan
 from kinfolk.ops.patterns.random_blocks import RandomBlocks
 
 PICTURES = {
@@ -180,6 +180,26 @@ def test_a_plan_covers_every_pair_and_each_query_block_once(pattern, n, small, t
                     covered[r * block : (r + 1) * block, c * small : (c + 1) * small] = True
     assert len(rows) == len(set(rows))
     assert not (mask(pattern, n, n, start) & ~covered[:n, :n]).any()
+
+
+@given(pattern=PATTERNS, n_q=st.integers(1, 300), n_k=st.integers(1, 300))
+@settings(max_examples=60)
+def test_pairs_are_counted_by_blocks(pattern, n_q, n_k):
+    assert pairs(pattern, n_q, n_k) == int(pattern.allows(torch.arange(n_q)[:, None], torch.arange(n_k)).sum())
+
+
+def test_pairs_of_sparse_patterns_are_counted_without_looking_at_all(monkeypatch):
+    asked, allows = [], RandomBlocks.allows
+
+    def counted(self, q, k):
+        asked.append(torch.broadcast_shapes(q.shape, k.shape).numel())
+        return allows(self, q, k)
+
+    monkeypatch.setattr(RandomBlocks, "allows", counted)
+    n = 8192
+    found = pairs(Window(left=64) & Causal() | RandomBlocks(block=64, n=3), n, n)
+    assert n * 64 < found < 300 * n
+    assert sum(asked) < n * n // 20
 
 
 def test_closed_forms_of_the_number_of_pairs():

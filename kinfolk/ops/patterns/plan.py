@@ -16,6 +16,9 @@ from torch import Tensor
 
 from kinfolk.ops.patterns.leaves import Box, Pattern, PerHead
 
+COUNTED = 128
+"""Side of the blocks in which pairs are counted."""
+
 
 class Extent(NamedTuple):
     """What is planned: queries at `start`, `start + 1`, … and keys at 0, 1, …, in blocks of these sizes, folded."""
@@ -123,15 +126,29 @@ def lay_out(pattern: Pattern, what: Extent) -> Sheet:
 
 @functools.lru_cache(maxsize=1024)
 def pairs(pattern: Pattern, n_q: int, n_k: int) -> int:
-    """Count the allowed pairs, a strip of queries at a time; of a pattern per head, the mean over heads."""
-    k_pos, strip = torch.arange(n_k)[None, :], max(1, (1 << 22) // max(1, n_k))
+    """Count the allowed pairs (of a pattern per head, the mean over heads); only blocks filled in part are read."""
     runs = pattern.by_head(len(pattern.patterns)) if isinstance(pattern, PerHead) else ((pattern, slice(None)),)
-    total = 0
-    for one, _ in runs:
-        for first in range(0, n_q, strip):
-            q_pos = torch.arange(first, min(first + strip, n_q))[:, None]
-            total += int(one.allows(q_pos, k_pos).sum())
-    return total // len(runs)
+    sheets = [sheet for one, _ in runs for sheet in one.sheets()]
+    return sum(_pairs(sheet, extent(sheet, n_q, n_k, 0, COUNTED)) for sheet in sheets) // len(runs)
+
+
+def _pairs(pattern: Pattern, what: Extent) -> int:
+    """Count the allowed pairs of one sheet: whole blocks by their area, the others pair by pair, some at a time."""
+    touched, filled = _asked(pattern, what)
+    # -1 fills up the last block
+    (q_nb, k_nb), counts = _positions(what), []
+    area = (q_nb >= 0).sum(1)[:, None] * (k_nb >= 0).sum(1)[None]
+    for some in (touched & ~filled).nonzero().split(max(1, (1 << 20) // (what.q_block * what.k_block))):
+        q, k = q_nb[some[:, 0], :, None], k_nb[some[:, 1], None, :]
+        counts.append(int((pattern.allows(q, k) & (q >= 0) & (k >= 0)).sum()))
+    return int(area[touched & filled].sum()) + sum(counts)
+
+
+def _positions(what: Extent) -> tuple[Tensor, Tensor]:
+    """Return the positions of all query blocks and of all key blocks, filled up with -1: [blocks, in a block]."""
+    sides = ((what.q_order + what.start, what.q_block), (what.k_order, what.k_block))
+    q_nb, k_nb = (torch.cat([at, at.new_full((-len(at) % n,), -1)]).unflatten(0, (-1, n)) for at, n in sides)
+    return q_nb, k_nb
 
 
 @functools.lru_cache(maxsize=64)
