@@ -96,6 +96,17 @@ class _Pieces(NamedTuple):
     counts: list[int]
     k: int
 
+    @property
+    def rows(self) -> Tensor:
+        """The token of every choice, sorted by expert."""
+        return self.order if self.k == 1 else self.order // self.k
+
+    def empty(self, like: Tensor) -> Tensor:
+        """Return a place for one row of every choice; rows of choices without an expert, which come last, are zero."""
+        y_nD = like.new_empty(len(self.order), like.shape[1])
+        y_nD[sum(self.counts) :].zero_()
+        return y_nD
+
     @classmethod
     def of(cls, expert_Lk: Tensor, n_experts: int) -> "_Pieces":
         """Sort choices by expert; within an expert tokens stay in order."""
@@ -117,7 +128,7 @@ class _Pieces(NamedTuple):
         """Bring what lies sorted back to its tokens, times a factor, and add up each token's choices."""
         back = torch.empty_like(self.order)
         back[self.order] = torch.arange(len(self.order), device=back.device)
-        y_LkD = sorted_nD[back].unflatten(0, (-1, self.k))
+        y_LkD = sorted_nD.index_select(0, back).unflatten(0, (-1, self.k))
         if factor_Lk is not None:
             y_LkD.mul_(factor_Lk[..., None])
         return y_LkD[:, 0] if self.k == 1 else y_LkD.sum(1)
@@ -146,15 +157,15 @@ class _MixExperts(torch.autograd.Function):
         for grad in (g for g in grads if g is not None):
             for e in (e for e, n in enumerate(pieces.counts) if not n):
                 grad[e].zero_()
-        d_gate, dx = torch.zeros_like(gate), x.new_zeros(len(order), x.shape[1])
+        d_gate, dx, rows_n = torch.zeros_like(gate), pieces.empty(x), pieces.rows
         for e, where in pieces.slices:
-            slots = order[where]
-            rows, g = slots // pieces.k, gate.view(-1)[slots, None]
-            x_e, dy_e = x[rows], dy[rows].to(x.dtype)
+            slots, rows = order[where], rows_n[where]
+            g = gate.view(-1)[slots, None]
+            x_e, dy_e = x.index_select(0, rows), dy.index_select(0, rows).to(x.dtype)
             d_value = dy_e @ w.narrow_EDF[e].to(x.dtype)
             again = gate_again if w.gated else activate_again
             value, du = again(u[where], d_value * g, ctx.activation)
-            each = (d_value * value).sum(-1)
+            each = d_value.mul_(value).sum(-1)
             if w.narrow_ED is not None:
                 each += dy_e @ w.narrow_ED[e].to(x.dtype)
             d_gate.view(-1)[slots] = each
@@ -172,14 +183,14 @@ def _forward(
     x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: ExpertWeights, kept: Tensor | None
 ) -> Tensor:
     """Run the experts; what goes into their activations is written to `kept`."""
-    y = x.new_zeros(len(pieces.order), x.shape[1])
+    y, rows = pieces.empty(x), pieces.rows
     for e, where in pieces.slices:
-        x_e = x[pieces.order[where] // pieces.k]
-        u = _affine(x_e, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
-        if kept is not None:
-            kept[where] = u
+        place = None if kept is None else kept[where]
+        u = _affine(
+            x.index_select(0, rows[where]), w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e], place
+        )
         inside = _inside(u, activation, w.gated)
-        y[where] = _affine(inside, w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e])
+        _affine(inside, w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e], y[where])
     return pieces.summed(y, gate)
 
 
@@ -203,8 +214,12 @@ def _affines(x_ECD: Tensor, w_EFD: Tensor, b_EF: Tensor | None) -> Tensor:
     return y_ECF if b_EF is None else y_ECF + b_EF.to(x_ECD.dtype)[:, None]
 
 
-def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    return torch.nn.functional.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))
+def _affine(x: Tensor, w: Tensor, b: Tensor | None, out: Tensor | None = None) -> Tensor:
+    if out is None:
+        return torch.nn.functional.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))
+    if b is None:
+        return torch.mm(x, w.to(x.dtype).mT, out=out)
+    return torch.addmm(b.to(x.dtype), x, w.to(x.dtype).mT, out=out)
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
