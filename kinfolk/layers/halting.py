@@ -23,6 +23,7 @@ class Pondering(Spec):
 
     def steps_at_first(self, most: int) -> int:
         """Return how many steps are made before anything is learnt, when every chance is that of the bias."""
+        # (1 - eps) / sigmoid(bias), rounded up
         return min(most, math.ceil((1 - self.eps) * (1 + math.exp(-self.bias))))
 
 

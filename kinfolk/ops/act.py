@@ -25,5 +25,7 @@ def halt(chance: Tensor, total: Tensor, eps: float, last: bool) -> Halt:
     returned means nothing. Reference: `kinfolk.ops.naive.act`.
     """
     after = total + chance
+    # a sigmoid is below 1, so that without eps one step could never be enough
     halts = torch.ones_like(after, dtype=torch.bool) if last else after.detach() >= 1 - eps
+    # the remainder has a gradient of -1 for every earlier chance, and none for the chance that it replaces
     return Halt(torch.where(halts, 1 - total, chance), after, halts)

@@ -96,6 +96,7 @@ def _think(said: Tensor, s: Tensor, keep: Tensor, weights: CellWeights, rules: R
         chance = torch.addmv(weights.unit_bias_1, s[:, :d], weights.unit_1D[0]).sigmoid()
         weight, total, halts = halt(chance, total, rules.eps, n + 1 == rules.max_steps)
         steps.append(_Step(rows, s, acts, chance, weight, halts))
+        # the input flag is 1 at the first step of a token and 0 at all others
         if n == 0:
             said = said - weights.flag_G
         on = (~halts).nonzero()[:, 0]
@@ -135,6 +136,7 @@ def _read(think: Think, said: Tensor, s: Tensor, keep: Tensor) -> _Thoughts:
     found = _Thoughts([s], [], torch.zeros_like(said[..., 0]), torch.zeros_like(said[..., 0]))
     for t in range(said.shape[1]):
         made = think(said[:, t], s, keep[:, t])
+        # a padded token hands its state on; any other replaces it by the weighted sum of its steps
         mean = torch.where(keep[:, t, None], 0.0, s)
         for step in made:
             rows = step.of(len(s))
@@ -191,9 +193,11 @@ class _Ponder(torch.autograd.Function):
         d = dy.shape[2]
         for t in reversed(range(n_tokens)):
             ds = ds.clone()
+            # the output of a token is the first d numbers of the state after it
             ds[:, :d] += dy[:, t]
             n = ctx.counts[t]
             made, steps = steps[len(steps) - n :], steps[: len(steps) - n]
+            # padding handed its state on, and so its gradient
             ds = torch.where(keep[:, t, None], 0.0, ds) + back.token(t, made, carried[t], ds, d_rest[:, t])
         return back.d_said, ds, None, None, *back.weights()
 
@@ -222,6 +226,7 @@ class _Backward:
             d_weight = (d_sum * new).sum(1) + d_rest[rows] * halts
             # the last step's weight is what the others leave
             last[rows] = torch.where(halts, d_weight, last[rows])
+            # at the halting step itself the two are equal: its own chance has no gradient
             d_logit = (d_weight - last[rows]) * chance * (1 - chance)
             d_logit = d_logit if active is None else d_logit * active
             d_new = torch.addcmul(ds[rows], weight[:, None], d_sum)

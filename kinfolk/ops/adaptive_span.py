@@ -27,6 +27,7 @@ class _Fade(torch.autograd.Function):
     def forward(ctx: Any, q_pos: Tensor, k_pos: Tensor, reach: Tensor, ramp: int) -> Tensor:
         ctx.save_for_backward(q_pos, k_pos, reach)
         ctx.ramp = ramp
+        # beyond the ramp log 0 = -inf, which a softmax makes a weight of exactly 0
         return (_left(q_pos, k_pos, reach, ramp) / ramp).clamp_(0, 1).log_()
 
     @staticmethod
@@ -34,6 +35,7 @@ class _Fade(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         q_pos, k_pos, reach = ctx.saved_tensors
         left = _left(q_pos, k_pos, reach, ctx.ramp)
+        # filled, not multiplied by 0: where the ramp has ended, the quotient may be 0 / 0
         d_reach = (d_out / left).masked_fill_((left <= 0) | (left >= ctx.ramp), 0.0)
         return None, None, d_reach.sum_to_size(reach.shape), None
 

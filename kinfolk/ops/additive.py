@@ -47,6 +47,7 @@ class _Additive(torch.autograd.Function):
         dq, dk, dv = [], torch.zeros_like(k), torch.zeros_like(v)
         for some in _pieces(q, k):
             t, here = _pairs(q[:, some], k), de[:, some]
+            # before the next line, which writes over t
             dv += here.flatten() @ t.flatten(0, 2)
             dt = t.square_().neg_().add_(1).mul_(v).mul_(here.unsqueeze(-1))
             dq.append(dt.sum(2))

@@ -17,6 +17,7 @@ def best_span(begin_BL: Tensor, end_BL: Tensor, longest: int, threshold: float =
     """
     none_B = begin_BL[:, 0] + end_BL[:, 0]
     begin_BL, end_BL = begin_BL[:, 1:], end_BL[:, 1:]
+    # a text of nothing but position 0 has no span, whatever the threshold
     if not begin_BL.shape[1]:
         return torch.zeros(len(none_B), 2, dtype=torch.long, device=none_B.device), torch.full_like(none_B, -torch.inf)
     n = min(longest, begin_BL.shape[1])

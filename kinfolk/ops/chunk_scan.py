@@ -46,6 +46,7 @@ def chunk_scan(
 
 def runs_of(length: int, chunk: int, several: int = 1) -> list[slice]:
     """Return runs of up to `several` whole chunks, and what is left at the end as a shorter chunk of its own."""
+    # the rest is a run of its own, so that all chunks of a run are of one size and can be stacked
     whole, run = length - length % chunk, several * chunk
     runs = [slice(start, min(start + run, whole)) for start in range(0, whole, run)]
     return runs if whole == length else [*runs, slice(whole, length)]
@@ -126,6 +127,7 @@ class _ChunkScan(torch.autograd.Function):
                         d_input[..., at, :] = 0.0 if d is None else d
                 d_state = found[n : n + m]
                 d_weights = [_sum(a, b) for a, b in zip(d_weights, found[n + m :], strict=True)]
+        # gradients of weights are summed over runs in single precision and rounded once
         ends_of = (None if d is None else d.to(w.dtype) for d, w in zip(d_weights, weights, strict=True))
         return None, None, None, None, *d_inputs, *d_state, *ends_of
 
@@ -158,6 +160,7 @@ class _RecurrentStates(torch.autograd.Function):
         decay, states = ctx.saved_tensors
         d_written = torch.empty_like(states)
         for n in reversed(range(len(states))):
+            # the adjoint is the same recurrence from the other end, and the gradient of w_n is that of S_(n+1)
             d_written[n] = d_after
             d_after = torch.addcmul(d_states[n], decay[n], d_written[n])
         return (d_written * states).sum_to_size(decay.shape), d_written, d_after
@@ -204,6 +207,7 @@ def pull_corrections(
         _plus_product(d_written[n], f[n].mT, d_r[n], d_written[n])
     d_before, d_written, states = d_written[0], d_written[1:], states[:-1]
     d_lower = (d_r @ u.mT).neg_()
+    # above the diagonal the mask with which the caller made L clears the gradient; the diagonal is inside that mask
     d_lower.diagonal(dim1=-2, dim2=-1).zero_()
     d_decay = (d_written * states).sum_to_size(decay.shape)
     return d_lower, d_r @ states.mT, d_r, d_decay, u @ d_written.mT, d_written, d_before
@@ -245,6 +249,7 @@ def _inverse(lower_ncc: Tensor) -> Tensor:
         return torch.linalg.solve_triangular(lower_ncc, identity, upper=False, unitriangular=True)
     half = size // 2
     upper, under, right = lower_ncc[:, :half, :half], lower_ncc[:, half:, :half], lower_ncc[:, half:, half:]
+    # [[A, 0], [C, B]]^-1 = [[A^-1, 0], [-B^-1 C A^-1, B^-1]]; both halves are inverted in one batch
     first, second = _inverse(torch.cat([upper, right])).chunk(2)
     inverse = torch.zeros_like(lower_ncc)
     inverse[:, :half, :half], inverse[:, half:, half:] = first, second
@@ -260,6 +265,7 @@ def _plus_product(x: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) ->
 
 def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Write a b for stacks of matrices."""
+    # only batch and heads are merged, so that `out` stays a view: a copy would be written and lost
     torch.bmm(a.flatten(0, 1), b.flatten(0, 1), out=out.flatten(0, 1))
 
 

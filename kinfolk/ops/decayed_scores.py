@@ -47,6 +47,7 @@ def times(x: Tensor, mask: Tensor | None) -> Tensor:
 
 def exclusive(log: Tensor) -> Tensor:
     """Return sums up to the position before each, exactly as they were rounded there."""
+    # log - g would round differently, and a positive exponent could come of it
     return torch.nn.functional.pad(log[..., :-1, :], (0, 0, 1, 0))
 
 
@@ -74,6 +75,7 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
         tile = _direct(near[0], near[1], near[2], near[3], pair[..., at, at])
         if start:
             border = k_log[..., start - 1 : start, :]
+            # exp(c - d) = exp(c - border) exp(border - d), neither of which is above 1; exp(c) exp(-d) overflows
             q = q_BHLR[..., at, :] * (q_log[..., at, :] - border).exp()
             k = k_BHMR[..., :start, :] * (border - k_log[..., :start, :]).exp()
             tile = torch.cat([(q @ k.mT) * pair[..., at, :start], tile], -1)
@@ -89,6 +91,7 @@ def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
 
 def since(d_pairs: Tensor) -> Tensor:
     """Return the gradient of sums of log decays [.., L, 1] from that of the exponents of their pairs [.., L, L]."""
+    # the exponent c_i - c_j has a plus in row i and a minus in column j
     return d_pairs.sum(-1, keepdim=True).sub_(d_pairs.sum(-2).unsqueeze(-1))
 
 

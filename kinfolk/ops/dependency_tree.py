@@ -38,12 +38,14 @@ def _ancestors(heads_BW: Tensor) -> tuple[Tensor, Tensor]:
     depth_BW = torch.zeros_like(heads_BW)
     above_BWW = torch.eye(n_words, dtype=torch.bool, device=heads_BW.device).repeat(len(heads_BW), 1, 1)
     at_BW = heads_BW
+    # a path has fewer edges than there are words, unless it is a circle
     for _ in range(n_words):
         real_BW = at_BW >= 0
         if not bool(real_BW.any()):
             break
         depth_BW = depth_BW + real_BW
         here_BW1 = at_BW.clamp(min=0).unsqueeze(-1)
+        # where no ancestor is left, the clamped index writes the mark of word 0 back as it was
         above_BWW.scatter_(2, here_BW1, above_BWW.gather(2, here_BW1) | real_BW.unsqueeze(-1))
         at_BW = torch.where(real_BW, heads_BW.gather(1, here_BW1[..., 0]), -1)
     if bool((at_BW >= 0).any()):

@@ -66,6 +66,8 @@ def selective_scan(
         (h_BDR,), (x, dt, b, c), (rate,) = state, inputs, weights
         decay = (dt.unsqueeze(-1) * rate).exp()
         decay = _reset(decay.flatten(2), fresh_BL1, at)
+        # the input is discretised by Euler's rule, as in the released code: equation 4 of the paper has (e^(dt A) - 1)
+        # / A for dt
         entering = ((dt * x).unsqueeze(-1) * b.unsqueeze(-2)).flatten(2)
         h_BLDR = _scan(decay, entering, h_BDR.flatten(1)).unflatten(2, rate.shape)
         return (h_BLDR @ c.unsqueeze(-1)).squeeze(-1), (h_BLDR[:, -1].clone(),)
@@ -81,6 +83,7 @@ def selective_scan(
 def _scan(a_BLD: Tensor, b_BLD: Tensor, h_BD: Tensor) -> Tensor:
     """Return h at all positions, from a state on."""
     length = a_BLD.shape[1]
+    # the root, rounded up: about as many dependent steps inside a run as from run to run
     size = math.isqrt(length - 1) + 1
     n = -(-length // size)
     if n * size != length:
@@ -103,6 +106,7 @@ def _fresh(group_BL: Tensor | None, x_BLD: Tensor) -> Tensor | None:
     if group_BL is None:
         return None
     begins = group_BL[:, 1:] != group_BL[:, :-1]
+    # the first position goes on from the state that was carried in
     return torch.nn.functional.pad(begins, (1, 0)).unsqueeze(-1)
 
 

@@ -25,5 +25,6 @@ def mixture(scores_LR: Tensor, value_L: Tensor, highest: int) -> Tensor:
     below_LR = torch.where(value_L1 < highest, F.logsigmoid((away_LR + half) * rate_LR), 0.0)
     above_LR = torch.where(value_L1 > 0, F.logsigmoid((half - away_LR) * rate_LR), 0.0)
     inside = (value_L1 > 0) & (value_L1 < highest)
+    # 1 - e^x loses its digits for a scale that is wide beside a bin; expm1 does not
     width_LR = torch.where(inside, torch.log(-torch.expm1(-2 * half * rate_LR)), 0.0)
     return torch.logsumexp(weight_LR.log_softmax(-1) + below_LR + above_LR + width_LR, -1)

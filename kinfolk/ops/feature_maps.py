@@ -47,11 +47,13 @@ class Exponential(FeatureMap):
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = x @ self._scaled.mT
+        # the largest feature becomes 1, so that long vectors neither overflow nor vanish
         top = features.amax(-1, keepdim=True)
         log = top[..., 0] - x.square().sum(-1) * (0.5 * self._width**-0.5)
         return features.sub_(top).exp_(), log
 
     def pull(self, x: Tensor, features: Tensor, d_features: Tensor) -> Tensor:
+        # the gradient is that of the undivided features: the maximum is in them and in the logarithm, and cancels
         d_log = d_features.mul_(features)
         return (d_log @ self._scaled).addcmul_(x, d_log.sum(-1, keepdim=True), value=-(self._width**-0.5))
 
@@ -64,6 +66,7 @@ class Exponential(FeatureMap):
 
     @functools.cached_property
     def _scaled(self) -> Tensor:
+        # queries and keys each have half of the scale 1 / sqrt(K)
         return self.w_RK * self._width**-0.25
 
 
@@ -95,6 +98,7 @@ class Elu(FeatureMap):
         return x.clamp(max=0).exp_().add_(x.clamp(min=0)), None
 
     def pull(self, x: Tensor, features: Tensor, d_features: Tensor) -> Tensor:
+        # below zero e^x is its own slope; above, the slope is 1 and the feature larger
         return d_features.mul_(features.clamp(max=1))
 
 
@@ -125,5 +129,6 @@ def haar(normal: Tensor) -> Tensor:
     LAPACK chooses the signs of Q by a convention of its own: orthogonal, but not uniform, and the kernel is then biased
     by a tenth and more. The factorisation whose R has a positive diagonal is the uniform one (Mezzadri 2007).
     """
+    # columns of Q are multiplied by the signs of R's diagonal
     q, r = torch.linalg.qr(normal)
     return (q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)).mT

@@ -18,6 +18,7 @@ def advantages(
     """
     goes_on_BL = (~ends_BL).to(values_BL.dtype)
     next_BL = torch.cat([values_BL[:, 1:], last_B[:, None]], 1)
+    # nothing comes after an end: the next value belongs to another episode
     delta_BL = rewards_BL + gamma * goes_on_BL * next_BL - values_BL
     found_BL, running_B = torch.empty_like(delta_BL), torch.zeros_like(last_B)
     for t in reversed(range(delta_BL.shape[1])):

@@ -35,6 +35,7 @@ def gate_again(u: Tensor, d_value: Tensor, activation: Activation) -> tuple[Tens
     d_inner.copy_(d_first)
     torch.mul(d_value, value, out=d_plain)
     if activation == "clamped-swish":
+        # a clamp passes the gradient at its limits, as autograd's does
         d_plain.mul_(plain.abs() <= LIMIT)
     return value * factor, du
 

@@ -53,6 +53,7 @@ def depthwise_conv(x_BMD: Tensor, w_Dt: Tensor, left: int, n_out: int, same_BLt:
 
 def _tap_by_tap(x_BMD: Tensor, weights: list[Tensor], left: int, n_out: int) -> Tensor:
     """Convolve for a graph, which has neither tiles nor lengths: weights of each tap are [B, L, D] or [D]."""
+    # as many zeros behind as there are taps: the last output may read past the end
     padded = F.pad(x_BMD, (0, 0, left, len(weights)))
     return torch.stack([w * padded[:, t : t + n_out] for t, w in enumerate(weights)]).sum(0)
 
@@ -139,6 +140,7 @@ def _whole(x_BL: Tensor, cut: _Tiles) -> Tensor:
 def _tiled(x: Tensor, left: int, w: Tensor, cut: _Tiles) -> Tensor:
     """View the inputs that each tile reads as [B, n, H, m, K]; neighbouring tiles overlap."""
     wanted = cut.n * cut.c + w.shape[3] - 1
+    # a negative padding cuts off inputs that no output reads
     padded = F.pad(x, (0, 0, left, wanted - left - x.shape[1]))
     return padded.unflatten(2, (w.shape[2], -1)).unfold(1, cut.m, cut.c).mT
 

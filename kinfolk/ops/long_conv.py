@@ -42,6 +42,7 @@ class _LongConv(torch.autograd.Function):
         g = _spectrum(grad)
         # a correlation is a convolution with what is turned around
         dx = _whole(g * _spectrum(h).conj(), x.shape[1])
+        # summed over examples before the transform, which is linear: one inverse transform for all
         dh = _whole((g * _spectrum(x).conj()).sum(0), x.shape[1])
         return dx.to(x.dtype), dh.to(h.dtype)
 

@@ -33,6 +33,7 @@ ROW_TOKENS = 1 << 15
 """Tokens, summed over examples and heads, that are worked on together."""
 COUNTS = 1 << 23
 """Up to here float32 knows every half."""
+# finite, since masks are multiplied by it and 0 * inf is nan
 _HIDDEN = 1e30
 
 _forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -114,6 +115,7 @@ def keys(q: Tensor) -> Tensor:
 
 
 def _norm(q: Tensor) -> Tensor:
+    # eps is inside the root and beside the mean, as in Trax: the length becomes sqrt(|q|^2 + K eps)
     return (q.square().mean(-1, keepdim=True) + EPS).rsqrt() * q.shape[-1] ** -0.5
 
 
@@ -300,6 +302,7 @@ class _Hashed(torch.autograd.Function):
                 before = out_nK.index_select(0, at).mul_((old - new).exp_())
                 out_nK.index_copy_(0, at, before.addcmul_(o.reshape(-1, width), (z - new).exp_()))
                 lse_n1.index_copy_(0, at, new)
+            # what was hidden everywhere keeps a normaliser near -1e30, which no score reaches
             alone_n1 = lse_n1 < -0.5 * _HIDDEN
             out[part] = _cut(torch.where(alone_n1, rows.v_nK, out_nK), out[part]).to(out.dtype)
             # so large that in the backward pass who attends to itself gives no weight to any key
@@ -319,6 +322,7 @@ class _Hashed(torch.autograd.Function):
             rows = _rows(q, v, plan, part, looking.sight.size)
             out_nK, d_out_nK, lse_n1 = (_flat(x[part]) for x in (out, d_out, lse))
             dq_nK, dk_nK = torch.zeros_like(rows.q_nK), torch.zeros_like(rows.q_nK)
+            # a token that saw no other got its own value
             dv_nK = torch.where(lse_n1 > 0.5 * _HIDDEN, d_out_nK, 0.0)
             for a, s, bias in _tiles(rows, looking):
                 q_t, out_t, d_out_t, lse_t = (_pick(x, a) for x in (rows.q_nK, out_nK, d_out_nK, lse_n1))
@@ -326,7 +330,7 @@ class _Hashed(torch.autograd.Function):
                 grads = _attend_tiles_backward(d_out_t, (q_t, k_t, v_t), out_t, lse_t, bias, looking.scale)
                 for into, where, grad in zip((dq_nK, dk_nK, dv_nK), (a, s, s), grads, strict=True):
                     into.index_add_(0, where.flatten(), grad.reshape(where.numel(), -1))
-            # a key is its query divided by its length
+            # exactly, with n = 1 / sqrt(|q|^2 + K eps): dn/dq = -n^3 q, so dk/dq = n (1 - k k^T)
             along_n1 = (rows.k_nK * dk_nK).sum(-1, keepdim=True)
             dq_nK.addcmul_(dk_nK.addcmul_(rows.k_nK, along_n1, value=-1), rows.norm_n1)
             dq[part], dv[part] = (_cut(x, q[part]).to(q.dtype) for x in (dq_nK, dv_nK))
@@ -403,6 +407,7 @@ def _bias(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor
     if not rows.union:
         bias = _outside(rows, r, a, s, looking)
         for other in range(r if looking.repeats == "once" else 0):
+            # each earlier round that shows the pair adds 1
             bias.add_(1.0).sub_(_outside(rows, other, a, s, looking))
         bias.mul_(-_HIDDEN)
     elif looking.repeats == "once":
@@ -410,6 +415,7 @@ def _bias(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Tensor
         bias.mul_(-_HIDDEN)
     else:
         bias = torch.stack([1.0 - _outside(rows, o, a, s, looking) for o in range(len(rows.place_rn))]).sum(0)
+        # a weight times n is a score plus log n
         bias = bias.log_().clamp_(min=-_HIDDEN)
     if isinstance(looking.sight, Chunks) or looking.direction == "both":
         # of the pairs that are close, leave out a token with itself, and what comes later
@@ -427,6 +433,7 @@ def _outside(rows: _Rows, r: int, a: Tensor, s: Tensor, looking: Looking) -> Ten
         low, high = (1 if looking.direction == "past" else -looking.sight.size), looking.sight.size
     shown = rows.place_rn[r, s].unsqueeze(-2)
     far = shown - (rows.place_rn[r, a] - (low + high) / 2).unsqueeze(-1)
+    # places are integers, so that what is outside is at least 1 too far, and the clamp gives exactly 0 or 1
     far.abs_().sub_((high - low) / 2).clamp_(0, 1)
     if rows.wrap_rn is not None:
         far.mul_((shown - rows.wrap_rn[r, a].unsqueeze(-1)).abs_().clamp_(max=1))

@@ -34,6 +34,7 @@ def hash_buckets(q_BHLK: Tensor, rotations_HKrj: Tensor, factors: tuple[int, ...
     rounds = []
     with full_precision(q_BHLK):
         for r in range(rotations_HKrj.shape[2]):
+            # in the rotations' precision: rounding to 16 bits would move vectors between buckets
             turned_BHLj = q_BHLK.to(rotations_HKrj.dtype) @ rotations_HKrj[:, :, r]
             bucket, unit, first = torch.zeros_like(q_BHLK[..., 0], dtype=torch.long), 1, 0
             for half in (factor // 2 for factor in factors if factor > 1):

@@ -24,6 +24,7 @@ def readout(x_BLD: Tensor, keep_BL: Tensor | None, pool: str) -> Tensor:
         return {"last": lambda: x_BLD[:, -1], "mean": lambda: x_BLD.mean(1), "max": lambda: x_BLD.amax(1)}[pool]()
     if pool == "last":
         places_L = torch.arange(x_BLD.shape[1], device=x_BLD.device)
+        # 0 if nothing is real: then the first state
         last_B = (places_L * keep_BL).amax(1)
         return x_BLD[torch.arange(x_BLD.shape[0], device=x_BLD.device), last_B]
     if pool == "mean":

@@ -16,6 +16,7 @@ def surrogate(log_probs_BL: Tensor, acted_BL: Tensor, advantages_BL: Tensor, cli
     became so by more than `clip` in the direction of its advantage there is nothing more to gain, and no gradient.
     Reference: `kinfolk.ops.naive.ppo`.
     """
+    # a difference of logarithms, since probabilities of rare actions underflow
     ratio_BL = (log_probs_BL - acted_BL).exp()
     return -torch.minimum(ratio_BL * advantages_BL, ratio_BL.clamp(1 - clip, 1 + clip) * advantages_BL)
 

@@ -33,6 +33,7 @@ def bucket(distance: Tensor, n_buckets: int, farthest: int, causal: bool) -> Ten
         n_buckets //= 2
         offset, away = (distance < 0) * n_buckets, distance.abs()
     exact = n_buckets // 2
+    # in single precision, as in the released code, whose rounding decides the edges of buckets; log 0 is not used
     ratio = torch.log(away.clamp(min=1).float() / exact) / math.log(farthest / exact)
     grown = (exact + (ratio * (n_buckets - exact)).long()).clamp(max=n_buckets - 1)
     return offset + torch.where(away < exact, away, grown)
@@ -55,6 +56,7 @@ def slopes(n_heads: int) -> Tensor:
     r"""Return ALiBi's slopes (Press et al. 2022, section 3): $2^{-8h/H}$; between powers of two, some of the next."""
     closest = 1 << (n_heads.bit_length() - 1)
     own = [2.0 ** (-8 * (h + 1) / closest) for h in range(closest)]
+    # every other slope of twice as many heads, from the first on, as in the released code
     between = [2.0 ** (-8 * (h + 1) / (2 * closest)) for h in range(0, 2 * closest, 2)]
     return torch.tensor(own + between[: n_heads - closest])
 
@@ -72,6 +74,7 @@ def rotate(
     width = x_BHLK.shape[-1]
     rate = base ** (-wide(torch.arange(0, width, 2, device=x_BHLK.device)) / width)
     rate = rate if scale is None else scale(rate, base)
+    # in double precision: float32 knows an angle near 1e5 only to a hundredth
     angle = wide(pos).unsqueeze(-1) * rate
     angle = angle.unsqueeze(1) if pos.ndim == 2 else angle
     sin, cos = angle.sin().to(x_BHLK.dtype), angle.cos().to(x_BHLK.dtype)
@@ -152,8 +155,11 @@ def shifted(every_BHLR: Tensor, n_keys: int) -> Tensor:
     if not every_BHLR.requires_grad:
         every_BHLR = every_BHLR.contiguous()
         outer = [n_q * n_rows * math.prod(lead[i + 1 :]) for i in range(len(lead))]
+        # row i is read from i R + (L - 1 - i) = i (R - 1) + (L - 1) on
         start = every_BHLR.storage_offset() + n_q - 1
         return every_BHLR.as_strided((*lead, n_q, n_keys), (*outer, n_rows - 1, 1), start)
+    # with a zero before each row, read in rows of L: each row then begins one number earlier (Dai et al. 2019, appendix
+    # B)
     wide = F.pad(every_BHLR, (1, 0)).reshape(*lead, n_rows + 1, n_q)
     return wide[..., 1:, :].reshape(*lead, n_q, n_rows)[..., :n_keys]
 

@@ -48,5 +48,6 @@ def _scale(x: Tensor, n_seen: int, eps: float) -> Tensor:
     """Return one over the root mean square, [..., 1]; 16 bits are squared and summed in 32."""
     seen = x[..., :n_seen]
     seen = seen.float() if seen.element_size() < 4 else seen
+    # one reduction; `square().mean()` would write a tensor of squares
     norm = torch.linalg.vector_norm(seen, dim=-1, keepdim=True)
     return norm.square_().div_(n_seen).add_(eps).rsqrt_().to(x.dtype)

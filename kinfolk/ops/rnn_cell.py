@@ -26,6 +26,7 @@ class _Lstm:
     @staticmethod
     def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
         d, a = s.shape[1] // 2, said + rec
+        # of all four; the candidate's quarter is then written over, which spares a concatenation
         acts = a.sigmoid()
         if torch.compiler.is_exporting():  # a graph writes to nothing
             acts = torch.cat([acts[:, : 2 * d], a[:, 2 * d : 3 * d].tanh(), acts[:, 3 * d :]], -1)
@@ -44,6 +45,7 @@ class _Lstm:
         slope = acts * (1 - acts)
         slope[:, 2 * d : 3 * d] = 1 - g.square()
         da *= slope
+        # the old output acts through the recurrent map alone, which the caller has
         return da, da, torch.cat([torch.zeros_like(dc), dc * f], -1)
 
 

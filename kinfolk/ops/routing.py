@@ -39,9 +39,11 @@ def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, shar
     order = key.argsort(stable=True)
     counts = tally(key, n_groups * n_experts + 1)
     rank = torch.empty_like(key)
+    # the place among all sorted choices, less the place where those of the same expert and group begin
     rank[order] = torch.arange(len(key), device=key.device) - (counts.cumsum(0) - counts)[key[order]]
     # padding counts for no group: it is sent to one beyond the last
     sizes = tally(group_BL.expand(n_batch, length).masked_fill(~real_BL, n_groups).flatten(), n_groups + 1)
+    # in double precision: the floor must not depend on how T s / E is rounded
     seats = (wide(sizes) * share / n_experts).long().clamp(max=sizes).clamp(min=FEWEST_SEATS)
     seated = expert.masked_fill(rank >= seats[group], n_experts)
     if first == "position":
@@ -84,6 +86,7 @@ def chance_of_choice(clean_LE: Tensor, noisy_LE: Tensor, std_LE: Tensor, k: int)
 
 def unevenness(load_E: Tensor) -> Tensor:
     """Return the squared coefficient of variation, variance over squared mean."""
+    # the 1e-10 of the released code: no tokens at all are even
     return load_E.var(correction=0) / (load_E.mean().square() + 1e-10)
 
 

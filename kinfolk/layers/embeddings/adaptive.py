@@ -168,6 +168,7 @@ class _AdaptiveSoftmax(NormalisedHead):
         self.tables, self.maps = nn.ModuleList(), nn.ModuleList()
         if spec.weights == "untied":
             widths = cluster_widths(spec.cutoffs, spec.divisor, spec.widths, dims.d_model)
+            # frequent words and the other clusters share one softmax over states as they are
             widths[0] = dims.d_model
             for size, width in zip(sizes, widths, strict=True):
                 self.tables.append(Linear(width, size, bias=False))

@@ -84,6 +84,7 @@ class _Top2(Module):
         spec, probs_LE = self.spec, router_scores(x_LD, self.scores.weight).softmax(-1)
         expert_Lk, gate_Lk = top_two(probs_LE)
         if self.training:
+            # the share of tokens is that of first choices, as in GShard
             ctx.add_loss("balance", spec.balance * imbalance(probs_LE, expert_Lk[:, 0]))
         if spec.second == "none":
             return expert_Lk[:, :1], gate_Lk[:, :1]
@@ -136,6 +137,7 @@ class _Switch(Module):
             x_LD = x_LD * torch.empty_like(x_LD).uniform_(1 - spec.jitter, 1 + spec.jitter)
         scores_LE = router_scores(x_LD, self.scores.weight)
         probs_LE = scores_LE.softmax(-1)
+        # the gate is a probability and not 1, since through it alone the router gets a gradient from the output
         gate_L, expert_L = probs_LE.max(-1)
         if self.training:
             ctx.add_loss("balance", spec.balance * imbalance(probs_LE, expert_L))

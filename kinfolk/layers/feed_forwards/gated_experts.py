@@ -50,6 +50,7 @@ class _TopK(Module):
         scores_LE = scores_LE if self.scores.bias is None else scores_LE + self.scores.bias
         score_Lk, expert_Lk = scores_LE.topk(self.spec.k, dim=-1)
         if self.training and self.spec.balance:
+            # each of the k choices counts as a token
             probs_LE = scores_LE.softmax(-1).repeat_interleave(self.spec.k, 0)
             ctx.add_loss("balance", self.spec.balance * imbalance(probs_LE, expert_Lk.flatten()))
         return expert_Lk, score_Lk.softmax(-1)
@@ -111,6 +112,7 @@ class _SigmoidTopK(Module):
             best_LG = score_LGe.topk(2, dim=-1).values.sum(-1)
             group_Lg = best_LG.topk(spec.top_groups, dim=-1).indices
             out_LG = torch.ones_like(best_LG, dtype=torch.bool).scatter(1, group_Lg, False)
+            # -inf and not 0, which would win against sums below it: biases may be negative
             score_LE = score_LGe.masked_fill(out_LG[..., None], -torch.inf).flatten(1)
         return score_LE.topk(spec.k, dim=-1).indices
 

@@ -49,6 +49,7 @@ class _DetectionHead(HeadModule):
     def losses(self, x_BLD: Tensor, targets_BL: Tensor) -> Tensor:
         score_BL = self._score(x_BLD)
         each_BL = F.binary_cross_entropy_with_logits(score_BL, targets_BL.to(score_BL.dtype), reduction="none")
+        # IGNORE as a target gives some number, which is cleared
         return each_BL.masked_fill(targets_BL == IGNORE, 0.0)
 
     def _score(self, x_BLD: Tensor) -> Tensor:

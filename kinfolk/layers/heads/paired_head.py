@@ -38,6 +38,7 @@ class PairedHeadModule(MaskedLMHeadModule):
 
     def __init__(self, spec: PairedHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__(spec, dims, embedding)
+        # no dropout between pooler and classifier, as in the released code
         self.judge = _judge(spec).build(dataclasses.replace(dims, dropout=0.0), embedding)
 
     def pair(self, x_BLD: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ class PolicyHeadModule(HeadModule):
 
     def draw_actions(self, said_BV: Tensor, draw: torch.Generator) -> Tensor:
         """Draw an action for each row: [B]."""
+        # on the CPU, so that a seed draws the same actions on every device
         return torch.multinomial(said_BV.log_softmax(-1).exp().cpu(), 1, generator=draw)[:, 0].to(said_BV.device)
 
     def likeliest(self, said_BV: Tensor) -> Tensor:

@@ -91,5 +91,6 @@ class _PonderingRNN(PartModule):
         state.values = tuple(s_BS[None].split(self.d_model, dim=-1))
         ctx.tap("steps", steps_BL)
         ctx.tap("remainders", rest_BL)
+        # the ponder cost N + R, of which only R has a gradient; the paper adds it up over tokens, here it is their mean
         ctx.add_loss("ponder", spec.pondering.ponder * (steps_BL + rest_BL).sum() / keep_BL.sum().clamp(min=1))
         return y_BLD

@@ -140,7 +140,8 @@ class _Fading(SpanModule):
         """Return how many positions the longest of some spans sees, its ramp included."""
         if torch.compiler.is_exporting():
             return self.max_span  # a graph has no numbers; what is too far fades all the same
-        # in this order, what is not a number sees everything
+        # a key at distance R + z has the weight 0, those nearer are seen; in this order, what is not a number sees
+        # everything
         return math.ceil(min(float(self.max_span), self.spec.ramp + float(reach.detach().amax())))
 
     def _mean(self, reach_BHL: Tensor, ctx: Context) -> Tensor:
@@ -213,6 +214,7 @@ def within(pattern: Pattern, n: int) -> Pattern:
     """Return the pairs of a pattern that are less than `n` apart."""
     if isinstance(pattern, PerHead):
         return PerHead(patterns=tuple(within(one, n) for one in pattern.patterns))
+    # the query is one of the n positions
     if isinstance(pattern, Causal):
         return Window(left=n - 1)
     return pattern & Window(left=n - 1, right=0 if pattern.causal else n - 1)

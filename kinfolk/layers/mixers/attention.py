@@ -252,6 +252,7 @@ def visible_keys(
 
 def _view(ctx: Context, pattern: Pattern) -> View:
     """Say what hides keys while training. What a causal pattern hides anyway needs no mask."""
+    # where only distances count, those of indices do: within a document both are the same
     padding, pos = ctx.padding, None if pattern.stationary else ctx.pos_BL
     hidden = padding is None or (padding.right and pattern.causal)
     return View(

@@ -156,12 +156,14 @@ class _ForgetGate(ExtraModule):
         log_BHL = F.logsigmoid(self.gate(x_BLD).to(exact)).transpose(1, 2)
         if ctx.padding is not None:
             log_BHL = log_BHL.masked_fill(~ctx.padding.keep_BL[:, None], 0.0)
+        # over all positions, so in single precision at least: bfloat16 cannot add 1 to 256
         total_BHL = log_BHL.cumsum(-1)
         if state is not None:
             total_BHL = total_BHL + state.total_BH1.to(exact)
             state.total_BH1 = total_BHL[..., -1:]
         sums = _parts(-total_BHL.unflatten(1, (-1, self.share)).transpose(2, 3), k.dtype)
         own_H1s = torch.eye(self.share, dtype=q.dtype, device=q.device).repeat(k.shape[1], 1).unsqueeze(1)
+        # the scale of scores multiplies these channels too, and is taken back here
         one = (own_H1s / self.scale).expand(len(q), -1, q.shape[2], -1)
         return torch.cat([q, *[one] * len(sums)], -1), torch.cat([k, *sums], -1)
 

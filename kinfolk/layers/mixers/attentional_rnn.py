@@ -206,6 +206,7 @@ class _Searching(_Stepping):
 
     def begin(self, x_BLD: Tensor, source: EncoderOutput) -> tuple[Tensor, ...]:
         s_BD = self.start(source.states_BMD[:, 0, self.d_model // 2 :]).tanh()
+        # the cell of an LSTM begins with zeros; the paper has a GRU
         s_BS = F.pad(s_BD, (0, (self.wide - 1) * self.d_model))
         return s_BS, torch.zeros_like(s_BD)
 
@@ -217,6 +218,7 @@ class _Searching(_Stepping):
     def say(self, x_BLD: Tensor, values: list[Tensor]) -> Tensor:
         s_BLS, seen_BLD = values
         said: Tensor = self.out(torch.cat([s_BLS[..., : self.d_model], seen_BLD, x_BLD], -1))
+        # maxout over pairs of neighbours
         return said.unflatten(-1, (-1, 2)).max(-1).values
 
 

@@ -235,6 +235,7 @@ class MemoryCompressedModule(PartModule):
     def _attend(self, x_BLD: Tensor, ctx: Context) -> Tensor:
         q_BHLK, kv_BGLK = self._project(x_BLD)
         if ctx.padding is not None and not ctx.padding.right:
+            # padding behind a text lies in windows that end after all its queries
             kv_BGLK = kv_BGLK.masked_fill(~ctx.padding.keep_BL[:, None, :, None], 0.0)
         slots_BGMK = F.pad(self._squeeze(kv_BGLK), (0, 0, 1, 0))
         return self.out(self._look(q_BHLK, slots_BGMK, ctx).transpose(1, 2).flatten(2))
@@ -255,6 +256,7 @@ class MemoryCompressedModule(PartModule):
         """
         k_BHMK, v_BHMK = slots_BGMK.chunk(2, dim=1)
         length, n_slots, stride = q_BHLK.shape[2], slots_BGMK.shape[2], self.spec.stride
+        # one query in front: then number i of the others is at i + 1, and (i + 1) // stride is its row among the slots
         q_BHntK = F.pad(q_BHLK, (0, 0, 1, n_slots * stride - length - 1)).unflatten(2, (n_slots, stride))
         seen: list[Tensor] = []
         scoring = Scoring(
@@ -272,6 +274,7 @@ class MemoryCompressedModule(PartModule):
         scoring = Scoring(dropout=dropout, tap=ctx.listener("weights"))
         if ctx.pos_BL is None and q_BHLK.shape[2] == 1:
             return attend(q_BHLK, k_BHMK, v_BHMK, Full(), View(), scoring)
+        # slot 0 has no window and is seen from position 0 on; a position below 0 would hide it
         ends_1M = (torch.arange(slots_BGMK.shape[2], device=q_BHLK.device) * self.spec.stride - 1).clamp(min=0)[None]
         view = View(start=ctx.start, q_pos_BL=ctx.pos_BL, k_pos_BM=ends_1M)
         return attend(q_BHLK, k_BHMK, v_BHMK, Causal(), view, scoring)

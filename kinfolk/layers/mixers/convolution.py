@@ -113,8 +113,10 @@ class RecentInputs(StateRows):
         """Return old and new inputs, and remember the newest real ones."""
         n_old, x_BMD = self.x_BmD.shape[1], torch.cat([self.x_BmD, x_BLD], dim=1)
         if ctx.padding is None:
+            # a copy: a view would keep all inputs
             self.x_BmD = x_BMD[:, x_BLD.shape[1] :].clone()
         else:
+            # padding is behind: n real inputs end at n_old + n, so the newest n_old begin at n
             at_Bm = ctx.padding.keep_BL.sum(1, keepdim=True) + torch.arange(n_old, device=x_BLD.device)
             self.x_BmD = x_BMD.gather(1, at_Bm[..., None].expand(-1, -1, x_BLD.shape[2]))
         return x_BMD
@@ -167,6 +169,7 @@ class _Convolution(PartModule):
         if ctx.group_BL is None:
             return None
         n_taps = self.spec.kernel
+        # what is outside may count as the same document: inputs are 0 there
         near_BLt = F.pad(ctx.group_BL, (self.left, n_taps - 1 - self.left)).unfold(1, n_taps, 1)
         return near_BLt == ctx.group_BL[..., None]
 
@@ -191,6 +194,7 @@ class _GatedConv(_Convolution):
             ctx.tap("kernels", w_BLHt.expand(*x_BLD.shape[:2], -1, -1))
         same_BLt = self._same(ctx)
         if same_BLt is not None:
+            # after the softmax: a hidden tap weighs on a 0, as one beyond the start does
             w_BLHt = w_BLHt * same_BLt.unsqueeze(2)
         return dynamic_conv(x_BMD, w_BLHt.expand(*x_BLD.shape[:2], -1, -1), left)
 

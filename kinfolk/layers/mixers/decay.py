@@ -91,6 +91,7 @@ class _LowRankDecay(Module):
         self.up = Linear(spec.rank, n_heads * d_key)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
+        # the logarithm of a root; the logarithm of a sigmoid would be -inf where it underflows
         return _heads(F.logsigmoid(self.up(self.down(x_BLD))) / self.temperature, self.n_heads)
 
 

@@ -54,6 +54,7 @@ class _Differential(SelfAttentionModule):
 
     def weighted(self, q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
         first, second = (half.repeat(1, 2, 1, 1) for half in v.chunk(2, 1))
+        # weights do not depend on values, so a listener hears those of the first product only
         y = torch.cat(
             [attend(q, k, first, pattern, view, scoring), attend(q, k, second, pattern, view, scoring.quiet)], -1
         )

@@ -149,6 +149,7 @@ class _Disentangled(PositionModule):
         if known.keys_HRK is not None:
             bias = picked_scores(q * scale, known.keys_HRK[heads], index)
         if known.queries_HRK is not None:
+            # the row of i - j here too, as in the released code; equation 4 of the paper has that of j - i
             other = picked_by_keys(k, known.queries_HRK[heads] * scale, index)
             bias = other if bias is None else bias + other
         assert bias is not None

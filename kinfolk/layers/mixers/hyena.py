@@ -83,8 +83,10 @@ class _Filter(Module):
     def forward(self, length: int) -> Tensor:
         """Return kernels [L, D]; the skip is part of the first tap."""
         like = self.rate_W
+        # bfloat16 knows integers up to 256
         position_L = torch.arange(length, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32))
         time_L1 = (position_L / max(1, self.unit - 1)).unsqueeze(1)
+        # as in the released code: the lowest band is not quite 0, and features are the parts of e^(-i angle)
         bands = torch.linspace(1e-4, self.n_bands - 1, self.n_bands, device=like.device, dtype=time_L1.dtype)
         angle_LF = (2 * math.pi / self.unit) * position_L.unsqueeze(1) * bands
         z_LF = torch.cat([time_L1, angle_LF.cos(), -angle_LF.sin()], 1).to(like.dtype)

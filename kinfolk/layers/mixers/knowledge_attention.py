@@ -136,6 +136,7 @@ class _KnowledgeAttention(PartModule):
         if self.spec.linker == "margin":
             there_BSC = there_BSC & (score_BSC > 0)
             score_BSC = score_BSC.masked_fill(~there_BSC, HIDDEN)
+        # HIDDEN is finite, so a softmax over no candidate at all is even, not nan, and is cleared here
         return score_BSC.softmax(-1) * there_BSC
 
     def _loss(self, score_BSC: Tensor, told: Mentions) -> Tensor:

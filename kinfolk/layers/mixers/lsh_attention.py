@@ -161,6 +161,7 @@ class BucketState(StateRows):
         keep_BL = None if ctx.padding is None else ctx.padding.keep_BL
         pos_BL = ctx.positions(n_new, q_BHLK.device).expand(len(q_BHLK), n_new)
         if n_new == 1:
+            # before it enters, since it attends to those that came earlier
             y_BHLK = self._step(q_BHLK, v_BHLK, buckets_BHrL)
             self._enter(q_BHLK, v_BHLK, buckets_BHrL, pos_BL, keep_BL)
             return y_BHLK
@@ -183,6 +184,7 @@ class BucketState(StateRows):
         new_BHrL = lsh.ranks(torch.where(real_BHrL, buckets_BHrL, n_buckets))
         rank_BHrL = self.count_BHrb.gather(-1, buckets_BHrL) + new_BHrL
         self.count_BHrb.scatter_add_(-1, buckets_BHrL, real_BHrL.long())
+        # of more new members than slots the last are written: a scatter that meets a slot twice has no order
         late_BHrL = real_BHrL & (rank_BHrL >= self.count_BHrb.gather(-1, buckets_BHrL) - size)
         slot_BHrL = torch.where(late_BHrL, buckets_BHrL * size + rank_BHrL % size, n_buckets * size)
         at_BHrL = pos_BL[:, None, None].expand_as(slot_BHrL)
@@ -202,6 +204,7 @@ class BucketState(StateRows):
         seen_BHM = at_BHM >= 0
         if self.looking.repeats == "once":
             at_BHM = at_BHM.sort(dim=-1).values
+            # sorted, a position that several rounds found follows itself; empty slots are -1
             seen_BHM = at_BHM > F.pad(at_BHM[..., :-1], (1, 0), value=-1)
         at_BHMK = at_BHM.clamp(min=0)[..., None].expand(-1, -1, -1, q_BH1K.shape[-1])
         # itself comes last, seen only if no other is
@@ -224,6 +227,7 @@ class BucketState(StateRows):
         if self.looking.repeats == "once":
             times_BHLM = times_BHLM.clamp_(max=1)
         k_BHMK, v_BHMK = self.k_BHMK[:, :, :stop], self.v_BHMK[:, :, :stop]
+        # a pair that counts n times has log n more as its score, and log 0 = -inf hides it
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, times_BHLM.log_(), scale=self.looking.scale)
 
 

@@ -112,8 +112,10 @@ class _Mamba(PartModule):
         step_BLD = F.softplus(self.step(step_BLR) + self.step_bias_D)
         keep_BL = shown(ctx, state)
         if keep_BL is not None:
+            # a step of 0 neither decays nor writes
             step_BLD = step_BLD.masked_fill(~keep_BL.unsqueeze(-1), 0.0)
         where = (None, ctx.group_BL) if state is None else (state.memory_BDR, None)
+        # stored as logarithms, rates stay negative
         y_BLD, memory_BDR = selective_scan(x_BLD, step_BLD, write_BLR, read_BLR, -self.log_rate_DR.exp(), *where)
         if state is not None:
             state.memory_BDR = memory_BDR
@@ -200,6 +202,7 @@ class _Mamba2(PartModule):
         x_BHLK = x_BLD.unflatten(-1, (n_heads, -1)).transpose(1, 2)
         log_decay = -self.log_rate_H.exp()[:, None, None] * step_BHL1
         where = None if state is None else state.memory_BHRK, shown(ctx, state), ctx.group_BL if state is None else None
+        # Euler's rule: the step scales what is written; the skip reads the input as it is
         y_BHLK, memory_BHRK = gated_linear_recurrence(
             q_BLR.unsqueeze(1), k_BLR.unsqueeze(1), x_BHLK * step_BHL1, log_decay, *where
         )

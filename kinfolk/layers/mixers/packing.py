@@ -40,6 +40,7 @@ class Packing:
 
     def unpack(self, x_BLD: Tensor) -> Tensor:
         """Give each document its row; zeros where it has no token."""
+        # one slot behind the last takes all padding
         rows = x_BLD.new_zeros(self.n_rows * self.length + 1, x_BLD.shape[-1])
         return rows.index_copy(0, self.at_b, x_BLD.flatten(0, 1))[:-1].unflatten(0, (self.n_rows, self.length))
 

@@ -46,6 +46,7 @@ class QuerySubset:
     def context(self, ctx: Context, length: int) -> Context:
         """Return the context of these tokens, of a row of `length`."""
         pos_BL = ctx.positions(length, self.at_BA.device).expand(len(self.at_BA), length)
+        # start + n stays the number of positions, for which tables of distances are made
         n_others = length - self.at_BA.shape[1]
         return ctx.replace(
             start=ctx.start + n_others,

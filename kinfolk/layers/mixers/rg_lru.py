@@ -69,6 +69,7 @@ class _RGLRU(PartModule):
         nn.init.normal_(self.gates_HbK, std=self.gates_HbK.shape[1] ** -0.5)
         with torch.no_grad():
             self.gate_bias_HK.zero_()
+            # uniform over the area of a ring between two radii, as in the released code: a root
             decay = self.log_rate_D.uniform_(0.9**2, 0.999**2).sqrt_()
             # the inverse of softplus of -log(a) / c, which is close to 0: expm1 keeps its digits
             self.log_rate_D.copy_(torch.expm1(-decay.log() / self.spec.power).log())
@@ -96,7 +97,7 @@ class _RGLRU(PartModule):
         gates_HNK = torch.baddbmm(self.gate_bias_HK.unsqueeze(1), x_HNb, self.gates_HbK).sigmoid()
         enter, forget = (g.transpose(0, 1).reshape(x_BLD.shape) for g in gates_HNK.chunk(2, dim=-1))
         log_decay_BLD = -self.spec.power * F.softplus(self.log_rate_D) * forget
-        # the derivative of the root is bounded, as in the released code
+        # 1 - a^2 would lose its digits near a = 1; the derivative of the root is bounded, as in the released code
         scale_BLD = (-torch.expm1(2 * log_decay_BLD)).clamp(min=1e-12).sqrt()
         first = (ctx.positions(x_BLD.shape[1], x_BLD.device) == 0).unsqueeze(-1)
         return log_decay_BLD, enter * x_BLD * scale_BLD.masked_fill(first, 1.0)

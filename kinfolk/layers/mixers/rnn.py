@@ -217,7 +217,7 @@ def draw_cell(cell: nn.RNNBase) -> None:
         if "bias" in name:
             nn.init.zeros_(weight)
             if n_gates == 4 and "bias_ih" in name:
-                # Gers et al. 2000; Jozefowicz et al. 2015
+                # in one of two biases, whose sum counts (Gers et al. 2000; Jozefowicz et al. 2015)
                 weight[width : 2 * width] = 1.0
         else:
             for gate in weight.chunk(n_gates):

@@ -247,8 +247,10 @@ class _Rwkv7(_TimeMix):
         keys, values = self.k(k), self._values(v, ctx)
         of_removal, of_rate, of_bonus = self.scales_3D
         removal_BHLK = F.normalize(self.heads(keys * of_removal), dim=-1)
+        # lerp(1, a, alpha): a key is written by the rate at which it removes
         keys = keys * (1 + (rate - 1) * of_rate)
         r_BHLK, k_BHLK, v_BHLK, rate_BHLK, log_BHLK = map(self.heads, (self.r(r), keys, values, rate, log_decay))
+        # the operator adds b a^T, so the sign of the removal is in a
         y_BHLK, memory = delta_rule.generalised_delta_rule(
             r_BHLK, k_BHLK, v_BHLK, (-removal_BHLK, removal_BHLK * rate_BHLK), log_BHLK, **self.where(ctx, state)
         )

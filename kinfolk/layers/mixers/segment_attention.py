@@ -70,6 +70,7 @@ class Recollection:
     def note(self, x_BLD: Tensor, ctx: Context, n_kept: int) -> None:
         """Take note of a segment: the last `n_kept` positions are what the next one may see."""
         keep_BM, group_BM = self.masks(ctx, x_BLD.shape[1])
+        # no gradient crosses the border of a segment
         x_BMD = torch.cat([self.past(x_BLD), x_BLD.detach()], 1)
         first = max(0, x_BMD.shape[1] - n_kept)
         keep_BM = None if keep_BM is None else keep_BM[:, first:]

@@ -32,6 +32,7 @@ class ShortConv(Module):
             x_BLD = x_BLD.masked_fill(~ctx.padding.keep_BL[..., None], 0.0)
         same_BLt = None
         if ctx.group_BL is not None and state is None:
+            # what is before the row belongs to no document
             near_BLt = F.pad(ctx.group_BL, (kernel - 1, 0), value=-1).unfold(1, kernel, 1)
             same_BLt = near_BLt == ctx.group_BL[..., None]
         if state is None:

@@ -62,6 +62,7 @@ class _Branches(Module):
 
     def draw(self) -> None:
         """Draw shares that are uniform before they are normalised."""
+        # a softmax of logarithms divides what was drawn by its sum
         self.shares_2H.data.uniform_(1e-3, 1.0).log_()
 
     def forward(self, y_BLd: Tensor) -> Tensor:

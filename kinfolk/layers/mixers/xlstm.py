@@ -133,6 +133,7 @@ class _MLSTM(_LSTMBase):
         )
         if state is not None:
             state.memory_BHRK = memory
+        # 1, where stabilised forms have e^-m: here nothing was divided by e^m
         h_BHLK = y_BHLK[..., :-1] / y_BHLK[..., -1:].abs().clamp(min=1.0)
         return self.out(torch.sigmoid(o) * self.normed(h_BHLK.transpose(1, 2)).to(x_BLD.dtype)), state
 
@@ -193,6 +194,7 @@ class _SLSTM(_LSTMBase):
         i, f, z, o = (inner_BnD + own).unbind(1)
         log_f = F.logsigmoid(f) + m
         largest = torch.maximum(i, log_f)
+        # one of the two is e^0 = 1, so that n is at least 1 from the first step on
         write, keep = torch.exp(i - largest), torch.exp(log_f - largest)
         c, n = keep * c + write * torch.tanh(z), keep * n + write
         return torch.stack([torch.sigmoid(o) * c / n, c, n, largest], 1)

@@ -97,6 +97,7 @@ class _ScaleNorm(Module):
         self.eps = spec.eps
 
     def forward(self, x: Tensor) -> Tensor:
+        # a least length, not an eps inside the root: as in the released code
         return x * (self.length / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp(min=self.eps))
 
 

@@ -104,8 +104,10 @@ class Sinusoid(Position, kind="sinusoid"):
 def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Tensor:
     """Return the sinusoids of any positions in the widest type of their device: [..., width]."""
     rate = torch.exp(wide(torch.arange(0, width, 2, device=positions.device)) * (-math.log(1e4) / width))
+    # in double precision: float32 knows an angle near 1e5 only to a hundredth
     angle = wide(positions).unsqueeze(-1) * rate
     pair = torch.stack([angle.sin(), angle.cos()], dim=-1 if layout == "interleaved" else -2)
+    # an odd width has one sine more than cosines
     return pair.flatten(-2)[..., :width]
 
 

@@ -97,6 +97,7 @@ class ALiBiModule(PositionModule):
         return Hooks(bias=self._bias)
 
     def _bias(self, q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, heads: slice) -> Tensor:
+        # the paper's mask is causal, so its distances are never negative; here a later key is as far as an earlier one
         away = distances(q_pos, k_pos).abs()
         slope = self.slopes_H[heads].to(q.dtype)
         return -slope.view(-1, *[1] * (away.ndim - 2)) * away
@@ -182,6 +183,7 @@ class _Shaw(PositionModule):
 
     def _index(self, ctx: Context, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Return the row of the tables for each pair: its distance, or what the example says instead of it."""
+        # j - i, as in the paper
         away = -distances(q_pos, k_pos)
         tree = ctx.annotation(DependencyTree)
         relation_BLM = None if tree is None else tree.relation_BLM
@@ -251,6 +253,7 @@ class XLModule(PositionModule):
         u_HK, v_HK = self.biases.weight.unflatten(1, (self.heads.n_heads, -1))[:, heads]
         between = [1] * (q.ndim - 3)
         u, v = (x.view(len(x), *between, x.shape[-1]) for x in (u_HK, v_HK))
+        # q . k is the executor's; what u adds is one number for each key
         content = (k * (u * scale)).sum(-1).unsqueeze(-2)
         far = distance_scores((q + v) * scale, known.table_HRK[heads], known.high, q_pos, k_pos)
         return content + (far * known.between(q_pos, k_pos, self.apart) if self.apart else far)

@@ -60,6 +60,7 @@ class Ring(Slots):
         """Return old and new keys and values; then keep the newest of each slot."""
         n_new = k_BGLK.shape[2]
         pos_BL = ctx.positions(n_new, k_BGLK.device).expand(len(k_BGLK), n_new)
+        # nothing is earlier, and a prompt may be longer than the ring: its own queries see all of it
         if ctx.start == 0 and ctx.pos_BL is None:
             self._store(k_BGLK, v_BGLK, pos_BL, ctx)
             return k_BGLK, v_BGLK, View()

@@ -92,6 +92,7 @@ class Funnel(Depth, kind="funnel"):
 
     def shorter(self, n: int) -> int:
         """Return how many slots n positions have."""
+        # the rest divided by the pool, rounded up
         return n if n <= self.apart else self.apart - (self.apart - n) // self.pool
 
     def first(self, slot: Tensor) -> Tensor:

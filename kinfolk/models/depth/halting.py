@@ -136,6 +136,7 @@ class _Halting(LayerReader):
         now, last = carry.later, n == len(self.stack.order) - 1
         chance_BL = self._chances(before_BLD, carry.keep)
         weight_BL, total_BL, halts_BL = halt(chance_BL, carry.chances, self.spec.eps, last)
+        # the sum of chances goes on growing after a position has halted, to no effect
         weight_BL = weight_BL * now.active_BL
         rest_BL = carry.rest + weight_BL * (now.active_BL & halts_BL)
         later = _Progress(now.active_BL & ~halts_BL)

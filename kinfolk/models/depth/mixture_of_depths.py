@@ -131,8 +131,10 @@ class _RoutedBlock(Module):
         keep_BL = torch.ones_like(score_BL, dtype=torch.bool) if ctx.padding is None else ctx.padding.keep_BL
         if not self.training:
             return (score_BL > 0) & keep_BL
+        # the choice has no gradient: the router learns from r as a factor, and from the cross-entropy below
         score = score_BL.detach().masked_fill(~keep_BL, -torch.inf)
         best_Bk = score.topk(self.spec.n_chosen(score_BL.shape[1]), dim=1).indices
+        # a row may have fewer real positions than are chosen
         chosen_BL = torch.zeros_like(keep_BL).scatter(1, best_Bk, True) & keep_BL
         if self.spec.balance:
             losses_BL = F.binary_cross_entropy_with_logits(score_BL, chosen_BL.to(score_BL.dtype), reduction="none")

@@ -66,15 +66,22 @@ def attend(
     if len(runs) == 1:
         return _attend(q_BHLK, k_BGMK, v_BGMK, runs[0][0], view, scoring)
     k_BHMK, v_BHMK = (share_heads(x, q_BHLK.shape[1]) for x in (k_BGMK, v_BGMK))
-    return _attend_by_head(q_BHLK, k_BHMK, v_BHMK, runs, view, scoring)
+    out = []
+    for one, heads in runs:
+        own = dataclasses.replace(scoring, heads=heads)
+        out.append(_attend(q_BHLK[:, heads], k_BHMK[:, heads], v_BHMK[:, heads], one, view, own))
+    return torch.cat(out, dim=1)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scoring: Scoring) -> Tensor:
     n_q, n_k = q.shape[2], k.shape[2]
     if view.plain and scoring.plain and isinstance(pattern, Causal | Full):
+        # a step of decoding: the one query comes after all keys
         sees_all = isinstance(pattern, Full) or (n_q == 1 and view.start >= n_k - 1)
+        # the kernel's causal mask is aligned at the first key, so queries behind a cache cannot use it
         if sees_all or (view.start == 0 and n_q == n_k):
             return fused(q, k, v, None, not sees_all, scoring.scale)
+    # scores that are recomputed anyway are computed tile by tile, whatever the pattern
     most = torch.inf if keeps_too_much(q, n_q * n_k, scoring, KEPT_PAIRS) else DENSE_SHARE
     if not scoring.needs_whole_rows(pattern) and _worth_gathering(pattern, view, n_q, n_k, most):
         k, v = share_heads(k, q.shape[1]), share_heads(v, q.shape[1])
@@ -113,6 +120,7 @@ def _biased(q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, view: View, scori
         at = arange(first, last, q.device), arange(0, n_seen, q.device)
         q_n, k_n, v_n = q[:, :, first:last], k[:, :, :n_seen], v[:, :, :n_seen]
         bias = scoring.bias(q_n, k_n, *positions(view, *at), scoring.heads)
+        # -inf, not a large number: a row without any key then gets 0 from the kernel, not a mean of values
         bias = bias.masked_fill(~allowed(pattern, view, *at).unsqueeze(1), -torch.inf)
         out.append(fused(q_n, k_n, v_n, bias, False, scoring.scale))
     return torch.cat(out, 2)
@@ -135,15 +143,6 @@ def scored_pairs(pattern: Pattern, n: int, n_heads: int) -> float:
 
 
 Runs = tuple[tuple[Pattern, slice], ...]
-
-
-def _attend_by_head(q: Tensor, k: Tensor, v: Tensor, runs: Runs, view: View, scoring: Scoring) -> Tensor:
-    """Run each pattern over its heads."""
-    out = []
-    for pattern, heads in runs:
-        mine = dataclasses.replace(scoring, heads=heads)
-        out.append(_attend(q[:, heads], k[:, heads], v[:, heads], pattern, view, mine))
-    return torch.cat(out, dim=1)
 
 
 def _report(q: Tensor, k: Tensor, runs: Runs, view: View, scoring: Scoring) -> None:

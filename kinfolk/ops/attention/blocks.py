@@ -140,9 +140,11 @@ def _sheet_backward(
 def _combine(outs: tuple[Tensor, ...], norms: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
     """Average the outputs of sheets by their normalisers; who sees nothing at all gets 0."""
     if len(outs) == 1:
+        # finite, since the backward pass takes exp(score - norm), and -inf less -inf is nan
         return outs[0], norms[0].masked_fill(norms[0] == -torch.inf, 0.0)
     norm_BLH = torch.stack(norms).logsumexp(0)
     norm_BLH = norm_BLH.masked_fill(norm_BLH == -torch.inf, 0.0)
+    # exp(n - norm): at most 1, and 0 for a sheet in which the query sees nothing
     shares = ((n - norm_BLH).exp().transpose(1, 2).unsqueeze(-1) for n in norms)
     return sum((o * s for o, s in zip(outs, shares, strict=True)), torch.zeros_like(outs[0])), norm_BLH
 

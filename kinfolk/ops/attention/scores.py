@@ -152,6 +152,7 @@ def softmax_product(
     """
     weights_BHLM, scores_BHLM, empty_BHL1 = softmax_weights(q_BHLK, k_BHMK, ok_BLM, pos, scoring)
     if scoring.dropout:
+        # a rate above 0 is given in training only
         weights_BHLM = F.dropout(weights_BHLM, scoring.dropout)
     out_BHLK = weights_BHLM @ v_BHMK
     if scoring.value is not None:
@@ -177,6 +178,7 @@ def softmax_weights(
     weights_BHLM = scores_BHLM.softmax(-1)
     if scoring.sink_H is not None:
         sink_H = scoring.sink_H[scoring.heads].view(-1, *(1,) * (scores_BHLM.ndim - 2))
+        # one more logit in the softmax: e^lse / (e^lse + e^sink) = sigmoid(lse - sink)
         weights_BHLM = weights_BHLM * torch.sigmoid(scores_BHLM.logsumexp(-1, keepdim=True) - sink_H)
     return weights_BHLM if scoring.after is None else scoring.after(weights_BHLM), scores_BHLM, empty_BHL1
 

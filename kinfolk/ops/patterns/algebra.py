@@ -124,6 +124,7 @@ class Both(_OfTwo, kind="and"):
 
     @property
     def fold(self) -> int:
+        # an allowed distance is a multiple of both
         return math.lcm(self.a.fold, self.b.fold)
 
     def sheets(self) -> tuple[Pattern, ...]:
@@ -163,6 +164,7 @@ class Either(_OfTwo, kind="or"):
         ours, theirs = self.a.sheets(), self.b.sheets()
         if {p.fold for p in (*ours, *theirs)} == {self.fold}:
             return (self,)
+        # a pair on two sheets would count twice in the softmax
         return (*ours, *(Except(a=p, b=self.a) for p in theirs))
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
@@ -202,6 +204,7 @@ class Except(_OfTwo, kind="except"):
         return self.a.allows(q, k) & ~self.b.allows(q, k)
 
     def touches(self, box: Box) -> Tensor:
+        # only a box that b fills is certainly empty, and only one that b does not touch is untouched
         return self.a.touches(box) & ~self.b.fills(box)
 
     def fills(self, box: Box) -> Tensor:

@@ -136,9 +136,8 @@ class SameBlock(Pattern, kind="same-block"):
         return q // self.size == k // self.size
 
     def touches(self, box: Box) -> Tensor:
-        return _overlap(
-            box.q_low // self.size, box.q_high // self.size, box.k_low // self.size, box.k_high // self.size
-        )
+        q_low, q_high, k_low, k_high = (x // self.size for x in box)
+        return (q_low <= k_high) & (k_low <= q_high)
 
     def fills(self, box: Box) -> Tensor:
         q_low, q_high, k_low, k_high = (x // self.size for x in box)
@@ -183,6 +182,7 @@ class BlockWindow(Pattern, kind="block-window"):
 
     @property
     def span(self) -> int | None:
+        # from the end of its own block to the start of the farthest
         return (self.left + 1) * self.block
 
     def allows(self, q: Tensor, k: Tensor) -> Tensor:
@@ -339,10 +339,7 @@ class Local2D(Pattern, kind="local-2d"):
         return top, left, top + inside // self.block_width, left + inside % self.block_width
 
 
-def _overlap(a_low: Tensor, a_high: Tensor, b_low: Tensor, b_high: Tensor) -> Tensor:
-    return (a_low <= b_high) & (b_low <= a_high)
-
-
 def _multiple_between(low: Tensor, high: Tensor, step: int) -> Tensor:
     """Tell whether a multiple of `step` lies in [low, high]."""
+    # the division floors, also below zero: distances to later keys are negative
     return high // step * step >= low

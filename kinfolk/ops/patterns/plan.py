@@ -112,6 +112,7 @@ def extent(pattern: Pattern, n_q: int, n_k: int, start: int, block: int) -> Exte
 def lay_out(pattern: Pattern, what: Extent) -> Sheet:
     """Group the query blocks of one sheet by how many key blocks they touch, and by whether they need a mask."""
     touched, filled = _asked(pattern, what)
+    # a row needs no mask if every block it touches is filled
     filled_n = (filled | ~touched).all(1)
     rounded = torch.tensor([_round_up(d) for d in touched.sum(1).tolist()])
     groups: list[TileGroup] = []
@@ -197,6 +198,7 @@ def _runs(rows: Tensor, cols: Tensor, what: Extent) -> list[Tensor]:
     moved &= (cols[1:] < n_whole).all(1) & (cols[:-1] >= 0).all(1)
     run = torch.cat([torch.zeros(1, dtype=torch.long), (~moved).long()]).cumsum(0)
     n_runs = int(run[-1]) + 1
+    # too many pieces: one gathered product is cheaper than a strip for each
     if n_runs > 8:
         return [torch.arange(len(rows))]
     return [(run == i).nonzero().flatten() for i in range(n_runs)]

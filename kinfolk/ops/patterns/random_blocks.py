@@ -51,6 +51,7 @@ class RandomBlocks(Pattern, kind="random"):
         n_blocks = torch.full_like(q_block, self.among) if self.among else q_block
         at_least_one = n_blocks.clamp(min=1)
         stratum = (k_block * self.n).div(at_least_one, rounding_mode="floor")
+        # with fewer blocks than n, each is a stratum of its own and always picked
         low = -(-(stratum * at_least_one) // self.n)
         high = -(-((stratum + 1) * at_least_one) // self.n)
         pick = low + _hash(q_block, stratum, self.seed) % (high - low).clamp(min=1)
@@ -63,5 +64,6 @@ def _hash(a: Tensor, b: Tensor, seed: int) -> Tensor:
     a, b = a.long(), b.long()
     x = a * 0x9E3779B97F4A7C1 + b * 0x3C6EF372FE94F82 + (seed * 0x2545F4914F6CDD1) % (1 << 61)
     for shift, factor in ((29, 0x3F58476D1CE4E5B9), (32, 0x14D049BB133111EB)):
+        # a shift of int64 copies the sign; the mask makes it the logical shift of splitmix64
         x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
     return (x ^ (x >> 31)) & ((1 << 62) - 1)
