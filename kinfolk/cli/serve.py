@@ -41,7 +41,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="answer under this name too, besides localhost, addresses and this machine's own name",
     )
-    add("--engine", default="torch", help="torch, onnx, or auto, which says what it takes (default: torch)")
+    add(
+        "--engine",
+        default="torch",
+        help="torch, torch-bf16 (weights rounded to bf16), onnx, or auto, which says what it takes (default: torch)",
+    )
     add("--threads", type=int, metavar="N", help="of the engine (default: one for each core)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--rows", type=int, metavar="N", help="texts written at once (default: 16)")

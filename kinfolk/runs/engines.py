@@ -18,7 +18,11 @@ from kinfolk.runs.onnx_export import ExportRecord, is_exported
 Opener = Callable[[Any, int], Any]
 """From a run and a number of threads (0: the engine's own choice) to what runs its model."""
 
-HOMES = {"torch": "kinfolk.decoding.engines.torch_engine", "onnx": "kinfolk.use.onnx.opening"}
+HOMES = {
+    "torch": "kinfolk.decoding.engines.torch_engine",
+    "torch-bf16": "kinfolk.decoding.engines.torch_engine",
+    "onnx": "kinfolk.use.onnx.opening",
+}
 """Modules of the engines that come with the package; each is imported when it is first asked for."""
 
 AUTO = "auto"

@@ -10,7 +10,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.data.tokenizers.unknown import warn_of_unknown
 from kinfolk.decoding import generate as continue_ids
 from kinfolk.decoding.engines.speculative import speculative
-from kinfolk.decoding.engines.weight_layout import for_decoding
+from kinfolk.decoding.engines.torch_engine import TORCH
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.objectives.corruption import Corruption
 from kinfolk.runs.engines import AUTO, automatic
@@ -44,14 +44,14 @@ def runner(
 ) -> Any:
     """Return what generates: a model, or an engine.
 
-    engine: "torch", "onnx", a plugin's, or "auto" (see `kinfolk.runs.engines.automatic`); None: the run's own.
+    engine: "torch", "torch-bf16", "onnx", a plugin's, or "auto" (`kinfolk.runs.engines.automatic`); None: the run's.
     draft: speculative decoding with a smaller run, or "lookup", by which `ahead` tokens are guessed at once.
     average: the mean of the weights of the newest checkpoints.
     rows: how many sequences are decoded at once, for which weights are laid out.
     """
     name = automatic(run.path)[0] if engine == AUTO else engine or run.own_engine
-    if name == "torch":
-        model = for_decoding(run.model(average), rows if draft is None else ahead + 1)
+    if name in TORCH:
+        model = TORCH[name].laid_out(run.model(average), rows if draft is None else ahead + 1)
         return model if draft is None else speculative(model, draft, ahead)
     if draft is not None:
         raise SpecError(f"--draft: speculative decoding runs by torch, not by {name}")

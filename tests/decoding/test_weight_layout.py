@@ -4,10 +4,13 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.decoding.engines import weight_layout
+from kinfolk.decoding.engines.torch_engine import Bf16Engine
 from kinfolk.decoding.engines.weight_layout import (
     LONG,
     ColumnMap,
     PackedMap,
+    RoundedMap,
     bf16_available,
     blocks_available,
     for_decoding,
@@ -131,6 +134,50 @@ def test_weights_in_bf16_are_read_in_blocks(rows):
     tokens = torch.randint(5, 50, (rows, 7), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=0.02, atol=0.02)
+
+
+bf16 = pytest.mark.skipif(not blocks_available() or not bf16_available(), reason="no instructions for bf16")
+
+
+@bf16
+def test_a_rounded_map_multiplies_rounded_numbers_and_sums_in_single_precision():
+    linear = kf.layers.module.Linear(768, 24)
+    x = torch.randn(2, 3, 768, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = x.bfloat16().double() @ linear.weight.bfloat16().double().mT + linear.bias.bfloat16().double()
+        got = RoundedMap(linear.weight, linear.bias, 3)(x)
+    assert got.dtype == torch.float32
+    # sums are rounded once, to eight bits
+    torch.testing.assert_close(got.double(), expected, rtol=2**-8, atol=2e-5)
+
+
+@bf16
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "vanilla", "transformer-xl", "mamba"])
+def test_the_bf16_engine_rounds_matrices_and_nothing_else(name, rows):
+    plain, model = pair(name)
+    Bf16Engine.laid_out(model, rows)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(m.blocks.dtype == torch.bfloat16 for m in model.modules() if isinstance(m, PackedMap))
+    tokens = torch.randint(5, 50, (rows, 7), generator=torch.Generator().manual_seed(0))
+    inputs = (tokens, tokens) if plain.spec.topology == "encoder-decoder" else (tokens,)
+    with torch.inference_mode():
+        got, expected = model(*inputs).logits, plain(*inputs).logits
+    assert got.dtype == torch.float32
+    error = (got - expected).norm() / (expected - expected.mean()).norm()
+    # heads and maps that something else reads stay whole, so an error of nothing is possible there
+    assert error < 0.02
+    if name in ("gpt2", "llama"):
+        assert error > 1e-4
+        assert isinstance(model.head.packed, RoundedMap)
+
+
+@pytest.mark.parametrize("missing", ["bf16_available", "blocks_available"])
+def test_the_bf16_engine_is_refused_without_instructions(missing, monkeypatch):
+    monkeypatch.setattr(weight_layout, missing, lambda: False)
+    (model, _) = pair("gpt2")
+    with pytest.raises(kf.KinfolkError, match=r"torch-bf16.*bf16"):
+        Bf16Engine.laid_out(model)
 
 
 def attributes(model):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ SCORED = 256
 class TorchEngine(Engine, kind="torch"):
     """Runs a model."""
 
+    bf16: ClassVar[bool] = False
+
     def __init__(self, model: Transformer) -> None:
         self.model = model.eval()
         self.generation = model.generation
@@ -39,7 +41,12 @@ class TorchEngine(Engine, kind="torch"):
     @classmethod
     def open(cls, run: Run, threads: int = 0) -> Self:
         """Load the weights of a run, laid out for decoding."""
-        return cls(for_decoding(run.model()))
+        return cls(cls.laid_out(run.model()))
+
+    @classmethod
+    def laid_out(cls, model: Transformer, rows: int = 1) -> Transformer:
+        """Return a model with its weights laid out as this engine reads them for `rows` sequences."""
+        return for_decoding(model, rows, cls.bf16)
 
     def answer(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Run a whole batch."""
@@ -115,6 +122,19 @@ class TorchEngine(Engine, kind="torch"):
         last_B = host(keep_BL).sum(1) - 1
         rows_B = torch.arange(len(last_B), device=self.device)
         return self.model.head.logits(hidden_BLD[rows_B, send(last_B, self.device)])
+
+
+class Bf16Engine(TorchEngine, kind="torch-bf16"):
+    """Runs a model with the matrices of its maps and its output layer rounded to bf16: half the bytes for each token.
+
+    Logits differ by about a hundredth of their spread; a processor without instructions for bf16 is refused.
+    """
+
+    bf16: ClassVar[bool] = True
+
+
+TORCH: dict[str, type[TorchEngine]] = {engine.kind: engine for engine in (TorchEngine, Bf16Engine)}
+"""Engines that run the modules themselves, by name: beams, drafts and averages are for all of them."""
 
 
 @dataclasses.dataclass

@@ -5,7 +5,7 @@ stored by rows is read as dot products, one stored by columns as a sum of scaled
 multiplied fastest by pieces of columns (`ops/one_row_linear`), with AVX2 by columns where there are more outputs than
 inputs (1.2 to 2.5 times as fast as by rows, by BLAS). Several rows are a small matrix product, for which oneDNN's
 blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read in blocks, by one row too,
-where the processor multiplies bf16: 2.5 times as fast as by rows.
+where the processor multiplies bf16: 2.5 times as fast as by rows, and half the bytes of float32.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.direct_calls import call_directly, direct_calls
 from kinfolk.decoding.engines.short_calls import kind_of
 from kinfolk.layers.heads.head import HeadModule
@@ -113,27 +114,53 @@ class PackedMap(LaidOutMap):
         return y
 
 
+class RoundedMap(PackedMap):
+    """A linear map whose matrix is rounded to bf16 and stored in blocks, between states of single precision.
+
+    Inputs are rounded too, sums are of single precision and rounded once, as in autocast.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, rows: int) -> None:
+        super().__init__(weight.bfloat16(), None if bias is None else bias.bfloat16(), rows)
+
+    def zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.bfloat16()).float()
+
+
 @torch.no_grad()
-def for_decoding(model: Transformer, rows: int = 1) -> Transformer:
+def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Transformer:
     """Lay out the weights of a model that only decodes, `rows` sequences at once or fewer, and return it.
 
     Numbers stay; sums are rounded in another order, so outputs differ in their last bits. Maps of attention and
     feed-forwards become pieces of columns (one row, AVX-512) or blocks (several rows, or bf16), both where the model is
     small; so does the output layer of several rows, beside the table that it may share. Other wide matrices are stored
     by columns. CPU only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
+    bf16: the matrices of these maps and of the output layer are rounded to bf16, all else stays; refused where the
+    processor has no instructions for it.
     """
     formats = {p.dtype if p.device.type == "cpu" else None for p in model.parameters()}
-    if formats == {torch.float32}:
+    if bf16 and not (formats <= {torch.float32, torch.bfloat16} and blocks_available() and bf16_available()):
+        raise SpecError(
+            "engine 'torch-bf16': needs a processor with instructions for bf16 (AVX512_BF16 or AMX); use torch, or an "
+            "export in int8 by onnx"
+        )
+    if formats == {torch.float32} and bf16:
+        _pack(model, lambda m, other: RoundedMap(m.weight, m.bias, rows), keep=False)
+    elif formats == {torch.float32}:
         if rows == 1:
             for part in model.modules():
                 exchange(part, {**_column_maps(part)})
         elif blocks_available():
-            _pack(model, rows, keep=model.n_params <= TWICE)
+            keep = model.n_params <= TWICE
+            _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows, other), keep)
         # what is left: the maps above have their matrices in another form, or dropped them
         for weight in _wide(model):
             _store_by_columns(weight)
     elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
-        _pack(model, rows, keep=False)
+        _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows), keep=False)
     call_directly(model)
     return model
 
@@ -172,8 +199,12 @@ def bf16_available() -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _pack(model: Transformer, rows: int, keep: bool) -> None:
-    """Replace maps that their owners only call; `keep`: for a single row beside their matrices."""
+def _pack(model: Transformer, packed: Callable[[Any, Product | None], PackedMap], keep: bool) -> None:
+    """Replace maps that their owners only call, and the output layer.
+
+    packed: makes a map in blocks from a plain one and the product of a single row, if that is done otherwise.
+    keep: matrices stay beside their blocks, for single rows.
+    """
     for part in model.modules():
         pieces = _column_maps(part) if keep else {}
         one_row: dict[str, Product] = {name: m.forward for name, m in pieces.items()}
@@ -181,12 +212,12 @@ def _pack(model: Transformer, rows: int, keep: bool) -> None:
             if keep and name not in one_row:
                 _store_by_columns(m.weight)
                 one_row[name] = _as_stored(m.weight, m.bias)
-            exchange(part, {name: PackedMap(m.weight, m.bias, rows, one_row.get(name))})
+            exchange(part, {name: packed(m, one_row.get(name))})
     head = model.head
     if _has_plain_output(head) and head.packed is None:
-        # of float32 the table stays beside it, for single rows
+        # the table of float32 stays beside it, for single rows
         single = _as_stored(head.weight, head.bias) if head.weight.dtype == torch.float32 else None
-        borrow(head, "packed", PackedMap(head.weight, head.bias, rows, single))
+        borrow(head, "packed", packed(head, single))
 
 
 def _block_copies(model: Transformer, changed: list[nn.Module], rows: int) -> None:

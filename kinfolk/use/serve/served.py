@@ -15,8 +15,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.data.files.reader import FileRow
 from kinfolk.decoding.engines.engine import Engine
 from kinfolk.decoding.engines.prefix_cache import PrefixCache
-from kinfolk.decoding.engines.torch_engine import TorchEngine
-from kinfolk.decoding.engines.weight_layout import for_decoding
+from kinfolk.decoding.engines.torch_engine import TORCH
 from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
@@ -53,7 +52,7 @@ class Served:
         opener_of(engine)
         if not isinstance(run, ExportedRun):
             return cls(run, engine, threads, run.learner().eval())
-        if engine == "torch":
+        if engine in TORCH:
             raise SpecError(f"{path} is an export for onnxruntime: add --engine onnx")
         return cls(run, engine, threads)
 
@@ -228,8 +227,9 @@ class Served:
 
         prefixes: bytes of a prefix cache, which torch alone has.
         """
-        if self.engine_kind == "torch":
-            here = TorchEngine(for_decoding(self.model, rows)).within(context)
+        if self.engine_kind in TORCH:
+            torch_engine = TORCH[self.engine_kind]
+            here = torch_engine(torch_engine.laid_out(self.model, rows)).within(context)
             here.prefixes = PrefixCache(prefixes) if prefixes else None
             return here
         engine: Engine = self.run.engine(self.engine_kind, self.threads)
