@@ -3,6 +3,10 @@
 Where a library has no output projection of its own (Hugging Face keeps it in another class), a linear map follows.
 """
 
+import contextlib
+import functools
+import importlib
+import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,58 +15,68 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.bench.contest import BenchContestant
-from kinfolk.bench.recurrent_peers import Hugging, NaiveRecurrence
+from kinfolk.bench.recurrent_peers import HUGGING, NaiveRecurrence
+
+Settings = Mapping[str, Any]
 
 
-def layer(contestant: BenchContestant, sizes: Mapping[str, Any]) -> nn.Module:
+def layer(contestant: BenchContestant, sizes: Settings) -> nn.Module:
     """Return a peer's layer."""
-    made: nn.Module = PEERS[contestant.how](contestant.settings, sizes)
-    return made
+    return PEERS[contestant.how](contestant.settings, sizes)
 
 
 class DensePeer(nn.Module):
     """What every layer is held against: packed projections around PyTorch's own causal attention."""
 
-    def __init__(self, settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings, sizes: Settings) -> None:
         super().__init__()
         d_model, self.n_heads = sizes["d_model"], sizes["n_heads"]
         self.inputs, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (t.unflatten(-1, (self.n_heads, -1)).transpose(1, 2) for t in self.inputs(x).chunk(3, dim=-1))
-        y: Tensor = self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
-        return y
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
 class Followed(nn.Module):
-    """A layer that returns several things or lacks its output projection, made to look like the others."""
+    """A layer that takes or returns several things or lacks its output projection, made to look like the others.
 
-    def __init__(self, inner: nn.Module, call: Callable[[nn.Module, Tensor], Tensor], d_model: int = 0) -> None:
+    given, options: what the layer takes besides its input.
+    """
+
+    def __init__(self, inner: nn.Module, d_model: int = 0, *given: Any, **options: Any) -> None:
         super().__init__()
-        self.inner, self.call = inner, call
+        self.inner, self.given, self.options = inner, given, options
         self.out = nn.Linear(d_model, d_model) if d_model else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.out(self.call(self.inner, x))
-        return y
+        y = self.inner(x, *self.given, **self.options)
+        return self.out(y[0] if isinstance(y, tuple) else y)
 
 
-def _local(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    from local_attention.transformer import LocalMHA
-
-    width = sizes["d_model"] // sizes["n_heads"]
-    made: nn.Module = LocalMHA(
-        dim=sizes["d_model"],
-        window_size=settings["window"],
-        dim_head=width,
-        heads=sizes["n_heads"],
-        causal=True,
-        exact_windowsize=True,
-    )
-    return made
+def _library(path: str, settings: Settings, sizes: Settings) -> nn.Module:
+    """Return a layer of a class that takes a width, heads and their width; its other arguments are the settings."""
+    module, _, name = path.rpartition(".")
+    # performer-pytorch prints what it does without
+    with contextlib.redirect_stdout(io.StringIO()):
+        kind = getattr(importlib.import_module(module), name)
+        width = sizes["d_model"] // sizes["n_heads"]
+        return kind(dim=sizes["d_model"], heads=sizes["n_heads"], dim_head=width, **settings)
 
 
-def _longformer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
+def _linformer(settings: Settings, sizes: Settings) -> nn.Module:
+    return _library("linformer.LinformerSelfAttention", {**settings, "seq_len": sizes["length"]}, sizes)
+
+
+def _x_transformers(settings: Settings, sizes: Settings) -> nn.Module:
+    return Followed(_library("x_transformers.x_transformers.Attention", settings, sizes))
+
+
+def _hugging_face(settings: Settings, sizes: Settings) -> nn.Module:
+    return Followed(HUGGING[settings["kind"]](sizes["d_model"], sizes["n_heads"]))
+
+
+def _longformer(settings: Settings, sizes: Settings) -> nn.Module:
     from transformers import LongformerConfig
     from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
@@ -76,16 +90,11 @@ def _longformer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Mod
     # one token sees and is seen by all
     mask = torch.zeros(1, sizes["length"])
     mask[:, 0] = 10000.0
-
-    def call(inner: nn.Module, x: Tensor) -> Tensor:
-        is_global = mask > 0
-        y: Tensor = inner(x, mask, is_index_masked=mask < 0, is_index_global_attn=is_global, is_global_attn=True)[0]
-        return y
-
-    return Followed(LongformerSelfAttention(config, 0), call, sizes["d_model"])
+    masks = {"is_index_masked": mask < 0, "is_index_global_attn": mask > 0, "is_global_attn": True}
+    return Followed(LongformerSelfAttention(config, 0), sizes["d_model"], mask, **masks)
 
 
-def _bigbird(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
+def _bigbird(settings: Settings, sizes: Settings) -> nn.Module:
     from transformers import BigBirdConfig
     from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 
@@ -98,17 +107,11 @@ def _bigbird(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module
         attention_probs_dropout_prob=0.0,
     )
     ones = torch.ones(1, sizes["length"])
-    blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(ones, settings["block"])
-
-    def call(inner: nn.Module, x: Tensor) -> Tensor:
-        found = inner(x, band, rows, columns, blocked, blocked)
-        y: Tensor = found[0] if isinstance(found, tuple) else found
-        return y
-
-    return Followed(BigBirdBlockSparseAttention(config, seed=0), call, sizes["d_model"])
+    blocked, *masks = BigBirdModel.create_masks_for_block_sparse_attn(ones, settings["block"])
+    return Followed(BigBirdBlockSparseAttention(config, seed=0), sizes["d_model"], *masks, blocked, blocked)
 
 
-def _reformer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
+def _reformer(settings: Settings, sizes: Settings) -> nn.Module:
     from transformers import ReformerConfig
     from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
@@ -123,80 +126,20 @@ def _reformer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Modul
         max_position_embeddings=sizes["length"],
         is_decoder=True,
     )
-    return Followed(LSHSelfAttention(config), lambda inner, x: inner(x).hidden_states, sizes["d_model"])
+    return Followed(LSHSelfAttention(config), sizes["d_model"])
 
 
-def _reformer_pytorch(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    from reformer_pytorch import LSHSelfAttention
-
-    made: nn.Module = LSHSelfAttention(
-        dim=sizes["d_model"],
-        heads=sizes["n_heads"],
-        bucket_size=settings["chunk"],
-        n_hashes=settings["n_rounds"],
-        causal=True,
-        allow_duplicate_attention=False,
-    )
-    return made
-
-
-def _performer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()):
-        from performer_pytorch import SelfAttention
-
-        made: nn.Module = SelfAttention(
-            dim=sizes["d_model"],
-            heads=sizes["n_heads"],
-            dim_head=sizes["d_model"] // sizes["n_heads"],
-            causal=settings["causal"],
-        )
-    return made
-
-
-def _linear(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    from linear_attention_transformer.linear_attention_transformer import SelfAttention
-
-    made: nn.Module = SelfAttention(sizes["d_model"], sizes["n_heads"], causal=settings["causal"])
-    return made
-
-
-def _linformer(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    from linformer import LinformerSelfAttention
-
-    made: nn.Module = LinformerSelfAttention(
-        sizes["d_model"], seq_len=sizes["length"], k=settings["rank"], heads=sizes["n_heads"]
-    )
-    return made
-
-
-def _x_transformers(settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> nn.Module:
-    from x_transformers.x_transformers import Attention
-
-    width = sizes["d_model"] // sizes["n_heads"]
-    inner = Attention(dim=sizes["d_model"], dim_head=width, heads=sizes["n_heads"], causal=True, flash=True)
-
-    def call(attention: nn.Module, x: Tensor) -> Tensor:
-        found = attention(x)
-        y: Tensor = found[0] if isinstance(found, tuple) else found
-        return y
-
-    return Followed(inner, call)
-
-
-PEERS: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], nn.Module]] = {
+PEERS: dict[str, Callable[[Settings, Settings], nn.Module]] = {
     "sdpa": DensePeer,
-    "local-attention": _local,
+    "local-attention": functools.partial(_library, "local_attention.transformer.LocalMHA"),
     "longformer": _longformer,
     "bigbird": _bigbird,
     "reformer": _reformer,
-    "reformer-pytorch": _reformer_pytorch,
-    "performer": _performer,
-    "linear": _linear,
+    "reformer-pytorch": functools.partial(_library, "reformer_pytorch.LSHSelfAttention"),
+    "performer": functools.partial(_library, "performer_pytorch.SelfAttention"),
+    "linear": functools.partial(_library, "linear_attention_transformer.linear_attention_transformer.SelfAttention"),
     "linformer": _linformer,
     "x-transformers": _x_transformers,
-    "transformers": Hugging,
+    "transformers": _hugging_face,
     "fla": NaiveRecurrence,
 }

@@ -46,12 +46,13 @@ REFORMER, REFORMER_OTHER = "Reformer, Hugging Face", "reformer-pytorch"
 PERFORMER, PERFORMER_BOTH = "performer-pytorch, causal", "performer-pytorch"
 LINEAR, LINEAR_BOTH = "linear-attention-transformer, causal", "linear-attention-transformer"
 LINFORMER, X = "linformer", "x-transformers, causal"
+OWN_REFORMER = {"bucket_size": 64, "n_hashes": 4, "causal": True, "allow_duplicate_attention": False}
 CONTESTANTS = (
     BenchContestant(SDPA, "sdpa"),
     _ours("gpt2 (everything)", "gpt2", SDPA),
-    _peer(X, "x-transformers", "x_transformers"),
+    _peer(X, "x-transformers", "x_transformers", causal=True, flash=True),
     _ours("local, window 256", "local", LOCAL),
-    _peer(LOCAL, "local-attention", "local_attention", window=256),
+    _peer(LOCAL, "local-attention", "local_attention", window_size=256, causal=True, exact_windowsize=True),
     _ours("longformer, window 512", "longformer", LONGFORMER),
     _peer(LONGFORMER, "longformer", "transformers", window=512),
     _ours("bigbird, blocks of 64", "bigbird", BIGBIRD),
@@ -64,7 +65,7 @@ CONTESTANTS = (
     _ours("reformer-lsh, 4 rounds", "reformer-lsh"),
     _ours("reformer-lsh, chunks", "reformer-lsh", REFORMER, sight={"kind": "chunks", "size": 64}),
     _peer(REFORMER, "reformer", "transformers", chunk=64, n_rounds=4),
-    _peer(REFORMER_OTHER, "reformer-pytorch", "reformer_pytorch", chunk=64, n_rounds=4),
+    _peer(REFORMER_OTHER, "reformer-pytorch", "reformer_pytorch", **OWN_REFORMER),
     _ours("performer, causal", "performer", PERFORMER),
     _peer(PERFORMER, "performer", "performer_pytorch", causal=True),
     _ours("performer, both ways", "performer", PERFORMER_BOTH, direction="both"),
@@ -74,7 +75,7 @@ CONTESTANTS = (
     _ours("linear, both ways", "linear", LINEAR_BOTH, direction="both"),
     _peer(LINEAR_BOTH, "linear", "linear_attention_transformer", causal=False),
     _ours("linformer, rank 256", "linformer", LINFORMER, numbers={"rank": 256}),
-    _peer(LINFORMER, "linformer", "linformer", rank=256),
+    _peer(LINFORMER, "linformer", "linformer", k=256),
     _ours("adaptive-span, as it begins", "adaptive-span"),
     _ours("dynamic-span, as it begins", "dynamic-span"),
     _ours("talking-heads", "talking-heads", SDPA, longest=4096),

@@ -7,16 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kinfolk.core.errors import MissingExtraError
 from kinfolk.layers.positions.position import sinusoids
 
 
 def hugging_face(sizes: Mapping[str, Any]) -> nn.Module:
     """Return Hugging Face's GPT-2 with its language modelling head."""
-    try:
-        from transformers import GPT2Config, GPT2LMHeadModel
-    except ImportError:
-        raise MissingExtraError("bench", "the contestant Hugging Face") from None
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     config = GPT2Config(
         n_embd=sizes["d_model"],
         n_layer=sizes["n_layers"],
@@ -30,16 +27,13 @@ def hugging_face(sizes: Mapping[str, Any]) -> nn.Module:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model: nn.Module = GPT2LMHeadModel(config)
-    return model
+    return GPT2LMHeadModel(config)
 
 
 def x_transformers(sizes: Mapping[str, Any]) -> nn.Module:
     """Return the decoder of x-transformers with fused attention, learned positions and a tied output layer."""
-    try:
-        from x_transformers import Decoder, TransformerWrapper
-    except ImportError:
-        raise MissingExtraError("bench", "the contestant x-transformers") from None
+    from x_transformers import Decoder, TransformerWrapper
+
     layers = Decoder(
         dim=sizes["d_model"],
         depth=sizes["n_layers"],
@@ -48,10 +42,9 @@ def x_transformers(sizes: Mapping[str, Any]) -> nn.Module:
         ff_mult=sizes["d_ff"] / sizes["d_model"],
         attn_flash=True,
     )
-    model: nn.Module = TransformerWrapper(
+    return TransformerWrapper(
         num_tokens=sizes["vocab_size"], max_seq_len=sizes["max_len"], attn_layers=layers, tie_embedding=True
     )
-    return model
 
 
 class TorchTransformer(nn.Module):

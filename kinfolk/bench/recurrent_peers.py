@@ -50,18 +50,6 @@ class NaiveRecurrence(nn.Module):
         return self.out(y.flatten(2))
 
 
-class Hugging(nn.Module):
-    """A mixer of transformers, which chooses its torch path on a CPU."""
-
-    def __init__(self, settings: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.inner = HUGGING[settings["kind"]](sizes["d_model"], sizes["n_heads"])
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.inner(x)
-        return y[0] if isinstance(y, tuple) else y
-
-
 def _mamba(d_model: int, n_heads: int) -> nn.Module:
     from transformers import MambaConfig
     from transformers.models.mamba.modeling_mamba import MambaMixer
@@ -99,7 +87,7 @@ def _griffin(d_model: int, n_heads: int) -> nn.Module:
     config = RecurrentGemmaConfig(
         hidden_size=d_model, lru_width=d_model, num_attention_heads=n_heads, num_hidden_layers=1
     )
-    block: nn.Module = PeerBlock(config, 0)
+    block = PeerBlock(config, 0)
     for parameter in block.parameters():
         nn.init.normal_(parameter, std=0.02)
     return block

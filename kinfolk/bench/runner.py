@@ -16,6 +16,8 @@ from kinfolk.bench.child import environment
 from kinfolk.bench.contest import BenchContestant, BenchSample, BenchTask, Contest
 
 Start = Callable[[BenchTask], BenchSample]
+Samples = dict[str, dict[int, BenchSample]]
+"""Of each contestant, by the number of the round."""
 now = time.perf_counter
 TIMEOUT = 1800.0
 
@@ -86,29 +88,27 @@ def run(
     start = start or in_child
     contest = contest.among(settings.peers)
     notes = {c.name: c.missing for c in contest.contestants}
-    found: dict[str, dict[int, BenchSample]] = {c.name: {} for c in contest.contestants}
+    samples: Samples = {c.name: {} for c in contest.contestants}
     took: dict[str, float] = {}
     for turn in range(settings.rounds):
         for i, contestant in enumerate(contest.contestants):
             if notes[contestant.name]:
                 continue
-            task, begun = (
-                BenchTask(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator),
-                now(),
-            )
+            task = BenchTask(contest.subject, contestant, contest.sizes, settings.threads, settings.allocator)
+            begun = now()
             try:
                 sample = start(task)
             except ChildError as error:
                 notes[contestant.name] = f"failed: {error}"
                 say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {notes[contestant.name]}")
                 continue
-            found[contestant.name][turn], took[contestant.name] = sample, now() - begun
+            samples[contestant.name][turn], took[contestant.name] = sample, now() - begun
             rest = [c.name for c in contest.contestants[i + 1 :]]
             left = sum(took.get(name, 0.0) for name in rest) + (settings.rounds - turn - 1) * sum(took.values())
             # only from the second round on is it known how long everybody takes
             ahead = f"   {left / 60:.0f} min left" if turn and left >= 60 else ""
             say(f"round {turn + 1}/{settings.rounds}  {contestant.name:28} {1e3 * sample.seconds:10.1f} ms{ahead}")
-    return summarise(contest, settings, found, notes)
+    return summarise(contest, settings, samples, notes)
 
 
 def in_child(task: BenchTask) -> BenchSample:
@@ -131,56 +131,41 @@ def in_child(task: BenchTask) -> BenchSample:
     return BenchSample(**json.loads(done.stdout))
 
 
-def summarise(
-    contest: Contest, settings: BenchSettings, found: dict[str, dict[int, BenchSample]], notes: dict[str, str]
-) -> BenchStanding:
+def summarise(contest: Contest, settings: BenchSettings, samples: Samples, notes: dict[str, str]) -> BenchStanding:
     """Turn samples by contestant and round into rows."""
-    samples = [s for by_round in found.values() for s in by_round.values()]
-    gemm, bandwidth = (max((get(s) for s in samples), default=0.0) for get in (lambda s: s.gemm, lambda s: s.bandwidth))
-    beside, rows = found[contest.beside], []
-    for c in contest.contestants:
-        row = _beside_rival(_row(c, found[c.name], beside, gemm, notes[c.name]), c, found)
-        read = next((s.read_bytes for s in found[c.name].values()), 0.0)
-        share = read / row.seconds / bandwidth if read and row.seconds and bandwidth else None
-        rows.append(dataclasses.replace(row, read_share=share))
-    return BenchStanding(contest, settings, gemm, tuple(rows), bandwidth)
+    every = [s for by_round in samples.values() for s in by_round.values()]
+    gemm, bandwidth = (max((get(s) for s in every), default=0.0) for get in (lambda s: s.gemm, lambda s: s.bandwidth))
+    rows = tuple(_row(c, contest.beside, samples, (gemm, bandwidth), notes[c.name]) for c in contest.contestants)
+    return BenchStanding(contest, settings, gemm, rows, bandwidth)
 
 
 def _row(
-    contestant: BenchContestant, mine: dict[int, BenchSample], beside: dict[int, BenchSample], gemm: float, note: str
+    contestant: BenchContestant, beside: str, samples: Samples, limits: tuple[float, float], note: str
 ) -> BenchRow:
+    mine, others, rival = samples[contestant.name], samples[beside], samples.get(contestant.rival, {})
     if not mine:
-        return BenchRow(contestant.name, contestant.peer, note)
-    samples = list(mine.values())
-    first, times = samples[0], [s.seconds for s in samples]
-    seconds = statistics.median(times)
+        return BenchRow(contestant.name, contestant.peer, note, rival=contestant.rival)
+    first, times = next(iter(mine.values())), [s.seconds for s in mine.values()]
+    seconds, (gemm, bandwidth) = statistics.median(times), limits
     return BenchRow(
         name=contestant.name,
         peer=contestant.peer,
         note=note,
-        rounds=len(samples),
+        rounds=len(mine),
         seconds=seconds,
         spread=(max(times) - min(times)) / 2 / seconds,
         units_per_second=first.units / seconds,
-        speed=_ratio([(beside[n].seconds, s.seconds) for n, s in mine.items() if n in beside]),
+        speed=_ratio([(others[n].seconds, s.seconds) for n, s in mine.items() if n in others]),
         mfu=first.flops / seconds / gemm if first.flops and gemm else None,
-        growth_bytes=statistics.median(s.growth_bytes for s in samples),
-        total_bytes=statistics.median(s.peak_bytes for s in samples),
-        memory=_ratio([(s.growth_bytes, beside[n].growth_bytes) for n, s in mine.items() if n in beside]),
-        parameters=first.parameters,
-        value=samples[-1].value,
-    )
-
-
-def _beside_rival(row: BenchRow, contestant: BenchContestant, found: dict[str, dict[int, BenchSample]]) -> BenchRow:
-    """Add the ratios to the rival, if it ran."""
-    mine, its = found[contestant.name], found.get(contestant.rival, {})
-    both = [(mine[n], its[n]) for n in mine if n in its]
-    return dataclasses.replace(
-        row,
+        growth_bytes=statistics.median(s.growth_bytes for s in mine.values()),
+        total_bytes=statistics.median(s.peak_bytes for s in mine.values()),
+        memory=_ratio([(s.growth_bytes, others[n].growth_bytes) for n, s in mine.items() if n in others]),
         rival=contestant.rival,
-        rival_speed=_ratio([(theirs.seconds, ours.seconds) for ours, theirs in both]),
-        rival_memory=_ratio([(ours.growth_bytes, theirs.growth_bytes) for ours, theirs in both]),
+        rival_speed=_ratio([(rival[n].seconds, s.seconds) for n, s in mine.items() if n in rival]),
+        rival_memory=_ratio([(s.growth_bytes, rival[n].growth_bytes) for n, s in mine.items() if n in rival]),
+        parameters=first.parameters,
+        value=list(mine.values())[-1].value,
+        read_share=first.read_bytes / seconds / bandwidth if first.read_bytes and bandwidth else None,
     )
 
 
