@@ -12,8 +12,7 @@ from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.names import split_name
 from kinfolk.data.files.readers import find_sources
 from kinfolk.data.files.treebank import is_treebank, open_treebank
-from kinfolk.data.generated import LABELLED, open_labelled
-from kinfolk.data.generated.pairs import TASKS, is_task, open_task
+from kinfolk.data.generated import GENERATED, is_generated, open_generated
 from kinfolk.data.generated.stdlib import stdlib_files
 from kinfolk.data.preparing.job import WORK
 from kinfolk.data.preparing.manifest import MANIFEST, VERSION, open_prepared
@@ -67,14 +66,13 @@ def open_data(
         first, *others = names_in(text)
         parts = [open_data(first, valid=valid, **known), *(open_data(other, **known) for other in others)]  # type: ignore[arg-type]
         return joined(text, parts)
-    if valid is not None and (is_task(text) or text.partition(":")[0] in (*LABELLED, "stdlib")):
+    is_stdlib = text.partition(":")[0] == "stdlib"
+    if valid is not None and (is_stdlib or is_generated(text)):
         raise DataError(f"valid: {text!r} has its own validation part")
-    if is_task(text):
-        return open_task(text, seed)
-    if text.partition(":")[0] in LABELLED:
-        return open_labelled(text, seed)
+    if is_generated(text):
+        return open_generated(text, seed)
     choices = choices or Preparation(seed=seed, tokenizer=tokenizer, vocab=vocab)
-    if text.partition(":")[0] == "stdlib":
+    if is_stdlib:
         numbers = split_name(text, ["megabytes"])[1]
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
@@ -136,7 +134,7 @@ def _open_path(path: Path, door: _Door) -> Data:
         return open_treebank(path, choices)
     if path.exists():
         return _cached(str(path), [path], choices, cache, workers)
-    nearest = suggest(str(path), [*TASKS, *LABELLED, "stdlib"])
+    nearest = suggest(str(path), [*GENERATED, "stdlib"])
     raise DataError(f"{path}: no such file or folder, and no data of that name{nearest}")
 
 

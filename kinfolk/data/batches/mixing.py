@@ -29,6 +29,11 @@ def fraction(words: Words) -> NDArray[np.float64]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def below(words: Words, n: int | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Turn hashes into integers from 0 to n - 1."""
+    return (words % np.asarray(n).astype(np.uint64)).astype(np.int64)
+
+
 def permute(index: NDArray[np.int64], n: int, seed: int) -> NDArray[np.int64]:
     """Return where a seeded permutation of `range(n)` sends each index, in constant memory.
 

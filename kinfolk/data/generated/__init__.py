@@ -1,4 +1,4 @@
-"""Generated tasks with labels, opened by name: `parity:length=16`, `listops:length=500`.
+"""Generated tasks, opened by name: `copy:length=8`, `parity:length=16`, `listops:length=500`.
 
 The Long Range Arena's five are `listops`, `text`, `retrieval`, `shapes` (or any folder of images) and `pathfinder`.
 MAD's six are `in-context-recall`, `noisy-recall`, `fuzzy-recall`, `selective-copying`, `compression`, `memorisation`;
@@ -9,6 +9,7 @@ import importlib
 
 from kinfolk.data.splits.split import Data
 
+PAIRS = dict.fromkeys(("copy", "queries", "reverse", "sort", "duplication", "addition", "language"), "pairs")
 LABELLED = {
     "parity": "parity",
     "seek": "seek",
@@ -30,12 +31,22 @@ LABELLED = {
     "shapes": "shapes",
     "pathfinder": "pathfinder",
 }
-"""The module of each task; its function `open_NAME` takes the name with numbers, and a seed."""
+GENERATED = PAIRS | LABELLED
+"""The module that registers each task."""
 
 
-def open_labelled(name: str, seed: int) -> Data:
-    """Open a task; its module is imported then, because a process that trains or serves needs one of them or none."""
-    task = name.partition(":")[0]
-    module = importlib.import_module(f"{__name__}.{LABELLED[task]}")
-    opened: Data = getattr(module, f"open_{task.replace('-', '_')}")(name, seed)
-    return opened
+def is_generated(name: str) -> bool:
+    """Tell whether a name, with or without numbers, is that of a generated task."""
+    return name.partition(":")[0] in GENERATED
+
+
+def open_generated(name: str, seed: int = 0) -> Data:
+    """Open a task, e.g. `sort:length=8,symbols=10,examples=5000`.
+
+    Its module is imported then, because a process that trains or serves needs one of them or none.
+    """
+    from kinfolk.data.generated.task import TASKS
+
+    base = name.partition(":")[0]
+    importlib.import_module(f"{__name__}.{GENERATED[base]}")
+    return TASKS[base].open(name, seed)

@@ -3,16 +3,16 @@
 import dataclasses
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kinfolk.data.batches.mixing import mix
-from kinfolk.data.generated.drawn import TokenSplit, open_drawn, signs
-from kinfolk.data.generated.pairs import Symbols, content, within
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.batches.mixing import Words, below, mix
+from kinfolk.data.generated.drawn import Symbols, TokenTask, signs
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 
 
+@task("chase")
 @dataclasses.dataclass(frozen=True)
-class Chase:
+class Chase(TokenTask):
     """Arrows of a permutation of `places` in any order, then `queries`: where does one get from x in h hops?
 
     An arrow from i to j is one symbol, i * places + j; a query is one, places^2 + h * places + x. h is between `fewest`
@@ -36,7 +36,6 @@ class Chase:
         return tuple(map(str, range(self.places)))
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("places", self.places, 2, 100)
         within("queries", self.queries, 1, 1 << 16)
         within("hops", self.hops, 0, 100)
@@ -50,24 +49,20 @@ class Chase:
     def draw(self, seed: int, numbers: Indices, tries: Indices, *, train: bool) -> Symbols:
         """Draw a permutation, the order of its arrows, and the queries."""
 
-        def lots(n: int, what: int) -> NDArray[np.uint64]:
+        def lots(n: int, what: int) -> Words:
             return mix(seed, numbers[:, None], tries[:, None], np.arange(n), what)
 
         to, order = (lots(self.places, what).argsort(axis=1) for what in (0, 1))
         arrows = order * self.places + np.take_along_axis(to, order, axis=1)
-        start = (lots(self.queries, 2) % np.uint64(self.places)).astype(np.int64)
-        hops = self.fewest + (lots(self.queries, 3) % np.uint64(self.hops - self.fewest + 1)).astype(np.int64)
+        start = below(lots(self.queries, 2), self.places)
+        hops = self.fewest + below(lots(self.queries, 3), self.hops - self.fewest + 1)
         asked = self.places * (self.places + hops) + start
         symbols = np.concatenate([arrows, asked], 1)
         targets = np.full(symbols.shape, -1)
-        targets[:, self.places :] = self.label(symbols)
+        targets[:, self.places :] = self.reached(symbols)
         return Symbols(symbols, np.full(len(numbers), self.n_symbols), targets)
 
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
-        """Return a hash of what is asked."""
-        return content(question.symbols, question.lengths)
-
-    def label(self, symbols: Indices) -> Indices:
+    def reached(self, symbols: Indices) -> Indices:
         """Return the place each query leads to: [N, queries]."""
         arrows, asked = symbols[:, : self.places], symbols[:, self.places :] - self.places**2
         to = np.empty_like(arrows)
@@ -76,8 +71,3 @@ class Chase:
         for n in range(self.hops):
             at = np.where(hops > n, np.take_along_axis(to, at, axis=1), at)
         return at
-
-
-def open_chase(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `chase:hops=2`."""
-    return open_drawn(name, seed, Chase(), TokenSplit)

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.generated.pairs import HELD_OUT
 from kinfolk.data.generated.stdlib import stdlib_files
+from kinfolk.data.generated.task import HELD_OUT
 
 TRAIN, VALID = ("train",), ("valid", "dev", "test")
 """What the folders or files of the two parts are called, where somebody has parted them already."""

@@ -1,76 +1,59 @@
-"""Labelled examples made on the fly: each a pure function of (seed, split, its number).
+"""Tasks whose questions are drawn as matrices of symbols, many at a time: each question again until it fits its split.
 
-As in `kinfolk.data.generated.pairs`, a hash of the question decides which split it may appear in, so train and valid
-are disjoint by construction.
+The hash of a question (`identity`) decides whether it may appear in training or in validation.
 """
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Mapping
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.rng import derive
-from kinfolk.data.files.names import split_name
-from kinfolk.data.generated.pairs import SIZES, Drawn, Symbols, within
-from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.core.errors import DataError
+from kinfolk.data.batches.mixing import Words, mix
+from kinfolk.data.generated.task import HELD_OUT, MOST_TRIES, GeneratedTask, TaskSplit
+from kinfolk.data.splits.split import Indices
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
-_COUNTED = 1 << 16
 _FIRST_SIGN = 0x4E00
 
 
-class DrawnQuestion(Protocol):
-    """A task: a frozen dataclass whose fields are the numbers that may be set."""
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """Sequences of symbols, left-aligned in a matrix; what is behind the length means nothing.
+
+    targets: the class of each symbol, -1 where none is asked for; None in tasks that ask for no classes of symbols.
+    """
+
+    symbols: Indices
+    lengths: Indices
+    targets: Indices | None = None
+
+    def row(self, i: int) -> Indices:
+        """Return one sequence."""
+        return self.symbols[i, : self.lengths[i]]
+
+
+class DrawnTask(GeneratedTask):
+    """A task whose symbols are the characters of an alphabet; `draw(seed, numbers, tries)` makes their questions."""
 
     @property
     def alphabet(self) -> str:
         """The symbols in their order."""
+        raise NotImplementedError
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the answers."""
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.characters(self.alphabet)
 
-    def check(self) -> None:
-        """Refuse numbers that make no task."""
-
-    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
-        """Draw one question for each number."""
-
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+    def identity(self, question: Symbols) -> Words:
         """Return a hash of what is asked."""
-
-    def label(self, question: Symbols) -> Indices:
-        """Return the class of each question."""
+        return content(question.symbols, question.lengths)
 
 
-class DrawnSplit(Drawn, Split):
-    """One part of a labelled task."""
+class DrawnSplit(TaskSplit):
+    """One part of what is drawn: a sequence and its class, which `label` of the task tells."""
 
-    kind = "labelled"
-
-    def __init__(self, name: str, task: DrawnQuestion, tokenizer: Tokenizer, n: int, seed: int) -> None:
-        self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
-        self.classes = task.classes
-        self.seed = derive(seed, "drawn", name)
-
-    def __len__(self) -> int:
-        return self.n
-
-    @cached_property
-    def n_bytes(self) -> int:
-        """Bytes of all sequences: counted for the first 65,536, the rest in proportion."""
-        counted = min(self.n, _COUNTED)
-        return int(np.sum(self.lengths(np.arange(counted)))) * self.n // counted
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of all sequences, each with its end."""
-        return self.n_bytes + self.n
+    purpose = "drawn"
 
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of the sequences."""
@@ -82,11 +65,35 @@ class DrawnSplit(Drawn, Split):
         labels = self.task.label(question)
         return [(question.row(i) + N_SPECIALS, int(labels[i])) for i in range(len(indices))]
 
+    def _questions(self, indices: Indices) -> Symbols:
+        """Draw until the hash of every question says that it belongs to this split."""
+        question = self._draw(indices, np.zeros_like(indices))
+        left = np.flatnonzero(self._strange(question))
+        for tries in range(1, MOST_TRIES):
+            if not len(left):
+                return question
+            drawn = self._draw(indices[left], np.full(len(left), tries))
+            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
+            if question.targets is not None and drawn.targets is not None:
+                question.targets[left] = drawn.targets
+            left = left[self._strange(drawn)]
+        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
+
+    def _draw(self, indices: Indices, tries: Indices) -> Symbols:
+        question: Symbols = self.task.draw(self.seed, indices, tries)
+        return question
+
+    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
+        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
+        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
+        return strange
+
 
 class TokenSplit(DrawnSplit):
     """One part of a task that asks for classes of symbols: `draw` of the task gives them as targets.
 
-    The task has a fixed `length`, and may train on other targets than it is scored on (`draw(..., train=)`).
+    The task has a fixed number of symbols, `n_symbols`, and may train on other targets than it is scored on
+    (`draw(..., train=)`).
     """
 
     asks = "tags"
@@ -116,24 +123,29 @@ class TokenSplit(DrawnSplit):
         return question
 
 
+class LabelledTask(DrawnTask):
+    """A task that asks for the class of a whole sequence."""
+
+    split = DrawnSplit
+
+    def label(self, question: Symbols) -> Indices:
+        """Return the class of each question."""
+        raise NotImplementedError
+
+
+class TokenTask(DrawnTask):
+    """A task that asks for classes of symbols, of which every sequence has `n_symbols`; `draw` is told `train`."""
+
+    split = TokenSplit
+
+
 def signs(n: int) -> str:
     """Return as many characters: a block of writing that has enough of them."""
     return "".join(chr(_FIRST_SIGN + i) for i in range(n))
 
 
-def open_drawn(
-    name: str, seed: int, task: Any, make: type[DrawnSplit] = DrawnSplit, default: Mapping[str, int] = SIZES
-) -> Data:
-    """Return a labelled task, its numbers set as the name says; `default` are its numbers of examples."""
-    fields = {field.name for field in dataclasses.fields(task)}
-    base, given = split_name(name, fields | SIZES.keys())
-    sizes = {key: given.pop(key, default[key]) for key in SIZES}
-    task = dataclasses.replace(task, **given)
-    task.check()
-    tokenizer = Tokenizer.characters(task.alphabet)
-    splits: dict[str, Split] = {}
-    for split, (key, size) in zip(("train", "valid"), sizes.items(), strict=True):
-        within(key, size, 1, 1 << 60)
-        splits[split] = make(split, task, tokenizer, size, seed)
-    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
-    return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+def content(symbols: Indices, lengths: Indices) -> Words:
+    """Hash the symbols of each row up to its length."""
+    places = np.arange(symbols.shape[1])
+    words = np.where(places < lengths[:, None], mix(1, places, symbols), np.uint64(0))
+    return mix(2, np.bitwise_xor.reduce(words, axis=1), lengths)

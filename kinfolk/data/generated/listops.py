@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.made import MadeTask, open_made
-from kinfolk.data.generated.pairs import within
+from kinfolk.data.generated.made import MadeTask
 from kinfolk.data.generated.rows import Made, SequenceRows, held_out
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 SYMBOLS = (*"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -47,6 +47,7 @@ class _Generation:
         return _Generation(number[self.tree[here]], self.symbol[here], self.count[here])
 
 
+@task("listops")
 @dataclasses.dataclass(frozen=True)
 class ListOps(MadeTask):
     """Nested operations on digits: longer than `shortest` tokens and shorter than `length`.
@@ -60,7 +61,6 @@ class ListOps(MadeTask):
     arguments: int = 10
 
     classes = tuple("0123456789")
-    picture = None
 
     @property
     def longest(self) -> int:
@@ -194,8 +194,3 @@ def _places(count: Indices) -> Indices:
     """Return 0, 1, … for each of these counts, one after another."""
     first = np.cumsum(count) - count
     return np.arange(int(count.sum())) - np.repeat(first, count)
-
-
-def open_listops(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `listops:length=500,shortest=100,depth=8`."""
-    return open_made(name, seed, ListOps())

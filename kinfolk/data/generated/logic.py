@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.made import MadeTask, open_made
-from kinfolk.data.generated.pairs import within
+from kinfolk.data.generated.made import MadeTask
 from kinfolk.data.generated.rows import Made, SequenceRows, held_out
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.generated.task import GeneratedTask, task, within
+from kinfolk.data.splits.split import Indices
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 SYMBOLS = ("(", ")", "and", "or", "not", *"abcdef")
@@ -83,9 +83,7 @@ class Formulas:
     @property
     def rows(self) -> SequenceRows:
         """Each formula, written."""
-        written = [self.write(row) for row in range(len(self.symbol))]
-        starts = np.concatenate([[0], np.cumsum([len(row) for row in written], dtype=np.int64)])
-        return SequenceRows(np.array([symbol for row in written for symbol in row], np.uint8), starts)
+        return SequenceRows.of([bytes(self.write(row)) for row in range(len(self.symbol))])
 
     def write(self, row: int, slot: int = 0) -> list[int]:
         """Return the symbols of one formula: `( left ( and right ) )`, `( not x )`."""
@@ -98,9 +96,12 @@ class Formulas:
         return [OPEN, NOT, *written, CLOSE] if self.negated[row, slot] else written
 
 
+@task("logic")
 @dataclasses.dataclass(frozen=True)
 class Logic(MadeTask):
     """Pairs of formulas with `fewest` to `operators` operators in the longer one; 12 means 12 and more.
+
+    `logic:operators=6` has a further split, `longer`, of those with 7 and more.
 
     budget: what a formula may use: halved at each level, and a variable when less than 2 is left.
     """
@@ -110,7 +111,6 @@ class Logic(MadeTask):
     budget: int = 12
 
     classes = RELATIONS
-    picture = None
     apart = True
 
     @property
@@ -122,7 +122,7 @@ class Logic(MadeTask):
         """Return what turns tokens into ids."""
         return Tokenizer.words(SYMBOLS)
 
-    def more(self) -> dict[str, MadeTask]:
+    def more(self) -> dict[str, GeneratedTask]:
         """Return a further split, of the pairs with more operators than those that are trained on."""
         if self.operators == MOST:
             return {}
@@ -212,8 +212,3 @@ def relation(a: Words, b: Words) -> Indices:
         list(range(6)),
         6,
     )
-
-
-def open_logic(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `logic:operators=6`, whose split `longer` has those with 7 and more."""
-    return open_made(name, seed, Logic())

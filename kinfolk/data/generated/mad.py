@@ -6,26 +6,27 @@ key has been seen before; the others train on what they are scored on.
 """
 
 import dataclasses
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.data.batches.mixing import Words, fraction, mix
-from kinfolk.data.generated.drawn import TokenSplit, open_drawn, signs
-from kinfolk.data.generated.pairs import Symbols, content, within
-from kinfolk.data.generated.recall import below, without_repetition
-from kinfolk.data.splits.split import Data, Indices
-
-_SIZES = {"examples": 12_800, "valid": 1_280}
+from kinfolk.data.batches.mixing import Words, below, fraction, mix
+from kinfolk.data.generated.drawn import Symbols, TokenTask, signs
+from kinfolk.data.generated.recall import without_repetition
+from kinfolk.data.generated.task import TASKS, task, within
+from kinfolk.data.splits.split import Indices
 
 
 @dataclasses.dataclass(frozen=True)
-class _TokenTask:
+class _MadTask(TokenTask):
     """What the six share: `vocab` symbols, all of which may be the answer."""
 
     vocab: int = 16
     length: int = 128
+
+    sizes = MappingProxyType({"examples": 12_800, "valid": 1_280})
 
     @property
     def alphabet(self) -> str:
@@ -43,17 +44,13 @@ class _TokenTask:
         return self.length
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("vocab", self.vocab, 6, 1 << 13)
         within("length", self.length, 4, 1 << 16)
 
-    def identity(self, question: Symbols) -> Words:
-        """Return a hash of everything."""
-        return content(question.symbols, question.lengths)
 
-
+@task("in-context-recall")
 @dataclasses.dataclass(frozen=True)
-class InContextRecall(_TokenTask):
+class InContextRecall(_MadTask):
     """Keys, each with a value that is its own in this sequence, in any order, until `length` symbols are full.
 
     `noise_vocab` symbols mean nothing; pairs of them replace a share of `noise` / 100 of the pairs (noisy recall). The
@@ -69,7 +66,6 @@ class InContextRecall(_TokenTask):
         return 2 * (self.length // 2) - 1
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         super().check()
         within("noise", self.noise, 0, 99)
         within("noise_vocab", self.noise_vocab, int(self.noise > 0), self.vocab - 4)
@@ -100,8 +96,12 @@ class InContextRecall(_TokenTask):
         return Symbols(row[:, :-1].copy(), np.full(n, self.n_symbols), (row if train else asked)[:, 1:].copy())
 
 
+TASKS["noisy-recall"] = InContextRecall(vocab=32, noise_vocab=16, noise=20)
+
+
+@task("fuzzy-recall")
 @dataclasses.dataclass(frozen=True)
-class FuzzyRecall(_TokenTask):
+class FuzzyRecall(_MadTask):
     """Recall with keys and values of 1 to `motif` symbols each; validation has keys of `motif` symbols only.
 
     A motif repeats no symbol. The last symbol of the vocabulary fills the sequence up from the left; those before it
@@ -111,7 +111,6 @@ class FuzzyRecall(_TokenTask):
     motif: int = 3
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         super().check()
         within("motif", self.motif, 1, min((self.vocab - 1) // 2, self.length // 6))
 
@@ -151,15 +150,15 @@ class FuzzyRecall(_TokenTask):
         return [self.vocab - 1] * fill + row, [-1] * fill + asked
 
 
+@task("selective-copying")
 @dataclasses.dataclass(frozen=True)
-class SelectiveCopying(_TokenTask):
+class SelectiveCopying(_MadTask):
     """`copied` symbols with blanks between them, a mark, and as many blanks, at which they are asked for in order."""
 
     length: int = 256
     copied: int = 16
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         super().check()
         within("copied", self.copied, 1, (self.length - 2) // 2)
 
@@ -178,11 +177,14 @@ class SelectiveCopying(_TokenTask):
         return Symbols(symbols, np.full(n, self.length), targets)
 
 
+@task("compression")
 @dataclasses.dataclass(frozen=True)
-class Compression(_TokenTask):
+class Compression(_MadTask):
     """Random symbols and a mark, all of which are to be told from the state at the end alone (task `reconstruct`)."""
 
     length: int = 32
+
+    objective = "reconstruct"
 
     def draw(self, seed: int, numbers: Indices, tries: Indices, *, train: bool) -> Symbols:
         """Draw the symbols."""
@@ -192,8 +194,9 @@ class Compression(_TokenTask):
         return Symbols(symbols, np.full(len(numbers), self.length), symbols.copy())
 
 
+@task("memorisation")
 @dataclasses.dataclass(frozen=True)
-class Memorisation(_TokenTask):
+class Memorisation(_MadTask):
     """Keys, each followed by a blank at which its value is asked for; the values are the same in all sequences.
 
     They are never shown, so they can only be learnt, and validation asks for the same ones.
@@ -202,6 +205,8 @@ class Memorisation(_TokenTask):
     vocab: int = 256
     length: int = 32
     _MAP: ClassVar[int] = 12345
+
+    sizes = MappingProxyType({"examples": 256, "valid": 1_280})
 
     def draw(self, seed: int, numbers: Indices, tries: Indices, *, train: bool) -> Symbols:
         """Draw the keys."""
@@ -226,33 +231,3 @@ def _one_of(keys: Indices, given: NDArray[np.bool_], n: int, words: Words) -> In
     lots = np.where(there, mix(0, words[:, None], np.arange(n)) >> np.uint64(1), np.uint64(2**64 - 1))
     found: Indices = lots.argmin(axis=1)
     return found
-
-
-def open_in_context_recall(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `in-context-recall:vocab=32`."""
-    return open_drawn(name, seed, InContextRecall(), TokenSplit, _SIZES)
-
-
-def open_noisy_recall(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `noisy-recall:noise=40`."""
-    return open_drawn(name, seed, InContextRecall(vocab=32, noise_vocab=16, noise=20), TokenSplit, _SIZES)
-
-
-def open_fuzzy_recall(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `fuzzy-recall:motif=2`."""
-    return open_drawn(name, seed, FuzzyRecall(), TokenSplit, _SIZES)
-
-
-def open_selective_copying(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `selective-copying:length=64,copied=8`."""
-    return open_drawn(name, seed, SelectiveCopying(), TokenSplit, _SIZES)
-
-
-def open_compression(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `compression:length=64`."""
-    return dataclasses.replace(open_drawn(name, seed, Compression(), TokenSplit, _SIZES), task="reconstruct")
-
-
-def open_memorisation(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `memorisation:vocab=512`."""
-    return open_drawn(name, seed, Memorisation(), TokenSplit, _SIZES | {"examples": 256})

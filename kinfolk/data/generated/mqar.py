@@ -7,15 +7,16 @@ import dataclasses
 
 import numpy as np
 
-from kinfolk.data.batches.mixing import Words, fraction, mix
-from kinfolk.data.generated.drawn import TokenSplit, open_drawn, signs
-from kinfolk.data.generated.pairs import Symbols, content, within
-from kinfolk.data.generated.recall import below, without_repetition
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.batches.mixing import below, fraction, mix
+from kinfolk.data.generated.drawn import Symbols, TokenTask, signs
+from kinfolk.data.generated.recall import without_repetition
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 
 
+@task("mqar")
 @dataclasses.dataclass(frozen=True)
-class MultiQueryRecall:
+class MultiQueryRecall(TokenTask):
     """`pairs` keys with their values, then every key once more, at which its value is asked for.
 
     arXiv:2312.04927, figure 2, as in zoology's `multiquery_ar`. Symbols 1 to vocab / 2 - 1 are keys, those from
@@ -45,7 +46,6 @@ class MultiQueryRecall:
         return self.length
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("vocab", self.vocab, 4, 1 << 14)
         within("length", self.length, 4, 1 << 16)
         within("pairs", self.pairs, 1, min(self.length // 4, self.vocab // 2 - 1))
@@ -70,14 +70,5 @@ class MultiQueryRecall:
         np.put_along_axis(targets, places, values, axis=1)
         return Symbols(symbols, np.full(n, self.length), targets)
 
-    def identity(self, question: Symbols) -> Words:
-        """Return a hash of everything."""
-        return content(question.symbols, question.lengths)
-
 
 _POWER = 0.01
-
-
-def open_mqar(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `mqar:length=128,pairs=8`."""
-    return open_drawn(name, seed, MultiQueryRecall(), TokenSplit)

@@ -1,54 +1,54 @@
-"""Tasks made on the fly: copy, reverse, sort, duplication, addition and a made-up language, as pairs.
-
-An example is a pure function of (seed, split, its number), so there is nothing to store and no end. Which split a
-question may appear in is decided by a hash of the question itself, so train and valid are disjoint by
-construction. Numbers are set after the name, e.g. `copy:length=16,symbols=20`.
-"""
+"""Generated pairs: copy, reverse, sort, duplication, addition, queries and a made-up language."""
 
 import dataclasses
-import hashlib
-import json
 import string
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.core.errors import DataError
-from kinfolk.core.rng import derive
-from kinfolk.data.batches.mixing import mix
-from kinfolk.data.files.names import split_name
-from kinfolk.data.splits.split import Data, Indices, Split
-from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
+from kinfolk.data.batches.mixing import Words, below, mix
+from kinfolk.data.generated.drawn import DrawnSplit, DrawnTask, Symbols
+from kinfolk.data.generated.task import TASKS, task, within
+from kinfolk.data.splits.split import Indices
+from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase + string.digits
 DIGITS = string.digits + "+"
 
-# one question in this many belongs to valid
-HELD_OUT = 10
-MOST_TRIES = 1000
-_COUNTED = 1 << 16
+
+class GeneratedSplit(DrawnSplit):
+    """One part of a task that asks for a sequence."""
+
+    kind = "pairs"
+    purpose = "generated"
+
+    def scored(self, indices: Indices) -> Indices:
+        return self.lengths(indices)[1]
+
+    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the lengths of the sources and of the targets."""
+        question = self._questions(indices)
+        return question.lengths, self.task.answer(question).lengths
+
+    def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+        question = self._questions(indices)
+        answer = self.task.answer(question)
+        return [(question.row(i) + N_SPECIALS, answer.row(i) + N_SPECIALS) for i in range(len(indices))]
+
+
+class PairTask(DrawnTask):
+    """A task that asks for a sequence."""
+
+    split = GeneratedSplit
+
+    def answer(self, question: Symbols) -> Symbols:
+        """Return what is right."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True)
-class Symbols:
-    """Sequences of symbols, left-aligned in a matrix; what is behind the length means nothing.
-
-    targets: the class of each symbol, -1 where none is asked for; None in tasks that ask for no classes of symbols.
-    """
-
-    symbols: Indices
-    lengths: Indices
-    targets: Indices | None = None
-
-    def row(self, i: int) -> Indices:
-        """Return one sequence."""
-        return self.symbols[i, : self.lengths[i]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Sequences:
+class Sequences(PairTask):
     """Copy, reverse, sort or double a sequence of up to `length` symbols."""
 
     task: str
@@ -61,20 +61,14 @@ class Sequences:
         return LETTERS[: self.symbols]
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("length", self.length, 1, 4096)
         within("symbols", self.symbols, 2, len(LETTERS))
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw one question for each number."""
-        lengths = 1 + (mix(seed, numbers, tries, 0) % np.uint64(self.length)).astype(np.int64)
+        lengths = 1 + below(mix(seed, numbers, tries, 0), self.length)
         places = np.arange(1, self.length + 1)
-        symbols = mix(seed, numbers[:, None], tries[:, None], places) % np.uint64(self.symbols)
-        return Symbols(symbols.astype(np.int64), lengths)
-
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
-        """Return a hash of what is asked."""
-        return content(question.symbols, question.lengths)
+        return Symbols(below(mix(seed, numbers[:, None], tries[:, None], places), self.symbols), lengths)
 
     def answer(self, question: Symbols) -> Symbols:
         """Return what is right."""
@@ -90,8 +84,9 @@ class Sequences:
         return Symbols(symbols, lengths)
 
 
+@task("queries")
 @dataclasses.dataclass(frozen=True)
-class Queries:
+class Queries(PairTask):
     """Multi-query associative recall (Arora et al. 2023, arXiv:2312.04927): pairs, then all keys in another order.
 
     `a3b7+ba` asks for 73: one to `pairs` pairs of a letter and a digit, no letter twice, a plus, and every letter once.
@@ -102,25 +97,20 @@ class Queries:
     alphabet = DIGITS + string.ascii_lowercase
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("pairs", self.pairs, 1, 26)
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw keys, values, and the order of the questions."""
         words = mix(seed, numbers, tries)
-        count = 1 + (mix(0, words) % np.uint64(self.pairs)).astype(np.int64)
+        count = 1 + below(mix(0, words), self.pairs)
         keys = 11 + np.argsort(mix(1, words[:, None], np.arange(26)), axis=1)[:, : self.pairs]
-        values = (mix(2, words[:, None], np.arange(self.pairs)) % np.uint64(10)).astype(np.int64)
+        values = below(mix(2, words[:, None], np.arange(self.pairs)), 10)
         given = Symbols(np.stack([keys, values], axis=2).reshape(len(numbers), -1), 2 * count)
         places = np.arange(self.pairs)
         # keys that are not there come last
         lots = np.where(places < count[:, None], mix(3, words[:, None], places) >> np.uint64(1), np.uint64(2**64 - 1))
         asked = Symbols(np.take_along_axis(keys, np.argsort(lots, axis=1), axis=1), count)
         return _concatenate(given, Symbols(np.full((len(numbers), 1), 10), np.ones(len(numbers), np.int64)), asked)
-
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
-        """Return a hash of what is asked."""
-        return content(question.symbols, question.lengths)
 
     def answer(self, question: Symbols) -> Symbols:
         """Return the value behind each key that is asked for."""
@@ -133,8 +123,9 @@ class Queries:
         return Symbols(values, count)
 
 
+@task("addition")
 @dataclasses.dataclass(frozen=True)
-class Addition:
+class Addition(PairTask):
     """Add two integers of up to `digits` digits, written in base ten, the first digit first."""
 
     digits: int = 4
@@ -142,7 +133,6 @@ class Addition:
     alphabet = DIGITS
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("digits", self.digits, 1, 17)
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
@@ -151,7 +141,7 @@ class Addition:
         plus = Symbols(np.full((len(numbers), 1), 10), np.ones(len(numbers), np.int64))
         return _concatenate(a, plus, b)
 
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
+    def identity(self, question: Symbols) -> Words:
         """Return a hash of what is asked; 1+2 and 2+1 are the same question."""
         a, b = self._operands(question)
         return mix(0, np.minimum(a, b), np.maximum(a, b))
@@ -162,18 +152,18 @@ class Addition:
         return _decimal(a + b, self.digits + 1)
 
     def _operand(self, seed: int, numbers: Indices, tries: Indices, side: int) -> Indices:
-        digits = 1 + (mix(seed, numbers, tries, 2 * side) % np.uint64(self.digits)).astype(np.int64)
+        digits = 1 + below(mix(seed, numbers, tries, 2 * side), self.digits)
         low = np.where(digits == 1, 0, 10 ** (digits - 1))
-        span = (10**digits - low).astype(np.uint64)
-        return low + (mix(seed, numbers, tries, 2 * side + 1) % span).astype(np.int64)
+        return low + below(mix(seed, numbers, tries, 2 * side + 1), 10**digits - low)
 
     def _operands(self, question: Symbols) -> tuple[Indices, Indices]:
         plus = (question.symbols == 10).argmax(axis=1)
         return _value(question.symbols, np.zeros_like(plus), plus), _value(question.symbols, plus + 1, question.lengths)
 
 
+@task("language")
 @dataclasses.dataclass(frozen=True)
-class Language:
+class Language(PairTask):
     """Translate sentences of a made-up language, of up to `clauses` clauses, into another.
 
     A clause is subject, verb, object, an adjective before its noun; the other language says subject, object, verb, with
@@ -185,27 +175,22 @@ class Language:
     alphabet = LETTERS[:25] + LETTERS[26:51]
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("clauses", self.clauses, 1, 64)
 
     def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
         """Draw one sentence for each number."""
-        n_clauses = 1 + (mix(seed, numbers, tries, 0) % np.uint64(self.clauses)).astype(np.int64)
+        n_clauses = 1 + below(mix(seed, numbers, tries, 0), self.clauses)
         parts = []
         for clause in range(self.clauses):
             there = clause < n_clauses
             for place, (first, stop) in enumerate((_AND, _ADJECTIVES, _NOUNS, _VERBS, _ADJECTIVES, _NOUNS)):
                 lot = mix(seed, numbers, tries, 1 + 6 * clause + place)
-                word = first + (lot % np.uint64(stop - first)).astype(np.int64)
+                word = first + below(lot, stop - first)
                 # every other noun has an adjective; the first clause follows on nothing
                 said = {_ADJECTIVES: (lot >> np.uint64(32)) % np.uint64(2) == 0, _AND: np.full(len(lot), clause > 0)}
                 spoken = there & said.get((first, stop), np.full(len(lot), True))
                 parts.append(Symbols(word[:, None], spoken.astype(np.int64)))
         return _concatenate(*parts)
-
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
-        """Return a hash of what is asked."""
-        return content(question.symbols, question.lengths)
 
     def answer(self, question: Symbols) -> Symbols:
         """Return the translation: each word goes to its place in the clause and is looked up."""
@@ -230,117 +215,8 @@ _DICTIONARY = np.concatenate(
     [25 + first + (np.arange(stop - first) + 5) % (stop - first) for first, stop in (_NOUNS, _ADJECTIVES, _VERBS, _AND)]
 )
 
-Task = Sequences | Queries | Addition | Language
-
-TASKS: dict[str, Task] = {
-    "copy": Sequences("copy"),
-    "queries": Queries(),
-    "reverse": Sequences("reverse"),
-    "sort": Sequences("sort"),
-    "duplication": Sequences("duplication"),
-    "addition": Addition(),
-    "language": Language(),
-}
-SIZES = {"examples": 100_000, "valid": 1_000}
-
-
-class Drawn:
-    """One part of what is drawn: a hash of each question decides whether it may appear in training or in validation."""
-
-    name: str
-    seed: int
-    task: Any
-
-    def _questions(self, indices: Indices) -> Symbols:
-        """Draw until the hash of every question says that it belongs to this split."""
-        question = self._draw(indices, np.zeros_like(indices))
-        left = np.flatnonzero(self._strange(question))
-        for tries in range(1, MOST_TRIES):
-            if not len(left):
-                return question
-            drawn = self._draw(indices[left], np.full(len(left), tries))
-            question.symbols[left], question.lengths[left] = drawn.symbols, drawn.lengths
-            if question.targets is not None and drawn.targets is not None:
-                question.targets[left] = drawn.targets
-            left = left[self._strange(drawn)]
-        raise DataError(f"{self.task}: too few questions to hold some out for {self.name}; allow longer ones")
-
-    def _draw(self, indices: Indices, tries: Indices) -> Symbols:
-        question: Symbols = self.task.draw(self.seed, indices, tries)
-        return question
-
-    def _strange(self, question: Symbols) -> NDArray[np.bool_]:
-        held_out = self.task.identity(question) % np.uint64(HELD_OUT) == 0
-        strange: NDArray[np.bool_] = held_out != (self.name == "valid")
-        return strange
-
-
-class GeneratedSplit(Drawn, Split):
-    """One part of a generated task."""
-
-    kind = "pairs"
-
-    def __init__(self, name: str, task: Task, tokenizer: Tokenizer, n: int, seed: int) -> None:
-        self.name, self.task, self.tokenizer, self.n = name, task, tokenizer, n
-        self.seed = derive(seed, "generated", name)
-
-    def __len__(self) -> int:
-        return self.n
-
-    @cached_property
-    def n_bytes(self) -> int:
-        """Bytes of all targets: counted for the first 65,536 examples, the rest in proportion."""
-        counted = min(self.n, _COUNTED)
-        return int(self.lengths(np.arange(counted))[1].sum()) * self.n // counted
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of all targets, each with its end."""
-        return self.n_bytes + self.n
-
-    def lengths(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the lengths of the sources and of the targets."""
-        question = self._questions(indices)
-        return question.lengths, self.task.answer(question).lengths
-
-    def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-        question = self._questions(indices)
-        answer = self.task.answer(question)
-        return [(question.row(i) + N_SPECIALS, answer.row(i) + N_SPECIALS) for i in range(len(indices))]
-
-
-def is_task(name: str) -> bool:
-    """Tell whether a name, with or without numbers, is one of the generated tasks."""
-    return name.partition(":")[0] in TASKS
-
-
-def open_task(name: str, seed: int = 0) -> Data:
-    """Return a generated task, e.g. `copy` or `sort:length=8,symbols=10,examples=5000`."""
-    fields = {field.name for field in dataclasses.fields(TASKS[name.partition(":")[0]])} - {"task"}
-    base, given = split_name(name, fields | SIZES.keys())
-    sizes = {key: given.pop(key, default) for key, default in SIZES.items()}
-    task: Task = dataclasses.replace(TASKS[base], **given)  # type: ignore[arg-type]
-    task.check()
-    tokenizer = Tokenizer.characters(task.alphabet)
-    splits: dict[str, Split] = {}
-    for split, size in zip(("train", "valid"), sizes.values(), strict=True):
-        within("examples" if split == "train" else "valid", size, 1, 1 << 60)
-        splits[split] = GeneratedSplit(split, task, tokenizer, size, seed)
-    described = json.dumps([base, dataclasses.asdict(task), sizes, seed, "v1"], sort_keys=True)
-    return Data(name, "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
-
-
-def within(what: str, value: int, low: int, high: int) -> None:
-    """Refuse a number that is out of bounds."""
-    if not low <= value <= high:
-        raise DataError(f"{what} must be from {low} to {high}, not {value}")
-
-
-def content(symbols: Indices, lengths: Indices) -> NDArray[np.uint64]:
-    """Hash the symbols of each row up to its length."""
-    places = np.arange(symbols.shape[1])
-    words = np.where(places < lengths[:, None], mix(1, places, symbols), np.uint64(0))
-    return mix(2, np.bitwise_xor.reduce(words, axis=1), lengths)
+for _name in ("copy", "reverse", "sort", "duplication"):
+    TASKS[_name] = Sequences(_name)
 
 
 def _decimal(values: Indices, width: int) -> Symbols:

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import Words, fraction, mix
-from kinfolk.data.generated.made import Square, open_made
-from kinfolk.data.generated.pairs import within
+from kinfolk.data.generated.made import Square
 from kinfolk.data.generated.rows import Made, held_out, pictures
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 
 Points = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -53,6 +53,7 @@ class Drawing:
     marks: Indices
 
 
+@task("pathfinder")
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(Square):
     """Images of `size` by `size`: contours of `length` strokes, each of `stroke` pixels, that turn by up to `turn`.
@@ -302,8 +303,3 @@ def _paint(image: Points, segments: Points, radius: float, light: int) -> None:
     x, y = (np.where(inside, where[..., axis], size) for axis in (0, 1))
     rows = np.arange(len(image))[:, None, None]
     np.maximum.at(image, (np.broadcast_to(rows, x.shape), y, x), value)
-
-
-def open_pathfinder(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `pathfinder:size=64,length=20,turn=60`."""
-    return open_made(name, seed, Pathfinder())

@@ -10,16 +10,17 @@ import string
 import numpy as np
 from numpy.typing import NDArray
 
-from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.drawn import open_drawn
-from kinfolk.data.generated.pairs import Symbols, content, within
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.batches.mixing import Words, below, mix
+from kinfolk.data.generated.drawn import LabelledTask, Symbols
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 
 _KEYS, _VALUES = string.ascii_lowercase, string.digits
 
 
+@task("recall")
 @dataclasses.dataclass(frozen=True)
-class Recall:
+class Recall(LabelledTask):
     """One to `pairs` pairs of a key and a value, no key twice, and the question for the value of one key."""
 
     pairs: int = 8
@@ -37,7 +38,6 @@ class Recall:
         return tuple(_VALUES[: self.values])
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("keys", self.keys, 2, len(_KEYS))
         within("values", self.values, 2, len(_VALUES))
         within("pairs", self.pairs, 1, self.keys)
@@ -55,17 +55,14 @@ class Recall:
         np.put_along_axis(symbols, 2 * count[:, None] + 1, asked, axis=1)
         return Symbols(symbols, 2 * count + 2)
 
-    def identity(self, question: Symbols) -> Words:
-        """Return a hash of the pairs and the question."""
-        return content(question.symbols, question.lengths)
-
     def label(self, question: Symbols) -> Indices:
         """Return the value behind the first place of the key that is asked for."""
         return _value_behind(question) - self.keys
 
 
+@task("needle")
 @dataclasses.dataclass(frozen=True)
-class Needle:
+class Needle(LabelledTask):
     """`length` symbols: small letters, `needles` capital ones among them with a digit each, and which is asked for."""
 
     length: int = 256
@@ -75,7 +72,6 @@ class Needle:
     classes = tuple(string.digits)
 
     def check(self) -> None:
-        """Refuse numbers that make no task."""
         within("length", self.length, 8, 1 << 16)
         within("needles", self.needles, 1, min(26, (self.length - 2) // 2))
 
@@ -92,23 +88,9 @@ class Needle:
         hay[:, -1] = np.take_along_axis(keys, below(mix(4, words), self.needles)[:, None], axis=1)[:, 0]
         return Symbols(hay, np.full(len(numbers), self.length))
 
-    def identity(self, question: Symbols) -> Words:
-        """Return a hash of everything."""
-        return content(question.symbols, question.lengths)
-
     def label(self, question: Symbols) -> Indices:
         """Return the digit behind the capital letter that is asked for."""
         return _value_behind(question)
-
-
-def open_recall(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `recall:pairs=16`."""
-    return open_drawn(name, seed, Recall())
-
-
-def open_needle(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `needle:length=1024,needles=4`."""
-    return open_drawn(name, seed, Needle())
 
 
 def _value_behind(question: Symbols) -> Indices:
@@ -117,11 +99,6 @@ def _value_behind(question: Symbols) -> Indices:
     first = (question.symbols == last).argmax(axis=1)
     behind: Indices = np.take_along_axis(question.symbols, first[:, None] + 1, axis=1)[:, 0]
     return behind
-
-
-def below(words: Words, n: int | Indices) -> Indices:
-    """Turn hashes into integers from 0 to n - 1."""
-    return (words % np.asarray(n).astype(np.uint64)).astype(np.int64)
 
 
 def without_repetition(words: Words, n: int, count: int) -> NDArray[np.int64]:

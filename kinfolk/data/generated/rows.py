@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.data.batches.mixing import Words, mix
-from kinfolk.data.generated.pairs import HELD_OUT
+from kinfolk.data.generated.task import HELD_OUT
 from kinfolk.data.splits.split import Indices
 
 
@@ -28,6 +28,12 @@ class SequenceRows:
     def lengths(self) -> Indices:
         """How long each row is."""
         return np.diff(self.starts)
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes]) -> "SequenceRows":
+        """Return sequences of bytes, a symbol each."""
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)])
+        return cls(np.frombuffer(b"".join(rows), np.uint8), starts)
 
     @classmethod
     def gather(cls, pieces: Sequence["SequenceRows"], order: Indices) -> "SequenceRows":

@@ -5,68 +5,14 @@ import string
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kinfolk.data.batches.mixing import mix
-from kinfolk.data.generated.drawn import DrawnSplit, open_drawn
-from kinfolk.data.generated.pairs import Symbols, content, within
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.batches.mixing import below, mix
+from kinfolk.data.generated.drawn import DrawnSplit, LabelledTask, Symbols
+from kinfolk.data.generated.task import task, within
+from kinfolk.data.splits.split import Indices
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 
 _DIGITS = len(string.digits)
-
-
-@dataclasses.dataclass(frozen=True)
-class Seek:
-    """A letter, and a text of 1 to `length` digits and letters: `b` asked of `3a17b924c` is 924.
-
-    Nine of ten times a letter is asked for that is in the text, if there is one behind the place that is looked at; so
-    about one question in two has no answer. The first symbol of a question is the letter, the rest is the text.
-    """
-
-    length: int = 32
-    letters: int = 10
-
-    classes = ()
-
-    @property
-    def alphabet(self) -> str:
-        """Digits, then letters."""
-        return string.digits + string.ascii_lowercase[: self.letters]
-
-    def check(self) -> None:
-        """Refuse numbers that make no task."""
-        within("length", self.length, 1, 1 << 16)
-        within("letters", self.letters, 1, 26)
-
-    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
-        """Draw a text, of which one symbol in five is a letter, and what is asked of it."""
-        lengths = 1 + _below(mix(seed, numbers, tries, 0), self.length)
-        places = np.arange(1, self.length + 1)
-        lots = [mix(seed, numbers[:, None], tries[:, None], places, k) for k in range(2)]
-        text = np.where(lots[0] % np.uint64(5) == 0, _DIGITS + _below(lots[1], self.letters), _below(lots[1], _DIGITS))
-        start = _below(mix(seed, numbers, tries, 1), lengths)
-        known = (text >= _DIGITS) & (places > start[:, None]) & (places <= lengths[:, None])
-        seen = np.take_along_axis(text, known.argmax(axis=1)[:, None], axis=1)[:, 0]
-        other = _DIGITS + _below(mix(seed, numbers, tries, 2), self.letters)
-        inside = known.any(axis=1) & (mix(seed, numbers, tries, 3) % np.uint64(10) < 9)
-        return Symbols(np.concatenate([np.where(inside, seen, other)[:, None], text], 1), lengths + 1)
-
-    def identity(self, question: Symbols) -> NDArray[np.uint64]:
-        """Return a hash of what is asked."""
-        return content(question.symbols, question.lengths)
-
-    def label(self, question: Symbols) -> Indices:
-        """Return the first and the last place of the answer in the text: [N, 2], -1 where there is none."""
-        letter, text = question.symbols[:, :1], question.symbols[:, 1:]
-        places = np.arange(text.shape[1])
-        real = places < question.lengths[:, None] - 1
-        found = (text == letter) & real
-        after = np.where(found.any(axis=1), found.argmax(axis=1) + 1, text.shape[1])
-        # the run of digits goes on until the first place that is none
-        stops = (places >= after[:, None]) & ~((text < _DIGITS) & real)
-        end = np.where(stops.any(axis=1), stops.argmax(axis=1), text.shape[1])
-        return np.where((end > after)[:, None], np.stack([after, end - 1], 1), -1)
 
 
 class SeekSplit(DrawnSplit):
@@ -91,10 +37,50 @@ class SeekSplit(DrawnSplit):
         return [(row[:1], row[1:], span) for row, span in zip(rows, self.task.label(question), strict=True)]
 
 
-def open_seek(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `seek:length=64`."""
-    return open_drawn(name, seed, Seek(), SeekSplit)
+@task("seek")
+@dataclasses.dataclass(frozen=True)
+class Seek(LabelledTask):
+    """A letter, and a text of 1 to `length` digits and letters: `b` asked of `3a17b924c` is 924.
 
+    Nine of ten times a letter is asked for that is in the text, if there is one behind the place that is looked at; so
+    about one question in two has no answer. The first symbol of a question is the letter, the rest is the text.
+    """
 
-def _below(words: NDArray[np.uint64], limit: int | Indices) -> Indices:
-    return (words % np.asarray(limit, np.uint64)).astype(np.int64)
+    length: int = 32
+    letters: int = 10
+
+    split = SeekSplit
+
+    @property
+    def alphabet(self) -> str:
+        """Digits, then letters."""
+        return string.digits + string.ascii_lowercase[: self.letters]
+
+    def check(self) -> None:
+        within("length", self.length, 1, 1 << 16)
+        within("letters", self.letters, 1, 26)
+
+    def draw(self, seed: int, numbers: Indices, tries: Indices) -> Symbols:
+        """Draw a text, of which one symbol in five is a letter, and what is asked of it."""
+        lengths = 1 + below(mix(seed, numbers, tries, 0), self.length)
+        places = np.arange(1, self.length + 1)
+        lots = [mix(seed, numbers[:, None], tries[:, None], places, k) for k in range(2)]
+        text = np.where(lots[0] % np.uint64(5) == 0, _DIGITS + below(lots[1], self.letters), below(lots[1], _DIGITS))
+        start = below(mix(seed, numbers, tries, 1), lengths)
+        known = (text >= _DIGITS) & (places > start[:, None]) & (places <= lengths[:, None])
+        seen = np.take_along_axis(text, known.argmax(axis=1)[:, None], axis=1)[:, 0]
+        other = _DIGITS + below(mix(seed, numbers, tries, 2), self.letters)
+        inside = known.any(axis=1) & (mix(seed, numbers, tries, 3) % np.uint64(10) < 9)
+        return Symbols(np.concatenate([np.where(inside, seen, other)[:, None], text], 1), lengths + 1)
+
+    def label(self, question: Symbols) -> Indices:
+        """Return the first and the last place of the answer in the text: [N, 2], -1 where there is none."""
+        letter, text = question.symbols[:, :1], question.symbols[:, 1:]
+        places = np.arange(text.shape[1])
+        real = places < question.lengths[:, None] - 1
+        found = (text == letter) & real
+        after = np.where(found.any(axis=1), found.argmax(axis=1) + 1, text.shape[1])
+        # the run of digits goes on until the first place that is none
+        stops = (places >= after[:, None]) & ~((text < _DIGITS) & real)
+        end = np.where(stops.any(axis=1), stops.argmax(axis=1), text.shape[1])
+        return np.where((end > after)[:, None], np.stack([after, end - 1], 1), -1)

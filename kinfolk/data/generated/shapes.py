@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.batches.mixing import fraction, mix
-from kinfolk.data.generated.made import Square, open_made
-from kinfolk.data.generated.pairs import MOST_TRIES, within
+from kinfolk.data.batches.mixing import below, fraction, mix
+from kinfolk.data.generated.made import Square
 from kinfolk.data.generated.rows import Made, held_out, pictures
-from kinfolk.data.splits.split import Data, Indices
+from kinfolk.data.generated.task import MOST_TRIES, task, within
+from kinfolk.data.splits.split import Indices
 
 Plane = NDArray[np.floating]
 
@@ -24,9 +24,10 @@ CLASSES = ("disc", "ring", "half", "square", "frame", "bar", "triangle", "plus",
 _POINTS = 5
 
 
+@task("shapes")
 @dataclasses.dataclass(frozen=True)
 class Shapes(Square):
-    """Images of `size` by `size` of `classes` kinds of figure, with noise of `noise` shades of grey."""
+    """Images of `size` by `size` of `kinds` kinds of figure, with noise of `noise` shades of grey."""
 
     size: int = 32
     kinds: int = len(CLASSES)
@@ -50,7 +51,7 @@ class Shapes(Square):
             if not len(left):
                 return Made((pictures(images),), labels)
             words = mix(seed, numbers[left], tried)
-            labels[left] = (mix(1, words) % np.uint64(self.kinds)).astype(np.int64)
+            labels[left] = below(mix(1, words), self.kinds)
             images[left] = self._paint(words, labels[left])
             flat = images[left].reshape(len(left), -1)
             identity = np.bitwise_xor.reduce(mix(2, np.arange(flat.shape[1]), flat), axis=1)
@@ -117,8 +118,3 @@ def _star(x: Plane, y: Plane) -> Plane:
     length = np.hypot(1 - notch_x, notch_y)
     outside: Plane = ((u - 1) * notch_y + v * (1 - notch_x)) / length
     return outside
-
-
-def open_shapes(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `shapes:size=16,kinds=4`."""
-    return open_made(name, seed, Shapes())

@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,9 +20,9 @@ from kinfolk.core.errors import DataError
 from kinfolk.data.batches.mixing import mix
 from kinfolk.data.files.names import split_name, split_path
 from kinfolk.data.generated.documents import ByteDocument, Labelled, content, library, part, read_parts
-from kinfolk.data.generated.made import MadeTask, open_made
-from kinfolk.data.generated.pairs import MOST_TRIES, within
+from kinfolk.data.generated.made import MadeTask
 from kinfolk.data.generated.rows import Made, SequenceRows, held_out
+from kinfolk.data.generated.task import MOST_TRIES, task, within
 from kinfolk.data.splits.split import Data, Indices, Split
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
@@ -35,11 +35,14 @@ Make = Callable[[int], tuple[list[bytes], int]]
 
 @dataclasses.dataclass(frozen=True)
 class _Passages(MadeTask):
-    """Passages of up to `length` bytes that begin where a line begins, from documents of the standard library."""
+    """Passages of up to `length` bytes that begin where a line begins, from documents of the standard library.
+
+    columns: texts of an example, where they are read from a folder or a table instead; 0: they are not.
+    """
 
     length: int = LENGTH
 
-    picture = None
+    columns: ClassVar[int] = 0
 
     @property
     def longest(self) -> int:
@@ -53,16 +56,26 @@ class _Passages(MadeTask):
     def check(self) -> None:
         within("length", self.length, 16, 1 << 16)
 
-    def source(self) -> str:
+    def source(self) -> tuple[str, ...]:
         """Return a hash of the documents."""
-        return content(library())
+        return (content(library()),)
+
+    def open(self, name: str, seed: int) -> Data:
+        front, path = split_path(name) if self.columns else (name, "")
+        return _read(name, front, Path(path), self.columns) if path else super().open(name, seed)
 
 
+@task("text")
 @dataclasses.dataclass(frozen=True)
 class Families(_Passages):
-    """Which of the largest packages of the standard library a passage is from; all are as frequent."""
+    """Which of the largest packages of the standard library a passage is from; all are as frequent.
+
+    Or, as `text:PATH` and `text:length=4000:PATH`, the class of a text in a folder or a table.
+    """
 
     families: int = 8
+
+    columns = 1
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -78,6 +91,7 @@ class Families(_Passages):
         return _drawn(seed, numbers, valid, _passages(pools, self.length))
 
 
+@task("prose")
 @dataclasses.dataclass(frozen=True)
 class Prose(_Passages):
     """Whether a passage of the standard library is documentation or code; both are as frequent."""
@@ -89,16 +103,19 @@ class Prose(_Passages):
         return _drawn(seed, numbers, valid, _passages(_kinds(valid), self.length))
 
 
+@task("retrieval")
 @dataclasses.dataclass(frozen=True)
 class Modules(_Passages):
     """Whether two passages are from the same file of the standard library; half of them are.
 
     A file is cut in two anywhere, and one passage is from before the cut of a file, the other from behind the cut of
-    the same file or of another. So a single passage tells nothing.
+    the same file or of another. So a single passage tells nothing. Or, as `retrieval:PATH` and
+    `retrieval:length=4000:PATH`, the pairs of a table.
     """
 
     classes = ("different", "same")
     apart = True
+    columns = 2
 
     def check(self) -> None:
         super().check()
@@ -162,28 +179,11 @@ class ByteTextSplit(Split):
         ]
 
 
-def open_text(name: str, seed: int = 0) -> Data:
-    """Return the task: `text:length=2000,families=6`, or `text:PATH`, `text:length=4000:PATH` of a folder or table."""
-    return _open(name, seed, Families(), columns=1)
-
-
-def open_prose(name: str, seed: int = 0) -> Data:
-    """Return the task, e.g. `prose:length=500`."""
-    return open_made(name, seed, Prose())
-
-
-def open_retrieval(name: str, seed: int = 0) -> Data:
-    """Return the task: `retrieval:length=2000`, or `retrieval:PATH`, `retrieval:length=4000:PATH` of a table."""
-    return _open(name, seed, Modules(), columns=2)
-
-
-def _open(name: str, seed: int, task: Any, columns: int) -> Data:
-    front, path = split_path(name)
-    if not path:
-        return open_made(name, seed, task)
+def _read(name: str, front: str, path: Path, columns: int) -> Data:
+    """Read labelled texts of a folder or a table."""
     length = split_name(front, ["length"])[1].get("length", LENGTH)
     within("length", length, 1, 1 << 24)
-    parts = read_parts(Path(path), columns)
+    parts = read_parts(path, columns)
     classes = tuple(sorted({example.label for example in parts["train"]}))
     unknown = sorted({example.label for example in parts["valid"]} - set(classes))
     if unknown or len(classes) < 2:
@@ -258,7 +258,7 @@ def _drawn(seed: int, numbers: Indices, valid: bool, make: Make) -> Made:
         questions.append(texts)
         labels.append(label)
     sides = zip(*questions, strict=True)
-    return Made(tuple(_rows(side) for side in sides), np.array(labels, np.int64))
+    return Made(tuple(map(SequenceRows.of, sides)), np.array(labels, np.int64))
 
 
 def _passage(body: bytes, number: int, length: int) -> bytes:
@@ -266,8 +266,3 @@ def _passage(body: bytes, number: int, length: int) -> bytes:
     start = number % max(1, len(body) - length + 1)
     line = body.rfind(b"\n", 0, start) + 1
     return body[line : line + length]
-
-
-def _rows(texts: Sequence[bytes]) -> SequenceRows:
-    starts = np.concatenate([[0], np.cumsum([len(text) for text in texts], dtype=np.int64)])
-    return SequenceRows(np.frombuffer(b"".join(texts), np.uint8), starts)
