@@ -6,7 +6,6 @@ from kinfolk.family.assembly import cross_block, self_block, stack
 from kinfolk.layers.embeddings.embedding import Embedding, Tokens
 from kinfolk.layers.embeddings.two_sided import TwoSided
 from kinfolk.layers.feed_forwards.feed_forward import Dense
-from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, LMHead
 from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
@@ -16,7 +15,7 @@ from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import Causal
-from kinfolk.runs.formats.bert import class_values, classes
+from kinfolk.runs.formats.bert import over_texts
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
 from kinfolk.runs.huggingface.places import Below, Led, Table
@@ -107,12 +106,11 @@ class Pairs(Format):
             "is_encoder_decoder": True,
             "tie_word_embeddings": True,
         }
-        for side, depth in (("encoder", model.encoder), ("decoder", model.decoder)):
-            blocks = need(Stack, depth, side).blocks
-            look = need(Attention, blocks[0].parts[0], f"{side}.blocks[0].parts[0]")
-            think = need(Dense, blocks[0].parts[-1], f"{side}.blocks[0].parts[-1]")
+        for side in ("encoder", "decoder"):
+            look = need(Attention, model, f"{side}.blocks[0].parts[0]")
+            think = need(Dense, model, f"{side}.blocks[0].parts[-1]")
             found |= {
-                f"{side}_layers": len(blocks),
+                f"{side}_layers": need(Stack, model, side).n_layers,
                 f"{side}_attention_heads": look.n_heads,
                 f"{side}_ffn_dim": think.d_ff,
                 "attention_dropout": look.dropout,
@@ -152,15 +150,16 @@ class Bart(Pairs, model_type="bart"):
     }
     architectures = (
         *heads("BartForConditionalGeneration", "BartModel", "embedding.source.table.weight"),
-        Architecture(
-            "BartForSequenceClassification",
-            ClassHead,
-            # of the last state of a decoder that reads the text once more, a place behind
-            lambda config: ClassHead(**classes(config), pool="last", activation="tanh"),
-            class_values,
-            table={"head.hidden": "classification_head.dense", "head.output": "classification_head.out_proj"},
+        over_texts(
+            "Bart",
+            "classification_head.dense",
+            "classification_head.out_proj",
+            "lm_head.weight",
+            "final_logits_bias",
             ties=dict.fromkeys(TIED[:2], "embedding.source.table.weight"),
-            unused=("lm_head.weight", "final_logits_bias"),
+            # of the last state of a decoder that reads the text once more, a place behind
+            pool="last",
+            activation="tanh",
         ),
     )
 
@@ -168,7 +167,7 @@ class Bart(Pairs, model_type="bart"):
         return TwoSided(tokens=Tokens(position=Learned(), norm=LayerNorm(), scale=scale))
 
     def tokens(self, model: Model) -> Tokens:
-        return need(TwoSided, model.embedding, "embedding").tokens
+        return need(TwoSided, model, "embedding").tokens
 
 
 class Marian(Pairs, model_type="marian"):
@@ -195,7 +194,7 @@ class Marian(Pairs, model_type="marian"):
         return Tokens(position=Sinusoid(layout="halves"), scale=scale)
 
     def tokens(self, model: Model) -> Tokens:
-        tokens = need(Tokens, model.embedding, "embedding")
+        tokens = need(Tokens, model, "embedding")
         if not isinstance(tokens.position, Sinusoid):
             raise Misfit(f"embedding.position is {type(tokens.position).__name__}")
         return tokens

@@ -1,17 +1,19 @@
 """BERT, and those that keep its body: DistilBERT, RoBERTa, CamemBERT."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.embeddings.embedding import Embedding, Projected, Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.class_head import ClassHead
-from kinfolk.layers.heads.head import Head, MaskedLMHead
+from kinfolk.layers.heads.head import Head, LMHead, MaskedLMHead
 from kinfolk.layers.heads.paired_head import PairedHead
 from kinfolk.layers.heads.tag_head import SpanHead, TagHead
 from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.positions.position import Learned
@@ -20,8 +22,9 @@ from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.activated_linear import Activation
+from kinfolk.ops.pooled_vector import Pool
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need, their_activation, within
 from kinfolk.runs.huggingface.places import Below, Nothing, Table
 
 LAYER: Table = {
@@ -53,15 +56,41 @@ def paired(head: MaskedLMHead) -> Head:
     return PairedHead(activation=head.activation, norm=head.norm, to=head.to)
 
 
-def pooled(config: Config) -> Head:
-    """Return the head of a body alone: its pooler where the file has one."""
-    return VectorHead(pool="first", activation="tanh" if config.has("*pooler.dense.weight") else "none")
+def alone(name: str, *unused: str, pool: Pool = "first") -> Architecture:
+    """Return the architecture of a body without a pooler: the vector of one token."""
+    return Architecture(f"{name}Model", VectorHead, lambda config: VectorHead(pool=pool), unused=unused, bare=True)
 
 
-def classes(config: Config) -> dict[str, Any]:
-    """Return how many classes there are, and where dropout before them has a rate of its own."""
+def pooled(name: str, pooler: str, *unused: str) -> Architecture:
+    """Return the architecture of a body alone, with its pooler where the file has one."""
+
+    def read(config: Config) -> Head:
+        there = config.has(f"*{pooler.partition('.')[2]}.weight")
+        return VectorHead(pool="first", activation="tanh" if there else "none")
+
+    return Architecture(f"{name}Model", VectorHead, read, table={"head.map": pooler}, unused=unused, bare=True)
+
+
+def tied_lm(name: str, place: str) -> Architecture:
+    """Return the architecture with an output layer that is tied to the table of tokens but for its bias."""
+    ties = {f"{place}.weight": "embedding.table.weight"}
+    return Architecture(name, LMHead, lambda config: LMHead(bias=True), table={"head.bias": f"{place}.bias"}, ties=ties)
+
+
+def renamed(one: Architecture, *changes: tuple[str, str]) -> Architecture:
+    """Return the architecture of a kind of checkpoint whose names differ from another's in some words."""
+
+    def name(text: str) -> str:
+        return functools.reduce(lambda text, change: text.replace(*change), changes, text)
+
+    table = {ours: name(theirs) if isinstance(theirs, str) else theirs for ours, theirs in one.table.items()}
+    return dataclasses.replace(one, name=name(one.name), table=table, unused=tuple(map(name, one.unused)))
+
+
+def n_classes(config: Config) -> int:
+    """Return the number of classes."""
     names, number = config.get("id2label", {}), config.get("num_labels", 0)
-    return {"n_classes": number or len(names) or 2}
+    return number or len(names) or 2
 
 
 def class_values(head: ClassHead) -> dict[str, Any]:
@@ -70,30 +99,36 @@ def class_values(head: ClassHead) -> dict[str, Any]:
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
 
 
-def layer_values(model: Model, depth: Stack, look: Any, think: Dense) -> dict[str, Any]:
-    """Return what a configuration says of layers that look and think, and of rates of dropout."""
+def layer_values(model: Model, look: Any) -> dict[str, Any]:
+    """Return what a configuration says of an encoder: sizes, attention, feed-forward, and rates of dropout."""
+    think = need(Dense, model, "encoder.blocks[0].parts[1]")
     return {
-        "hidden_size": model.d_model,
-        "num_hidden_layers": depth.n_layers,
+        "num_hidden_layers": need(Stack, model, "encoder").n_layers,
         "num_attention_heads": look.n_heads,
         "intermediate_size": think.d_ff,
         "hidden_act": their_activation(think.activation),
         "hidden_dropout_prob": model.dropout,
         "attention_probs_dropout_prob": look.dropout,
-        "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
     }
 
 
 def over_texts(
-    name: str, hidden: str, output: str, *, unused: tuple[str, ...] = (), inside: str = "", **head: Any
+    name: str,
+    hidden: str,
+    output: str,
+    *unused: str,
+    inside: str = "",
+    ties: Mapping[str, str] = MappingProxyType({}),
+    **head: Any,
 ) -> Architecture:
     """Return the architecture that judges a whole text by a hidden layer and an output layer."""
     return Architecture(
         f"{name}ForSequenceClassification",
         ClassHead,
-        lambda config: ClassHead(**classes(config), **head),
+        lambda config: ClassHead(n_classes=n_classes(config), **head),
         class_values,
         table={"head.hidden": hidden, "head.output": output},
+        ties=ties,
         unused=unused,
         inside=inside,
     )
@@ -102,17 +137,17 @@ def over_texts(
 def by_last_token(name: str) -> Architecture:
     """Return the architecture of a decoder that judges a text by its last token, without a bias."""
     table: Table = {"head.output.weight": "score.weight", "head.output.bias": Nothing.at()}
-    judging = over_texts(name, "", "", unused=("lm_head.*",), pool="last")
+    judging = over_texts(name, "", "", "lm_head.*", pool="last")
     return dataclasses.replace(judging, table=table)
 
 
-def over_tokens(name: str, unused: tuple[str, ...], answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
+def over_tokens(name: str, *unused: str, answering: str = "QuestionAnswering") -> tuple[Architecture, ...]:
     """Return the architectures that judge every token; the body's pooler has no part in them."""
     return (
         Architecture(
             f"{name}ForTokenClassification",
             TagHead,
-            lambda config: TagHead(n_tags=classes(config)["n_classes"]),
+            lambda config: TagHead(n_tags=n_classes(config)),
             lambda head: class_values(ClassHead(n_classes=head.n_tags)),
             table={"head.output": "classifier", "head.bias": "classifier.bias"},
             unused=unused,
@@ -141,23 +176,18 @@ class Encoder(Format):
         config.only("add_cross_attention", False)
         config.only("position_embedding_type", "absolute")
         config.only("sinusoidal_pos_embds", False, True)
-        n_heads, dropout = (
-            config.number(key["num_attention_heads"]),
-            config.get(key["attention_probs_dropout_prob"], 0.1),
-        )
-        look = Attention(n_heads=n_heads, dropout=dropout)
+        dropout = config.get(key["attention_probs_dropout_prob"], 0.1)
+        look = Attention(n_heads=config.number(key["num_attention_heads"]), dropout=dropout)
         activation = config.choice(key["hidden_act"], ACTIVATIONS, "gelu")
         think = Dense(d_ff=config.number(key["intermediate_size"]), activation=activation)
         block = self_block(look, think, PostNorm(norm=norm_of(config)))
-        return Model(
-            d_model=config.number(key["hidden_size"]),
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=config.number("max_position_embeddings", 512) - self.first,
             dropout=config.get(key["hidden_dropout_prob"], 0.1),
             embedding=self.embedding(config),
             encoder=self.depth(stack(block, config.number(key["num_hidden_layers"])), config),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def embedding(self, config: Config) -> Embedding:
@@ -169,25 +199,19 @@ class Encoder(Format):
         return depth
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(Attention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
-        outer = model.embedding
-        embedding = need(Tokens, outer.of if isinstance(outer, Projected) else outer, "embedding")
-        norm = need(LayerNorm, embedding.norm, "embedding.norm")
-        found = {
-            **layer_values(model, depth, look, think),
-            "vocab_size": model.vocab_size,
+        tokens = "embedding.of" if isinstance(model.embedding, Projected) else "embedding"
+        values = {
+            **self.sizes(model),
+            **layer_values(model, need(Attention, model, "encoder.blocks[0].parts[0]")),
             "max_position_embeddings": model.max_len + self.first,
-            "type_vocab_size": embedding.n_segments,
-            "layer_norm_eps": norm.eps,
+            "type_vocab_size": need(Tokens, model, tokens).n_segments,
+            "layer_norm_eps": need(LayerNorm, model, f"{tokens}.norm").eps,
             "tie_word_embeddings": True,
         }
-        return {self.keys.get(key, key): value for key, value in found.items()}
+        return {self.keys.get(key, key): value for key, value in values.items()}
 
 
 NUMBERS = (
-    "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
     "intermediate_size",
@@ -206,7 +230,12 @@ PREDICTIONS_TIES = {
     "cls.predictions.decoder.bias": "head.bias",
 }
 
-CLASS_UNUSED = ("cls.*", "lm_head.*")
+EMBEDDING: Table = {
+    "table": "embeddings.word_embeddings",
+    "position.table": "embeddings.position_embeddings",
+    "segments": "embeddings.token_type_embeddings",
+    "norm": "embeddings.LayerNorm",
+}
 
 
 class Bert(Encoder, model_type="bert"):
@@ -214,16 +243,11 @@ class Bert(Encoder, model_type="bert"):
 
     prefix = "bert."
     table: ClassVar[Table] = {
-        "embedding.table": "embeddings.word_embeddings",
-        "embedding.position.table": "embeddings.position_embeddings",
-        "embedding.segments": "embeddings.token_type_embeddings",
-        "embedding.norm": "embeddings.LayerNorm",
+        **within("embedding", EMBEDDING),
         **layers("encoder.blocks.*", "encoder.layer.*", LAYER),
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "BertModel", VectorHead, pooled, bare=True, table={"head.map": "bert.pooler.dense"}, unused=("cls.*",)
-        ),
+        pooled("Bert", "bert.pooler.dense", "cls.*"),
         Architecture(
             "BertForMaskedLM",
             MaskedLMHead,
@@ -239,8 +263,8 @@ class Bert(Encoder, model_type="bert"):
             table=PREDICTIONS | {"head.judge.hidden": "bert.pooler.dense", "head.judge.output": "cls.seq_relationship"},
             ties=PREDICTIONS_TIES,
         ),
-        over_texts("Bert", "bert.pooler.dense", "classifier", unused=CLASS_UNUSED, activation="tanh"),
-        *over_tokens("Bert", ("bert.pooler.*", *CLASS_UNUSED)),
+        over_texts("Bert", "bert.pooler.dense", "classifier", "cls.*", "lm_head.*", activation="tanh"),
+        *over_tokens("Bert", "bert.pooler.*", "cls.*", "lm_head.*"),
     )
 
 
@@ -248,8 +272,8 @@ class DistilBert(Encoder, model_type="distilbert"):
     """Sanh et al. 2019: half the layers, no segments, no pooler."""
 
     prefix = "distilbert."
+    width = "dim"
     keys: ClassVar[dict[str, str]] = {
-        "hidden_size": "dim",
         "num_hidden_layers": "n_layers",
         "num_attention_heads": "n_heads",
         "intermediate_size": "hidden_dim",
@@ -275,9 +299,7 @@ class DistilBert(Encoder, model_type="distilbert"):
         ),
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "DistilBertModel", VectorHead, lambda config: VectorHead(pool="first"), bare=True, unused=("vocab_*",)
-        ),
+        alone("DistilBert", "vocab_*"),
         Architecture(
             "DistilBertForMaskedLM",
             MaskedLMHead,
@@ -289,17 +311,17 @@ class DistilBert(Encoder, model_type="distilbert"):
             },
             ties={"vocab_projector.weight": "embedding.table.weight"},
         ),
-        over_texts("DistilBert", "pre_classifier", "classifier", unused=("vocab_*",), activation="relu"),
-        *over_tokens("DistilBert", ("vocab_*",)),
+        over_texts("DistilBert", "pre_classifier", "classifier", "vocab_*", activation="relu"),
+        *over_tokens("DistilBert", "vocab_*"),
     )
 
     def embedding(self, config: Config) -> Embedding:
         return Tokens(position=Learned(), norm=LayerNorm(eps=1e-12))
 
     def values(self, model: Model) -> dict[str, Any]:
-        found = super().values(model)
         # what this kind has no key for is as it always is there, or the model is not of this kind
-        return {key: value for key, value in found.items() if key not in ("type_vocab_size", "layer_norm_eps")}
+        without = ("type_vocab_size", "layer_norm_eps")
+        return {key: value for key, value in super().values(model).items() if key not in without}
 
 
 class Roberta(Encoder, model_type="roberta"):
@@ -312,14 +334,7 @@ class Roberta(Encoder, model_type="roberta"):
         "embedding.position.table": Below.at("embeddings.position_embeddings", skip=2),
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "RobertaModel",
-            VectorHead,
-            pooled,
-            bare=True,
-            table={"head.map": "roberta.pooler.dense"},
-            unused=("lm_head.*",),
-        ),
+        pooled("Roberta", "roberta.pooler.dense", "lm_head.*"),
         Architecture(
             "RobertaForMaskedLM",
             MaskedLMHead,
@@ -330,13 +345,9 @@ class Roberta(Encoder, model_type="roberta"):
             unused=("roberta.pooler.*",),
         ),
         over_texts(
-            "Roberta",
-            "classifier.dense",
-            "classifier.out_proj",
-            unused=("lm_head.*", "roberta.pooler.*"),
-            activation="tanh",
+            "Roberta", "classifier.dense", "classifier.out_proj", "lm_head.*", "roberta.pooler.*", activation="tanh"
         ),
-        *over_tokens("Roberta", ("lm_head.*", "roberta.pooler.*")),
+        *over_tokens("Roberta", "lm_head.*", "roberta.pooler.*"),
     )
 
     def model(self, config: Config, head: Head) -> Model:
@@ -352,5 +363,5 @@ class Camembert(Roberta, model_type="camembert"):
     """Martin et al. 2020: RoBERTa in French."""
 
     architectures: ClassVar[tuple[Architecture, ...]] = tuple(
-        Architecture(**{**vars(one), "name": one.name.replace("Roberta", "Camembert")}) for one in Roberta.architectures
+        renamed(one, ("Roberta", "Camembert")) for one in Roberta.architectures
     )

@@ -7,40 +7,39 @@ from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, MaskedLMHead
-from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.disentangled import TERMS, Disentangled, DisentangledAttention
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm
 from kinfolk.layers.positions.position import Learned, NoPosition
 from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Stack
 from kinfolk.runs.formats.bert import (
+    EMBEDDING,
+    LAYER,
     PREDICTIONS,
     PREDICTIONS_TIES,
+    alone,
     class_values,
-    classes,
     layer_values,
     masked_lm,
+    n_classes,
     norm_of,
     over_tokens,
 )
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.format import (
+    ACTIVATIONS,
+    Architecture,
+    Format,
+    Misfit,
+    layers,
+    need,
+    their_activation,
+    within,
+)
 from kinfolk.runs.huggingface.places import InThrees, Table
 
-LAYER: Table = {
-    "parts.0.out": "attention.output.dense",
-    "residuals.0.norm": "attention.output.LayerNorm",
-    "parts.1.widen": "intermediate.dense",
-    "parts.1.narrow": "output.dense",
-    "residuals.1.norm": "output.LayerNorm",
-}
 OUTER: Table = {
-    "embedding.table": "embeddings.word_embeddings",
-    "embedding.position.table": "embeddings.position_embeddings",
-    "embedding.segments": "embeddings.token_type_embeddings",
-    "embedding.norm": "embeddings.LayerNorm",
+    **within("embedding", EMBEDDING),
     "encoder.shared.*.table": "encoder.rel_embeddings",
     "encoder.shared.*.norm": "encoder.LayerNorm",
 }
@@ -56,7 +55,7 @@ UNUSED = ("cls.*", "mask_predictions.*", "pooler.*", "classifier.*", "deberta.en
 def architectures(name: str) -> tuple[Architecture, ...]:
     """Return the heads of either release."""
     return (
-        Architecture(f"{name}Model", VectorHead, lambda config: VectorHead(pool="first"), bare=True, unused=UNUSED),
+        alone(name, *UNUSED),
         Architecture(
             f"{name}ForMaskedLM",
             MaskedLMHead,
@@ -69,13 +68,13 @@ def architectures(name: str) -> tuple[Architecture, ...]:
             f"{name}ForSequenceClassification",
             ClassHead,
             lambda config: ClassHead(
-                **classes(config), activation=config.choice("pooler_hidden_act", ACTIVATIONS, "gelu")
+                n_classes=n_classes(config), activation=config.choice("pooler_hidden_act", ACTIVATIONS, "gelu")
             ),
             lambda head: class_values(head) | {"pooler_hidden_act": their_activation(head.activation)},
             table={"head.hidden": "pooler.dense", "head.output": "classifier"},
             unused=(*UNUSED[:2], *UNUSED[4:]),
         ),
-        *over_tokens(name, (*UNUSED[:3], *UNUSED[4:])),
+        *over_tokens(name, *UNUSED[:3], *UNUSED[4:]),
     )
 
 
@@ -110,15 +109,13 @@ class Releases(Format):
         activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
         think = Dense(d_ff=config.number("intermediate_size"), activation=activation)
         where = Learned() if config.get("position_biased_input", True) else NoPosition()
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=max_len,
             dropout=config.get("hidden_dropout_prob", 0.1),
             embedding=Tokens(position=where, norm=norm, n_segments=config.get("type_vocab_size", 0)),
             encoder=stack(self_block(look, think, PostNorm(norm=norm)), config.number("num_hidden_layers")),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def distances(self, config: Config, norm: LayerNorm, max_len: int) -> Disentangled:
@@ -146,21 +143,19 @@ class Releases(Format):
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
-        embedding = need(Tokens, model.embedding, "embedding")
-        where = need(Disentangled, look.position, "encoder.blocks[0].parts[0].position")
+        look = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
+        embedding = need(Tokens, model, "embedding")
+        where = need(Disentangled, model, "encoder.blocks[0].parts[0].position")
         if look.key_bias != self.key_bias:
             raise Misfit(f"encoder.blocks[0].parts[0].key_bias is {look.key_bias}", 3)
         if where.norm != NoNorm():
-            need(LayerNorm, where.norm, "encoder.blocks[0].parts[0].position.norm")
+            need(LayerNorm, model, "encoder.blocks[0].parts[0].position.norm")
         return {
-            **layer_values(model, depth, look, think),
-            "vocab_size": model.vocab_size,
+            **self.sizes(model),
+            **layer_values(model, look),
             "max_position_embeddings": model.max_len,
             "type_vocab_size": embedding.n_segments,
-            "layer_norm_eps": need(LayerNorm, embedding.norm, "embedding.norm").eps,
+            "layer_norm_eps": need(LayerNorm, model, "embedding.norm").eps,
             "position_biased_input": embedding.position != NoPosition(),
             "relative_attention": bool(where.terms),
             "pos_att_type": list(where.terms),
@@ -182,10 +177,9 @@ class Deberta(Releases, model_type="deberta"):
     architectures: ClassVar[tuple[Architecture, ...]] = architectures("Deberta")
 
     def body(self, model: Model) -> Table:
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
+        look = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
         layer: Table = {
-            **LAYER,
+            **{name: place for name, place in LAYER.items() if name != "parts.0.qkv"},
             "parts.0.qkv.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=look.n_heads),
             "parts.0.qkv.biases": ("attention.self.q_bias", "attention.self.v_bias"),
             "parts.0.position.keys": "attention.self.pos_proj",
@@ -214,11 +208,8 @@ class DebertaV2(Releases, model_type="deberta-v2"):
     }
 
     def values(self, model: Model) -> dict[str, Any]:
-        found = super().values(model)
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(DisentangledAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        where = need(Disentangled, look.position, "encoder.blocks[0].parts[0].position")
-        return found | {
+        where = need(Disentangled, model, "encoder.blocks[0].parts[0].position")
+        return super().values(model) | {
             "position_buckets": where.buckets or -1,
             "share_att_key": where.maps == "attention",
             "norm_rel_ebd": "none" if where.norm == NoNorm() else "layer_norm",

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from kinfolk.layers.feed_forwards.feed_forward import Gated
 from kinfolk.layers.feed_forwards.gated_experts import GatedExperts, SigmoidTopK
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.differential_attention import DifferentialAttention
 from kinfolk.layers.mixers.evolved import Branches
@@ -22,7 +21,7 @@ from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.runs.formats.llama import LlamaLike, causal_heads, rope_values, rotary_of
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import Architecture, Misfit, layers, need
+from kinfolk.runs.huggingface.format import Architecture, Misfit, layers, need, need_all
 from kinfolk.runs.huggingface.places import Get, Place, Shape, Table
 
 
@@ -93,16 +92,10 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
     def think(self, config: Config, layer: int) -> Part:
         config.only("norm_topk_prob", True)
         config.only("hidden_act", "silu")
-        for name in (
-            "output_router_logits",
-            "topk_method",
-            "scoring_func",
-            "moe_layer_freq",
-            "ep_size",
-            "aux_loss_alpha",
-        ):
+        for name in ("output_router_logits", "topk_method", "scoring_func", "moe_layer_freq", "ep_size"):
             config.get(name, None)
-        config.get("seq_aux", None)
+        for name in ("aux_loss_alpha", "seq_aux"):
+            config.get(name, None)
         width, n_shared = config.number("moe_intermediate_size", 2048), config.number("n_shared_experts", 1)
         router = SigmoidTopK(
             k=config.number("num_experts_per_tok", 8),
@@ -117,16 +110,14 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
         return Branches(parts=(experts, Gated(d_ff=width * n_shared, activation="swish")))
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth, mixers = need(Stack, model.decoder, "decoder"), _latents(model)
-        look, n_dense = mixers[0], sum(isinstance(block.parts[1], Gated) for block in depth.blocks)
+        depth, look = need(Stack, model, "decoder"), need_all(LatentAttention, model, "decoder.blocks[*].parts[0]")[0]
         experts, shared = _mixture(model)
-        router = need(SigmoidTopK, experts.router, "router")
+        router = need(SigmoidTopK, experts, "router")
         if shared.d_ff % experts.d_ff:
             raise Misfit("the shared expert is a multiple of a routed one there", 3)
-        rotary = need(Rotary, look.position, "position")
+        rotary = need(Rotary, look, "position")
         dense = [block.parts[1].d_ff for block in depth.blocks if isinstance(block.parts[1], Gated)]
-        return {
-            "hidden_size": model.d_model,
+        return self.sizes(model) | {
             "num_hidden_layers": depth.n_layers,
             "num_attention_heads": look.n_heads,
             "num_key_value_heads": look.n_heads,
@@ -138,7 +129,7 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
             "n_group": router.n_groups,
             "topk_group": router.top_groups,
             "routed_scaling_factor": router.scale,
-            "first_k_dense_replace": n_dense,
+            "first_k_dense_replace": len(dense),
             "q_lora_rank": look.q_rank or None,
             "kv_lora_rank": look.kv_rank,
             "qk_nope_head_dim": look.d_nope,
@@ -150,25 +141,20 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
             "rope_parameters": _rope(look, rotary),
             "hidden_act": "silu",
             "max_position_embeddings": model.max_len,
-            "vocab_size": model.vocab_size,
-            "rms_norm_eps": need(RMSNorm, depth.norm, "decoder.norm").eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+            "rms_norm_eps": need(RMSNorm, model, "decoder.norm").eps,
         }
 
     def body(self, model: Model) -> Table:
-        n = _mixture(model)[0].n_experts
-        names = [f"mlp.experts.{e}" for e in range(n)]
-        attention = {
+        names = [f"mlp.experts.{e}" for e in range(_mixture(model)[0].n_experts)]
+        q_rank = need(LatentAttention, model, "decoder.blocks[0].parts[0]").q_rank
+        layer: Table = {
             "parts.0.q_down": "self_attn.q_a_proj",
             "parts.0.q_norm": "self_attn.q_a_layernorm",
-            "parts.0.q_up": "self_attn.q_b_proj" if _latents(model)[0].q_rank else "self_attn.q_proj",
+            "parts.0.q_up": "self_attn.q_b_proj" if q_rank else "self_attn.q_proj",
             "parts.0.kv_down": "self_attn.kv_a_proj_with_mqa",
             "parts.0.kv_norm": "self_attn.kv_a_layernorm",
             "parts.0.kv_up": "self_attn.kv_b_proj",
             "parts.0.out": "self_attn.o_proj",
-        }
-        layer: Table = {
-            **attention,
             "parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"),
             "parts.1.narrow": "mlp.down_proj",
             "parts.1.parts.0.router.scores": "mlp.gate",
@@ -210,15 +196,10 @@ def _rope(look: LatentAttention, rotary: Rotary) -> dict[str, Any]:
     return values
 
 
-def _latents(model: Model) -> list[LatentAttention]:
-    blocks = need(Stack, model.decoder, "decoder").blocks
-    return [need(LatentAttention, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
-
-
 def _mixture(model: Model) -> tuple[GatedExperts, Gated]:
     """Return the routed and the shared experts of the first layer that has them."""
-    thoughts = [block.parts[1] for block in need(Stack, model.decoder, "decoder").blocks]
-    both = need(Branches, next((one for one in thoughts if isinstance(one, Branches)), None), "parts[1]").parts
-    if len(both) != 2:
+    thoughts = [block.parts[1] for block in need(Stack, model, "decoder").blocks]
+    both = next((one for one in thoughts if isinstance(one, Branches)), None)
+    if both is None or len(both.parts) != 2:
         raise Misfit("a layer of experts has routed ones and a shared one there", 3)
-    return need(GatedExperts, both[0], "parts[1].parts[0]"), need(Gated, both[1], "parts[1].parts[1]")
+    return need(GatedExperts, both, "parts[0]"), need(Gated, both, "parts[1]")

@@ -105,7 +105,7 @@ class Gemma3(Gemma, model_type="gemma3_text"):
         looks = self.looks(model)
         kinds = [SLIDING if window_of(one.pattern) else FULL for one in looks]
         rope = {
-            kind: rope_values(need(Rotary, one.position, "position"))
+            kind: rope_values(need(Rotary, one, "position"))
             for kind, one in zip(reversed(kinds), reversed(looks), strict=True)
         }
         usual = {SLIDING: Rotary(layout="halves"), FULL: Rotary(base=1e6, layout="halves")}

@@ -6,7 +6,6 @@ from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.head import Head, LMHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.positions.position import Learned
@@ -40,11 +39,17 @@ def lm_values(head: LMHead) -> dict[str, Any]:
     return {"tie_word_embeddings": head.weights == "tied"}
 
 
-def heads(name: str) -> tuple[Architecture, ...]:
+def tied_head(model: Model) -> dict[str, str]:
+    """Return the tensor of an output layer that is tied to the table of tokens, which some files repeat."""
+    tied = isinstance(model.head, LMHead) and model.head.weights == "tied"
+    return {"lm_head.weight": "embedding.table.weight"} if tied else {}
+
+
+def heads(name: str, suffix: str = "LMHeadModel") -> tuple[Architecture, ...]:
     """Return the architectures of a decoder; its body alone is opened with the tied head that it always has."""
     head: Table = {"head.untied": "lm_head"}
     return (
-        Architecture(f"{name}LMHeadModel", LMHead, lm, lm_values, table=head, ties={}),
+        Architecture(f"{name}{suffix}", LMHead, lm, lm_values, table=head),
         Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
         by_last_token(name),
     )
@@ -54,6 +59,7 @@ class Decoder(Format):
     """What the two share."""
 
     prefix = "transformer."
+    width = "n_embd"
     buffers = ("*.attn.bias", "*.attn.masked_bias", "*position_ids")
     activation: ClassVar[str] = "activation_function"
     default: ClassVar[str] = "gelu_new"
@@ -70,44 +76,33 @@ class Decoder(Format):
         think = Dense(d_ff=config.get("n_inner", 0) or 4 * width, activation=activation)
         block = self_block(look, think, PreNorm(norm=norm) if self.pre_norm else PostNorm(norm=norm))
         depth = stack(block, config.number("n_layer"))
-        n_ctx = config.get("n_ctx", 0)
-        max_len = config.number("n_positions", n_ctx or 1024)
-        std = config.get("initializer_range", 0.02)
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
-            max_len=max_len,
+        model = self.assembled(
+            config,
+            max_len=config.number("n_positions", config.get("n_ctx", 0) or 1024),
             dropout=dropout,
             embedding=Tokens(position=Learned()),
             decoder=depth.replace(norm=norm) if self.pre_norm else depth,
             head=head,
-            init=Normal(std=std, branches="scaled") if self.pre_norm else Normal(std=std),
         )
+        return model.replace(init=model.init.replace(branches="scaled")) if self.pre_norm else model
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.decoder, "decoder")
-        residual = depth.blocks[0].residual
-        if not isinstance(residual, PreNorm if self.pre_norm else PostNorm):
-            raise Misfit(f"decoder.blocks[0].residual is {type(residual).__name__}")
-        look = need(Attention, depth.blocks[0].parts[0], "decoder.blocks[0].parts[0]")
-        think = need(Dense, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
-        norm = need(LayerNorm, residual.norm, "decoder.blocks[0].residual.norm")
+        need(PreNorm if self.pre_norm else PostNorm, model, "decoder.blocks[0].residual")
+        look = need(Attention, model, "decoder.blocks[0].parts[0]")
+        think = need(Dense, model, "decoder.blocks[0].parts[1]")
         ours = {ours: theirs for theirs, ours in reversed(self.names.items())}
         if think.activation not in ours:
             raise Misfit(f"activation {think.activation!r} has no name there")
-        return {
-            "n_embd": model.d_model,
-            "n_layer": depth.n_layers,
+        return self.sizes(model) | {
+            "n_layer": need(Stack, model, "decoder").n_layers,
             "n_head": look.n_heads,
             "n_inner": think.d_ff,
             self.activation: ours[think.activation],
             "resid_pdrop": model.dropout,
             "embd_pdrop": model.dropout,
             "attn_pdrop": look.dropout,
-            "vocab_size": model.vocab_size,
             "n_positions": model.max_len,
-            "layer_norm_epsilon": norm.eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+            "layer_norm_epsilon": need(LayerNorm, model, "decoder.blocks[0].residual.norm").eps,
         }
 
 
@@ -146,7 +141,7 @@ class Gpt(Decoder, model_type="openai-gpt"):
     architectures: ClassVar[tuple[Architecture, ...]] = heads("OpenAIGPT")
 
     def values(self, model: Model) -> dict[str, Any]:
-        found = super().values(model)
-        if found.pop("n_inner") != 4 * model.d_model:
+        values = super().values(model)
+        if values.pop("n_inner") != 4 * model.d_model:
             raise Misfit("d_ff is not four times d_model, as it always is there")
-        return found
+        return values

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Gated
 from kinfolk.layers.heads.head import Head, LMHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import NoNorm, Norm, RMSNorm
 from kinfolk.layers.norms.sandwich_norm import SandwichNorm
@@ -20,9 +19,18 @@ from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.algebra import Both
 from kinfolk.ops.patterns.leaves import Causal, Pattern, Window
 from kinfolk.runs.formats.bert import by_last_token
-from kinfolk.runs.formats.gpt import lm_values
+from kinfolk.runs.formats.gpt import lm_values, tied_head
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.format import (
+    ACTIVATIONS,
+    Architecture,
+    Format,
+    Misfit,
+    layers,
+    need,
+    need_all,
+    their_activation,
+)
 from kinfolk.runs.huggingface.places import PlacedRows, Table
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -155,21 +163,18 @@ class LlamaLike(Format):
         config.get("tie_word_embeddings", False)
         config.only("pretraining_tp", 1)
         config.get("max_window_layers", 0)
-        norm, width = self.norm(config), config.number("hidden_size")
-        n_layers = config.number("num_hidden_layers")
+        norm, n_layers = self.norm(config), config.number("num_hidden_layers")
         blocks = tuple(
             Block(parts=(self.look(config, layer), self.think(config, layer)), residual=self.residual(norm))
             for layer in range(n_layers)
         )
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=config.number("max_position_embeddings", 2048),
             dropout=0.0,
             embedding=Tokens(),
             decoder=Stack(blocks=blocks, order=tuple(range(n_layers)), norm=norm),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def think(self, config: Config, layer: int) -> Part:
@@ -178,13 +183,9 @@ class LlamaLike(Format):
         return Gated(d_ff=config.number("intermediate_size"), activation=activation, bias=config.get("mlp_bias", False))
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.decoder, "decoder")
-        look = self.looks(model)[0]
-        think = need(self.thinks, depth.blocks[0].parts[1], "decoder.blocks[0].parts[1]")
-        norm = need(RMSNorm, depth.norm, "decoder.norm")
-        return {
-            "hidden_size": model.d_model,
-            "num_hidden_layers": depth.n_layers,
+        look, think = self.looks(model)[0], need(self.thinks, model, "decoder.blocks[0].parts[1]")
+        return self.sizes(model) | {
+            "num_hidden_layers": need(Stack, model, "decoder").n_layers,
             "num_attention_heads": look.n_heads,
             "num_key_value_heads": look.n_kv_heads or look.n_heads,
             "head_dim": look.d_head or model.d_model // look.n_heads,
@@ -192,9 +193,7 @@ class LlamaLike(Format):
             self.activation: self.activated(think),
             "attention_dropout": look.dropout,
             "max_position_embeddings": model.max_len,
-            "vocab_size": model.vocab_size,
-            "rms_norm_eps": norm.eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
+            "rms_norm_eps": need(RMSNorm, model, "decoder.norm").eps,
             **self.own(model, look, think),
         }
 
@@ -204,18 +203,14 @@ class LlamaLike(Format):
 
     def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
         """Return what a configuration says besides, in the words of this kind."""
-        return {"rope_parameters": rope_values(need(Rotary, look.position, "decoder.blocks[0].parts[0].position"))}
+        return {"rope_parameters": rope_values(need(Rotary, model, "decoder.blocks[0].parts[0].position"))}
 
     def tied_to(self, model: Model) -> dict[str, str]:
-        head = model.head
-        return (
-            {"lm_head.weight": "embedding.table.weight"} if isinstance(head, LMHead) and head.weights == "tied" else {}
-        )
+        return tied_head(model)
 
     def looks(self, model: Model) -> list[Attention]:
         """Return the attention of every layer."""
-        blocks = need(Stack, model.decoder, "decoder").blocks
-        return [need(self.attends, block.parts[0], f"decoder.blocks[{i}].parts[0]") for i, block in enumerate(blocks)]
+        return need_all(self.attends, model, "decoder.blocks[*].parts[0]")
 
     def sliding(self, model: Model) -> dict[str, Any]:
         """Return what a configuration says of windows, by layer."""

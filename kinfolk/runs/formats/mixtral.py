@@ -11,7 +11,6 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.softmax import Sink
 from kinfolk.layers.part import Part
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Stack
 from kinfolk.runs.formats.llama import LlamaLike, causal_heads, window_of
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, need
@@ -40,7 +39,7 @@ class Mixtral(LlamaLike, model_type="mixtral"):
         return super().look(config, layer).replace(pattern=self.windowed(config, layer))
 
     def own(self, model: Model, look: Attention, think: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
-        router = need(TopK, think.router, "decoder.blocks[0].parts[1].router")
+        router = need(TopK, model, "decoder.blocks[0].parts[1].router")
         return super().own(model, look, think) | {  # type: ignore[arg-type]
             "num_local_experts": think.n_experts,
             "num_experts_per_tok": router.k,
@@ -49,7 +48,7 @@ class Mixtral(LlamaLike, model_type="mixtral"):
         }
 
     def think_table(self, model: Model) -> Table:
-        think = need(GatedExperts, need(Stack, model.decoder, "decoder").blocks[0].parts[1], "parts[1]")
+        think = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
         names = [f"block_sparse_moe.experts.{e}" for e in range(think.n_experts)]
         return {
             "parts.1.router.scores": "block_sparse_moe.gate",
@@ -106,7 +105,7 @@ class GptOss(LlamaLike, model_type="gpt_oss"):
         return "silu"  # it is clamped all the same
 
     def own(self, model: Model, look: Attention, think: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
-        router = need(TopK, think.router, "decoder.blocks[0].parts[1].router")
+        router = need(TopK, model, "decoder.blocks[0].parts[1].router")
         windows = self.sliding(model)
         return super().own(model, look, think) | {  # type: ignore[arg-type]
             "num_local_experts": think.n_experts,
@@ -118,7 +117,7 @@ class GptOss(LlamaLike, model_type="gpt_oss"):
         }
 
     def think_table(self, model: Model) -> Table:
-        think = need(GatedExperts, need(Stack, model.decoder, "decoder").blocks[0].parts[1], "parts[1]")
+        think = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
         n = think.n_experts
         return {
             "parts.0.softmax.sink_H": "self_attn.sinks",

@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Gated
 from kinfolk.layers.heads.head import Head, MaskedLMHead
-from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm
 from kinfolk.layers.norms.normed import Normed
@@ -16,9 +14,19 @@ from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import Full, Window
+from kinfolk.runs.formats.bert import alone
 from kinfolk.runs.formats.llama import FULL, SLIDING, rope_values, rotary_of
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
+from kinfolk.runs.huggingface.format import (
+    ACTIVATIONS,
+    Architecture,
+    Format,
+    Misfit,
+    layers,
+    need,
+    need_all,
+    their_activation,
+)
 from kinfolk.runs.huggingface.places import Table
 
 BASES = {FULL: 160000.0, SLIDING: 10000.0}
@@ -93,13 +101,7 @@ class ModernBert(Format, model_type="modernbert"):
         ),
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "ModernBertModel",
-            VectorHead,
-            lambda config: VectorHead(pool="first"),
-            bare=True,
-            unused=("head.*", "decoder.*"),
-        ),
+        alone("ModernBert", "head.*", "decoder.*"),
         Architecture(
             "ModernBertForMaskedLM",
             MaskedLMHead,
@@ -127,15 +129,13 @@ class ModernBert(Format, model_type="modernbert"):
             parts = self.look(config, kind), think
             blocks.append(Block(parts=parts, residual=PreNorm(norm=norm)))
         first = Block(parts=(blocks[0].parts[0], Normed(part=think, norm=norm)), residual=PreNorm(norm=NoNorm()))
-        return Model(
-            d_model=config.number("hidden_size"),
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=config.number("max_position_embeddings", 8192),
             dropout=0.0,
             embedding=Tokens(norm=norm),
             encoder=Stack(blocks=(first, *blocks[1:]), order=tuple(range(n_layers)), norm=norm),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def look(self, config: Config, kind: str) -> Attention:
@@ -150,27 +150,25 @@ class ModernBert(Format, model_type="modernbert"):
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.encoder, "encoder")
-        looks = [need(Attention, b.parts[0], f"encoder.blocks[{i}].parts[0]") for i, b in enumerate(depth.blocks)]
-        first = need(Normed, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
-        think, norm = need(Gated, first.part, "encoder.blocks[0].parts[1].part"), need(LayerNorm, first.norm, "norm")
+        depth = need(Stack, model, "encoder")
+        looks = need_all(Attention, model, "encoder.blocks[*].parts[0]")
+        first = need(Normed, model, "encoder.blocks[0].parts[1]")
+        think, norm = need(Gated, first, "part"), need(LayerNorm, first, "norm")
         windows = [look.pattern.left if isinstance(look.pattern, Window) else 0 for look in looks]
         kinds = [SLIDING if window else FULL for window in windows]
         rope = {
-            kind: rope_values(need(Rotary, look.position, "position"))
+            kind: rope_values(need(Rotary, look, "position"))
             for kind, look in zip(reversed(kinds), reversed(looks), strict=True)
         }
         usual = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in BASES.items()}
         if model.dropout:
             raise Misfit("dropout of residual branches has no name there")
-        return {
-            "hidden_size": model.d_model,
+        return self.sizes(model) | {
             "num_hidden_layers": depth.n_layers,
             "num_attention_heads": looks[0].n_heads,
             "intermediate_size": think.d_ff,
             "hidden_activation": their_activation(think.activation),
             "max_position_embeddings": model.max_len,
-            "vocab_size": model.vocab_size,
             "norm_eps": norm.eps,
             "norm_bias": norm.bias,
             "attention_bias": looks[0].bias,
@@ -179,5 +177,4 @@ class ModernBert(Format, model_type="modernbert"):
             "layer_types": kinds,
             "local_attention": 2 * next((window for window in windows if window), 64),
             "rope_parameters": usual | rope,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
         }

@@ -7,21 +7,23 @@ from kinfolk.layers.embeddings.embedding import Embedding, Projected
 from kinfolk.layers.heads.detection_head import DetectionHead
 from kinfolk.layers.heads.head import MaskedLMHead
 from kinfolk.layers.heads.paired_head import PairedHead
-from kinfolk.layers.heads.vector_head import VectorHead
 from kinfolk.models.depth.depth import Depth
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.bert import LAYER, Encoder, masked_lm, over_texts, over_tokens, paired
+from kinfolk.runs.formats.bert import (
+    EMBEDDING,
+    LAYER,
+    Encoder,
+    alone,
+    masked_lm,
+    over_texts,
+    over_tokens,
+    paired,
+    pooled,
+)
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, layers, need
+from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, layers, need, within
 from kinfolk.runs.huggingface.places import Table
-
-WORDS = {
-    "table": "embeddings.word_embeddings",
-    "position.table": "embeddings.position_embeddings",
-    "segments": "embeddings.token_type_embeddings",
-    "norm": "embeddings.LayerNorm",
-}
 
 
 class Narrow(Encoder):
@@ -46,7 +48,7 @@ class Albert(Narrow, model_type="albert"):
     prefix = "albert."
     refuses = "inner_group_num above 1"
     table: ClassVar[Table] = {
-        **{f"embedding.inner.{name}": place for name, place in WORDS.items()},
+        **within("embedding.inner", EMBEDDING),
         "embedding.outer": "encoder.embedding_hidden_mapping_in",
         **layers(
             "encoder.blocks.*",
@@ -71,14 +73,7 @@ class Albert(Narrow, model_type="albert"):
         "predictions.decoder.bias": "head.bias",
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "AlbertModel",
-            VectorHead,
-            lambda config: VectorHead(pool="first", activation="tanh" if config.has("*pooler.weight") else "none"),
-            table={"head.map": "albert.pooler"},
-            unused=("predictions.*", "sop_classifier.*"),
-            bare=True,
-        ),
+        pooled("Albert", "albert.pooler", "predictions.*", "sop_classifier.*"),
         Architecture(
             "AlbertForMaskedLM",
             MaskedLMHead,
@@ -95,10 +90,8 @@ class Albert(Narrow, model_type="albert"):
             | {"head.judge.hidden": "albert.pooler", "head.judge.output": "sop_classifier.classifier"},
             ties=tied,
         ),
-        over_texts(
-            "Albert", "albert.pooler", "classifier", unused=("predictions.*", "sop_classifier.*"), activation="tanh"
-        ),
-        *over_tokens("Albert", ("albert.pooler.*", "predictions.*", "sop_classifier.*")),
+        over_texts("Albert", "albert.pooler", "classifier", "predictions.*", "sop_classifier.*", activation="tanh"),
+        *over_tokens("Albert", "albert.pooler.*", "predictions.*", "sop_classifier.*"),
     )
 
     def depth(self, depth: Stack, config: Config) -> Depth:
@@ -109,7 +102,7 @@ class Albert(Narrow, model_type="albert"):
         return shared(depth, config.number("num_hidden_groups", 1))
 
     def values(self, model: Model) -> dict[str, Any]:
-        groups = {"num_hidden_groups": len(need(Stack, model.encoder, "encoder").blocks), "inner_group_num": 1}
+        groups = {"num_hidden_groups": len(need(Stack, model, "encoder").blocks), "inner_group_num": 1}
         return super().values(model) | groups
 
 
@@ -119,19 +112,13 @@ class Electra(Narrow, model_type="electra"):
     prefix = "electra."
     mapped = False
     table: ClassVar[Table] = {
-        **{f"embedding.inner.{name}": place for name, place in WORDS.items()},
-        **{f"embedding.{name}": place for name, place in WORDS.items()},
+        **within("embedding.inner", EMBEDDING),
+        **within("embedding", EMBEDDING),
         "embedding.outer": "embeddings_project",
         **layers("encoder.blocks.*", "encoder.layer.*", LAYER),
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "ElectraModel",
-            VectorHead,
-            lambda config: VectorHead(pool="first"),
-            unused=("discriminator_predictions.*", "generator_*"),
-            bare=True,
-        ),
+        alone("Electra", "discriminator_predictions.*", "generator_*"),
         Architecture(
             "ElectraForMaskedLM",
             MaskedLMHead,
@@ -153,13 +140,9 @@ class Electra(Narrow, model_type="electra"):
             },
         ),
         over_texts(
-            "Electra",
-            "classifier.dense",
-            "classifier.out_proj",
-            unused=("discriminator_predictions.*",),
-            activation="gelu",
+            "Electra", "classifier.dense", "classifier.out_proj", "discriminator_predictions.*", activation="gelu"
         ),
-        *over_tokens("Electra", ("discriminator_predictions.*",)),
+        *over_tokens("Electra", "discriminator_predictions.*"),
     )
 
     def tied_to(self, model: Model) -> dict[str, str]:

@@ -6,12 +6,10 @@ from kinfolk.family.assembly import stack
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.head import Head, LMHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.evolved import Branches
 from kinfolk.layers.norms.norm import LayerNorm, NoNorm
 from kinfolk.layers.norms.normed import Normed
-from kinfolk.layers.part import Part
 from kinfolk.layers.positions.relative import Rotary
 from kinfolk.layers.residuals.residual import PreNorm, Residual
 from kinfolk.models.block import Block
@@ -37,13 +35,12 @@ class ParallelBlocks(Format):
         """Return the block of two branches."""
         raise NotImplementedError
 
-    def branches(self, block: Block) -> tuple[Part, ...]:
-        """Return the two branches of a block."""
-        return need(Branches, block.parts[0], "decoder.blocks[0].parts[0]").parts
+    def branches(self, block: Block) -> tuple[Attention, Dense]:
+        """Return the attention and the feed-forward of a block."""
+        return need(Attention, block, "parts[0].parts[0]"), need(Dense, block, "parts[0].parts[1]")
 
     def model(self, config: Config, head: Head) -> Model:
         config.get("tie_word_embeddings", False)
-        width, dropout = config.number("hidden_size"), config.get(self.dropout, 0.0)
         norm = LayerNorm(eps=config.get("layer_norm_eps", 1e-5))
         rotary = rotary_of(config)
         if rotary.share == 1 and "rope_parameters" not in config.values:
@@ -62,38 +59,36 @@ class ParallelBlocks(Format):
             dropout=config.get("attention_dropout", 0.0),
         )
         activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number("intermediate_size", 4 * width), activation=activation)
+        think = Dense(d_ff=config.number("intermediate_size", 4 * config.number("hidden_size")), activation=activation)
         depth = stack(self.block(look, think, norm), config.number("num_hidden_layers"))
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=config.number("max_position_embeddings", 2048),
-            dropout=dropout,
+            dropout=config.get(self.dropout, 0.0),
             embedding=Tokens(),
             decoder=depth.replace(norm=norm),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.decoder, "decoder")
+        depth = need(Stack, model, "decoder")
         look, think = self.branches(depth.blocks[0])
-        look, think = need(Attention, look, "attention"), need(Dense, think, "feed-forward")
-        return {
-            "hidden_size": model.d_model,
-            "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": look.n_heads,
-            "intermediate_size": think.d_ff,
-            "hidden_act": their_activation(think.activation),
-            "attention_dropout": look.dropout,
-            self.dropout: model.dropout,
-            "max_position_embeddings": model.max_len,
-            "vocab_size": model.vocab_size,
-            "layer_norm_eps": need(LayerNorm, depth.norm, "decoder.norm").eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
-            "rope_parameters": rope_values(need(Rotary, look.position, "position")),
-            **self.own(look),
-        } | ({"embd_pdrop": model.dropout} if self.dropout == "resid_pdrop" else {})
+        return (
+            self.sizes(model)
+            | {
+                "num_hidden_layers": depth.n_layers,
+                "num_attention_heads": look.n_heads,
+                "intermediate_size": think.d_ff,
+                "hidden_act": their_activation(think.activation),
+                "attention_dropout": look.dropout,
+                self.dropout: model.dropout,
+                "max_position_embeddings": model.max_len,
+                "layer_norm_eps": need(LayerNorm, model, "decoder.norm").eps,
+                "rope_parameters": rope_values(need(Rotary, look, "position")),
+                **self.own(look),
+            }
+            | ({"embd_pdrop": model.dropout} if self.dropout == "resid_pdrop" else {})
+        )
 
     def own(self, look: Attention) -> dict[str, Any]:
         """Return what a configuration says besides."""
@@ -126,15 +121,14 @@ class GptNeoX(ParallelBlocks, model_type="gpt_neox"):
         branches = tuple(Normed(norm=norm, part=part) for part in (look, think))
         return Block(parts=(Branches(parts=branches),), residual=PreNorm(norm=NoNorm()))
 
-    def branches(self, block: Block) -> tuple[Part, ...]:
-        return tuple(need(Normed, part, "branch").part for part in super().branches(block))
+    def branches(self, block: Block) -> tuple[Attention, Dense]:
+        return need(Attention, block, "parts[0].parts[0].part"), need(Dense, block, "parts[0].parts[1].part")
 
     def own(self, look: Attention) -> dict[str, Any]:
         return {"use_parallel_residual": True, "attention_bias": look.bias}
 
     def body(self, model: Model) -> Table:
-        look, _ = self.branches(need(Stack, model.decoder, "decoder").blocks[0])
-        n_heads = need(Attention, look, "attention").n_heads
+        n_heads = self.branches(need(Stack, model, "decoder").blocks[0])[0].n_heads
         branch = "parts.0.parts"
         layer: Table = {
             f"{branch}.0.norm": "input_layernorm",

@@ -7,8 +7,6 @@ from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.class_head import ClassHead
 from kinfolk.layers.heads.head import Head, LMHead
 from kinfolk.layers.heads.tag_head import SpanHead
-from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.layers.init import Normal
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.norms.norm import LayerNorm
@@ -22,7 +20,7 @@ from kinfolk.models.model import Model
 from kinfolk.ops.lsh_attention import Chunks
 from kinfolk.ops.patterns.algebra import Both
 from kinfolk.ops.patterns.leaves import Causal, Local1D
-from kinfolk.runs.formats.bert import class_values, classes, norm_of
+from kinfolk.runs.formats.bert import alone, class_values, n_classes, norm_of
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
 from kinfolk.runs.huggingface.places import Spread, Table
@@ -65,9 +63,7 @@ class Reformer(Format, model_type="reformer"):
         "decoder.norm": "encoder.layer_norm",
     }
     architectures: ClassVar[tuple[Architecture, ...]] = (
-        Architecture(
-            "ReformerModel", VectorHead, lambda config: VectorHead(pool="first"), bare=True, unused=("lm_head.*",)
-        ),
+        alone("Reformer", "lm_head.*"),
         Architecture(
             "ReformerModelWithLMHead",
             LMHead,
@@ -78,7 +74,9 @@ class Reformer(Format, model_type="reformer"):
         Architecture(
             "ReformerForSequenceClassification",
             ClassHead,
-            lambda config: ClassHead(**classes(config), activation="tanh", d_hidden=config.number("hidden_size")),
+            lambda config: ClassHead(
+                n_classes=n_classes(config), activation="tanh", d_hidden=config.number("hidden_size")
+            ),
             class_values,
             table={"head.hidden": "classifier.dense", "head.output": "classifier.out_proj"},
             unused=("lm_head.*",),
@@ -111,17 +109,14 @@ class Reformer(Format, model_type="reformer"):
         looks = {kind: self.looks(config, kind, decodes) for kind in sorted(set(kinds))}
         blocks = tuple(Block(parts=(looks[kind], think), residual=PreNorm(norm=norm)) for kind in kinds)
         depth = Reversible(blocks=blocks, order=tuple(range(len(kinds))), norm=norm, join="wide")
-        max_len = config.number("max_position_embeddings", 4096)
-        return Model(
-            d_model=config.number("hidden_size"),
-            vocab_size=config.number("vocab_size"),
-            max_len=max_len,
+        return self.assembled(
+            config,
+            max_len=config.number("max_position_embeddings", 4096),
             dropout=config.get("hidden_dropout_prob", 0.05),
             embedding=Tokens(position=self.where(config)),
             encoder=None if decodes else depth,
             decoder=depth if decodes else None,
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
         )
 
     def looks(self, config: Config, kind: str, decodes: bool) -> Part:
@@ -165,15 +160,15 @@ class Reformer(Format, model_type="reformer"):
 
     def values(self, model: Model) -> dict[str, Any]:
         where = "decoder" if model.encoder is None else "encoder"
-        depth = need(Reversible, model.decoder if model.encoder is None else model.encoder, where)
-        embedding = need(Tokens, model.embedding, "embedding")
+        depth = need(Reversible, model, where)
+        embedding = need(Tokens, model, "embedding")
         found: dict[str, Any] = {}
         kinds: list[str] = []
         for i, block in enumerate(depth.blocks):
             at = f"{where}.blocks[{i}].parts"
-            look, think = block.parts[0], need(Dense, block.parts[1], f"{at}[1]")
+            look, think = block.parts[0], need(Dense, model, f"{at}[1]")
             kinds.append("lsh" if isinstance(look, Hashed) else "local")
-            found |= _hashed(look) if isinstance(look, Hashed) else _local(need(Attention, look, f"{at}[0]"), at)
+            found |= _hashed(look) if isinstance(look, Hashed) else _local(need(Attention, model, f"{at}[0]"), at)
             found |= {"feed_forward_size": think.d_ff, "hidden_act": their_activation(think.activation)}
             heads: int = look.n_heads  # type: ignore[attr-defined]
             d_head: int = look.d_head or model.d_model // heads  # type: ignore[attr-defined]
@@ -183,16 +178,15 @@ class Reformer(Format, model_type="reformer"):
             found |= {"axial_pos_embds": True, "axial_pos_shape": list(shape), "axial_pos_embds_dim": list(widths)}
         else:
             found["axial_pos_embds"] = False
-        return found | {
-            "hidden_size": model.d_model,
+        return {
+            **found,
+            **self.sizes(model),
             "attn_layers": kinds,
             "num_hidden_layers": len(kinds),
-            "vocab_size": model.vocab_size,
             "max_position_embeddings": model.max_len,
             "hidden_dropout_prob": model.dropout,
-            "layer_norm_eps": need(LayerNorm, depth.norm, f"{where}.norm").eps,
+            "layer_norm_eps": need(LayerNorm, model, f"{where}.norm").eps,
             "is_decoder": model.encoder is None,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
             "tie_word_embeddings": False,
         }
 

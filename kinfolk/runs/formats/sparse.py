@@ -7,15 +7,14 @@ from torch import Tensor
 
 from kinfolk.family.assembly import with_mixer, with_mixers
 from kinfolk.layers.embeddings.embedding import Tokens
-from kinfolk.layers.heads.head import Head, MaskedLMHead
-from kinfolk.layers.heads.vector_head import VectorHead
+from kinfolk.layers.heads.head import Head
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import BlockWindow, Full, Global, Pattern, RandomBlocks, Window
-from kinfolk.runs.formats.bert import PREDICTIONS, PREDICTIONS_TIES, Bert, Encoder, Roberta, masked_lm, pooled
+from kinfolk.runs.formats.bert import Bert, Encoder, Roberta, pooled, renamed
 from kinfolk.runs.huggingface.config import Config
-from kinfolk.runs.huggingface.format import Architecture, Misfit, need
+from kinfolk.runs.huggingface.format import Architecture, Misfit, need, need_all
 from kinfolk.runs.huggingface.places import Table
 
 
@@ -37,22 +36,8 @@ class BigBird(Encoder, model_type="big_bird"):
     refuses = "use_bias false"
     table: ClassVar[Table] = Bert.table
     architectures = (
-        Architecture(
-            "BigBirdModel",
-            VectorHead,
-            lambda config: VectorHead(pool="first", activation="tanh" if config.has("*pooler.weight") else "none"),
-            table={"head.map": "bert.pooler"},
-            unused=("cls.*",),
-            bare=True,
-        ),
-        Architecture(
-            "BigBirdForMaskedLM",
-            MaskedLMHead,
-            masked_lm,
-            table=PREDICTIONS,
-            ties=PREDICTIONS_TIES,
-            unused=("bert.pooler.*", "cls.seq_relationship.*"),
-        ),
+        pooled("BigBird", "bert.pooler", "cls.*"),
+        renamed(Bert.architectures[1], ("Bert", "BigBird")),
     )
 
     def model(self, config: Config, head: Head) -> Model:
@@ -60,7 +45,7 @@ class BigBird(Encoder, model_type="big_bird"):
         kind = config.only("attention_type", "block_sparse", "original_full")
         block, n_random = config.number("block_size", 64), config.number("num_random_blocks", 3)
         model = super().model(config, head)
-        embedding = need(Tokens, model.embedding, "embedding")
+        embedding = need(Tokens, model, "embedding")
         scale = "sqrt" if config.get("rescale_embeddings", False) else "none"
         model = model.replace(embedding=embedding.replace(scale=scale))
         if kind == "original_full":
@@ -69,16 +54,15 @@ class BigBird(Encoder, model_type="big_bird"):
         return with_mixer(model, lambda look: look.replace(pattern=pattern))
 
     def values(self, model: Model) -> dict[str, Any]:
-        found = super().values(model)
-        found["rescale_embeddings"] = need(Tokens, model.embedding, "embedding").scale == "sqrt"
-        pattern = need(Stack, model.encoder, "encoder").blocks[0].parts[0].pattern  # type: ignore[attr-defined]
+        scaled = {"rescale_embeddings": need(Tokens, model, "embedding").scale == "sqrt"}
+        pattern = need(Attention, model, "encoder.blocks[0].parts[0]").pattern
         if pattern == Full():
-            return found | {"attention_type": "original_full"}
+            return super().values(model) | scaled | {"attention_type": "original_full"}
         drawn = next((part for part in _parts(pattern) if isinstance(part, RandomBlocks)), None)
         if drawn is None:
             raise Misfit("encoder.blocks[0].parts[0].pattern draws no blocks", depth=2)
         sizes = {"block_size": drawn.block, "num_random_blocks": drawn.n}
-        return found | sizes | {"attention_type": "block_sparse"}
+        return super().values(model) | scaled | sizes | {"attention_type": "block_sparse"}
 
 
 def _parts(pattern: Pattern) -> list[Pattern]:
@@ -96,24 +80,8 @@ class Longformer(Roberta, model_type="longformer"):
     prefix = "longformer."
     refuses = "global tokens"
     unused = ("*_global.weight", "*_global.bias")
-    architectures = (
-        Architecture(
-            "LongformerModel",
-            VectorHead,
-            pooled,
-            table={"head.map": "longformer.pooler.dense"},
-            unused=("lm_head.*",),
-            bare=True,
-        ),
-        Architecture(
-            "LongformerForMaskedLM",
-            MaskedLMHead,
-            # its activation does not follow the configuration's
-            lambda config: masked_lm(config, "gelu"),
-            table={"head.transform": "lm_head.dense", "head.norm": "lm_head.layer_norm", "head.bias": "lm_head.bias"},
-            ties={"lm_head.decoder.weight": "embedding.table.weight", "lm_head.decoder.bias": "head.bias"},
-            unused=("longformer.pooler.*",),
-        ),
+    architectures: ClassVar[tuple[Architecture, ...]] = tuple(
+        renamed(one, ("Roberta", "Longformer"), ("roberta.", "longformer.")) for one in Roberta.architectures[:2]
     )
 
     def model(self, config: Config, head: Head) -> Model:
@@ -124,16 +92,13 @@ class Longformer(Roberta, model_type="longformer"):
             config.get(key, None)
         model = super().model(config, head)
         windows = config.get("attention_window", None) or 512
-        each = windows if isinstance(windows, list) else [windows] * need(Stack, model.encoder, "encoder").n_layers
+        each = windows if isinstance(windows, list) else [windows] * need(Stack, model, "encoder").n_layers
         return with_mixers(
             model, lambda look, layer: look.replace(pattern=Window(left=each[layer] // 2, right=each[layer] // 2))
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        windows = []
-        for i, block in enumerate(need(Stack, model.encoder, "encoder").blocks):
-            look = need(Attention, block.parts[0], f"encoder.blocks[{i}].parts[0]")
-            windows.append(2 * need(Window, look.pattern, f"encoder.blocks[{i}].parts[0].pattern").left)
+        windows = [2 * window.left for window in need_all(Window, model, "encoder.blocks[*].parts[0].pattern")]
         return super().values(model) | {"attention_window": windows, "sep_token_id": 2}
 
     def always(self, model: Model, written: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,8 +4,7 @@ import math
 from typing import Any, ClassVar
 
 from kinfolk.layers.embeddings.embedding import Tokens
-from kinfolk.layers.heads.head import Head, LMHead
-from kinfolk.layers.init import Normal
+from kinfolk.layers.heads.head import Head
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.norms.norm import RMSNorm
 from kinfolk.layers.part import Mixer
@@ -13,26 +12,17 @@ from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.block import Block
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.gpt import lm_values
+from kinfolk.runs.formats.gpt import heads, tied_head
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import Architecture, Format, Misfit, layers, need
 from kinfolk.runs.huggingface.places import Spread, Table
-
-
-def _heads(name: str) -> tuple[Architecture, ...]:
-    def lm(config: Config) -> Head:
-        return LMHead(weights="tied" if config.get("tie_word_embeddings", True) else "untied")
-
-    return (
-        Architecture(f"{name}ForCausalLM", LMHead, lm, lm_values, table={"head.untied": "lm_head"}),
-        Architecture(f"{name}Model", LMHead, lambda config: LMHead()),
-    )
 
 
 class StateSpace(Format):
     """What both share: blocks of one mixer behind a norm."""
 
     prefix = "backbone."
+    std = 0.1
     free: ClassVar[tuple[str, ...]] = ("max_len",)
     unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     mixer_table: ClassVar[Table] = {}
@@ -41,7 +31,7 @@ class StateSpace(Format):
         """Return the mixer of every layer."""
         raise NotImplementedError
 
-    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
+    def own(self, model: Model) -> dict[str, Any]:
         """Return what a configuration says of the mixer."""
         raise NotImplementedError
 
@@ -55,34 +45,28 @@ class StateSpace(Format):
         norm = RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5))
         block = Block(parts=(self.mixer(config),), residual=PreNorm(norm=norm))
         n_layers = config.number("num_hidden_layers")
-        return Model(
-            d_model=config.number("hidden_size"),
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=2048,
             dropout=0.0,
             embedding=Tokens(),
             decoder=Stack(blocks=(block,) * n_layers, order=tuple(range(n_layers)), norm=norm),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.1)),
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.decoder, "decoder")
+        depth = need(Stack, model, "decoder")
         mixers = {block.parts for block in depth.blocks}
         if len(mixers) != 1 or len(depth.blocks[0].parts) != 1:
             raise Misfit("every block is one and the same mixer there, without a feed-forward")
-        return {
-            "hidden_size": model.d_model,
+        return self.sizes(model) | {
             "num_hidden_layers": depth.n_layers,
-            "vocab_size": model.vocab_size,
-            "layer_norm_epsilon": need(RMSNorm, depth.norm, "decoder.norm").eps,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.1,
-            **self.own(model, depth.blocks[0].parts[0]),  # type: ignore[arg-type]
+            "layer_norm_epsilon": need(RMSNorm, model, "decoder.norm").eps,
+            **self.own(model),
         }
 
     def tied_to(self, model: Model) -> dict[str, str]:
-        tied = isinstance(model.head, LMHead) and model.head.weights == "tied"
-        return {"lm_head.weight": "embedding.table.weight"} if tied else {}
+        return tied_head(model)
 
     def body(self, model: Model) -> Table:
         layer: Table = {
@@ -103,7 +87,7 @@ class StateSpace(Format):
 class MambaFormat(StateSpace, model_type="mamba"):
     """Gu and Dao 2023."""
 
-    architectures: ClassVar[tuple[Architecture, ...]] = _heads("Mamba")
+    architectures: ClassVar[tuple[Architecture, ...]] = heads("Mamba", "ForCausalLM")[:2]
     mixer_table: ClassVar[Table] = {
         "parts.0.selective": "mixer.x_proj",
         "parts.0.step": "mixer.dt_proj",
@@ -129,8 +113,8 @@ class MambaFormat(StateSpace, model_type="mamba"):
             most=config.get("time_step_max", 0.1),
         )
 
-    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
-        mamba = need(Mamba, mixer, "decoder.blocks[0].parts[0]")
+    def own(self, model: Model) -> dict[str, Any]:
+        mamba = need(Mamba, model, "decoder.blocks[0].parts[0]")
         return {
             "state_size": mamba.d_state,
             "expand": mamba.expand,
@@ -145,7 +129,7 @@ class MambaFormat(StateSpace, model_type="mamba"):
 class Mamba2Format(StateSpace, model_type="mamba2"):
     """Dao and Gu 2024, with one group of B and C."""
 
-    architectures: ClassVar[tuple[Architecture, ...]] = _heads("Mamba2")
+    architectures: ClassVar[tuple[Architecture, ...]] = heads("Mamba2", "ForCausalLM")[:2]
     mixer_table: ClassVar[Table] = {
         "parts.0.step_bias_H": "mixer.dt_bias",
         "parts.0.log_rate_H": "mixer.A_log",
@@ -170,8 +154,8 @@ class Mamba2Format(StateSpace, model_type="mamba2"):
             most=config.get("time_step_max", 0.1),
         )
 
-    def own(self, model: Model, mixer: Mixer) -> dict[str, Any]:
-        mamba = need(Mamba2, mixer, "decoder.blocks[0].parts[0]")
+    def own(self, model: Model) -> dict[str, Any]:
+        mamba = need(Mamba2, model, "decoder.blocks[0].parts[0]")
         return {
             "num_heads": mamba.n_heads,
             "head_dim": mamba.expand * model.d_model // mamba.n_heads,

@@ -65,14 +65,14 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
 
     def values(self, model: Model) -> dict[str, Any]:
         found: dict[str, Any] = super().values(model)
-        for side, depth in (("encoder", model.encoder), ("decoder", model.decoder)):
-            thoughts = [block.parts[-1] for block in need(Stack, depth, side).blocks]
+        for side in ("encoder", "decoder"):
+            thoughts = [block.parts[-1] for block in need(Stack, model, side).blocks]
             sparse = [i for i, think in enumerate(thoughts) if isinstance(think, Experts)]
             if not sparse:
                 raise Misfit(f"{side}: has no layer of experts")
             think = thoughts[sparse[0]]
             assert isinstance(think, Experts)
-            router = need(Switch, think.router, f"{side}.blocks[{sparse[0]}].parts[-1].router")
+            router = need(Switch, model, f"{side}.blocks[{sparse[0]}].parts[-1].router")
             # layers 1, 1 + step, …: their class counts them itself from the number of sparse ones
             step = 1 if len(sparse) == len(thoughts) else sparse[1] - sparse[0] if len(sparse) > 1 else len(thoughts)
             found |= {

@@ -16,6 +16,7 @@ from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
 from kinfolk.ops.patterns.leaves import Causal
 from kinfolk.runs.formats.bert import over_texts
+from kinfolk.runs.formats.gpt import tied_head
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import (
     ACTIVATIONS,
@@ -40,12 +41,6 @@ def in_place(ours: int, theirs: int, table: Table) -> Table:
     """Say a table for a part and the norm before it."""
     parts = {f"parts.{ours}.{name}": place for name, place in prefixed(table, f"layer.{theirs}.").items()}
     return {**parts, f"residuals.{ours}.norm": f"layer.{theirs}.layer_norm"}
-
-
-def think_table(think: FeedForward) -> Table:
-    """Return where the maps of a feed-forward are."""
-    widen = ("DenseReluDense.wi_0", "DenseReluDense.wi_1") if isinstance(think, Gated) else "DenseReluDense.wi"
-    return {"widen": widen, "narrow": "DenseReluDense.wo"}
 
 
 def lm(config: Config) -> Head:
@@ -109,9 +104,9 @@ class T5Format(Format):
         raise NotImplementedError
 
     def values(self, model: Model) -> dict[str, Any]:
-        encoder, decoder = need(Stack, model.encoder, "encoder"), need(Stack, model.decoder, "decoder")
-        look = need(Attention, encoder.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        where = need(T5Buckets, look.position, "encoder.blocks[0].parts[0].position")
+        encoder, decoder = need(Stack, model, "encoder"), need(Stack, model, "decoder")
+        look = need(Attention, model, "encoder.blocks[0].parts[0]")
+        where = need(T5Buckets, model, "encoder.blocks[0].parts[0].position")
         return {
             "d_model": model.d_model,
             "d_kv": look.d_head or model.d_model // look.n_heads,
@@ -121,7 +116,7 @@ class T5Format(Format):
             "relative_attention_num_buckets": where.n_buckets,
             "relative_attention_max_distance": where.farthest,
             "dropout_rate": model.dropout,
-            "layer_norm_epsilon": need(RMSNorm, encoder.norm, "encoder.norm").eps,
+            "layer_norm_epsilon": need(RMSNorm, model, "encoder.norm").eps,
             "vocab_size": model.vocab_size,
             "n_positions": model.max_len,
             "is_encoder_decoder": True,
@@ -132,8 +127,8 @@ class T5Format(Format):
 
     def body(self, model: Model) -> Table:
         table: dict[str, Any] = dict(self.shared)
-        for side, depth in (("encoder", model.encoder), ("decoder", model.decoder)):
-            for i, block in enumerate(need(Stack, depth, side).blocks):
+        for side in ("encoder", "decoder"):
+            for i, block in enumerate(need(Stack, model, side).blocks):
                 last = len(block.parts) - 1
                 inside = {**in_place(0, 0, LOOK), **(in_place(1, 1, ACROSS) if last == 2 else {})}
                 inside |= in_place(last, last, self.think_table(block.parts[last]))
@@ -142,12 +137,12 @@ class T5Format(Format):
 
     def think_table(self, think: Any) -> Table:
         """Return where the weights of a feed-forward are."""
-        return think_table(think)
+        widen = ("DenseReluDense.wi_0", "DenseReluDense.wi_1") if isinstance(think, Gated) else "DenseReluDense.wi"
+        return {"widen": widen, "narrow": "DenseReluDense.wo"}
 
     def tied_to(self, model: Model) -> dict[str, str]:
-        names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]
-        tied = isinstance(model.head, LMHead) and model.head.weights == "tied"
-        return dict.fromkeys([*names, *(["lm_head.weight"] if tied else [])], "embedding.table.weight")
+        names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+        return tied_head(model) | dict.fromkeys(names, "embedding.table.weight")
 
 
 class T5(T5Format, model_type="t5"):
@@ -162,7 +157,7 @@ class T5(T5Format, model_type="t5"):
             "T5",
             "classification_head.dense",
             "classification_head.out_proj",
-            unused=("lm_head.weight",),
+            "lm_head.weight",
             inside=INSIDE,
             # of the last state of a decoder that reads the text once more, a place behind
             pool="last",
@@ -189,7 +184,7 @@ class T5(T5Format, model_type="t5"):
         return [think] * n_layers
 
     def values(self, model: Model) -> dict[str, Any]:
-        think = need(Stack, model.encoder, "encoder").blocks[0].parts[-1]
+        think = need(Stack, model, "encoder").blocks[0].parts[-1]
         if not isinstance(think, Dense | Gated):
             raise Misfit(f"encoder.blocks[0].parts[-1] is {type(think).__name__}")
         name = their_activation(think.activation)

@@ -13,8 +13,7 @@ from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.norms.norm import LayerNorm
 from kinfolk.layers.residuals.residual import PreNorm
 from kinfolk.models.model import Model
-from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.bert import class_values, classes, layer_values
+from kinfolk.runs.formats.bert import class_values, layer_values, n_classes
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need
 from kinfolk.runs.huggingface.places import Led, Patch, Table
@@ -55,7 +54,7 @@ class Vit(Format, model_type="vit"):
         Architecture(
             "ViTForImageClassification",
             ClassHead,
-            lambda config: ClassHead(**classes(config)),
+            lambda config: ClassHead(n_classes=n_classes(config)),
             class_values,
             table={"head.output": "classifier"},
         ),
@@ -99,14 +98,13 @@ class Vit(Format, model_type="vit"):
         return float(each[0])
 
     def values(self, model: Model) -> dict[str, Any]:
-        patches = need(Patches, model.embedding, "embedding")
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(Attention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
+        patches = need(Patches, model, "embedding")
+        sizes = {key: value for key, value in self.sizes(model).items() if key != "vocab_size"}
         rows = model.max_len // (patches.columns * patches.channels)
         return {
-            **layer_values(model, depth, look, think),
-            "layer_norm_eps": need(LayerNorm, depth.norm, "encoder.norm").eps,
+            **sizes,
+            **layer_values(model, need(Attention, model, "encoder.blocks[0].parts[0]")),
+            "layer_norm_eps": need(LayerNorm, model, "encoder.norm").eps,
             "image_size": rows if rows == patches.columns else [rows, patches.columns],
             "num_channels": patches.channels,
             "patch_size": patches.patch,
@@ -115,7 +113,7 @@ class Vit(Format, model_type="vit"):
         }
 
     def beside(self, model: Model) -> dict[str, Any]:
-        patches = need(Patches, model.embedding, "embedding")
+        patches = need(Patches, model, "embedding")
         mean, std = ([float(x)] * patches.channels for x in (patches.mean, patches.std))
         rows = model.max_len // (patches.columns * patches.channels)
         values = {
@@ -131,7 +129,7 @@ class Vit(Format, model_type="vit"):
         return {PICTURES: values}
 
     def body(self, model: Model) -> Table:
-        channels = need(Patches, model.embedding, "embedding").channels
+        channels = need(Patches, model, "embedding").channels
         projection = "embeddings.patch_embeddings.projection"
         return {
             **self.table,

@@ -10,9 +10,7 @@ from kinfolk.family.assembly import self_block, stack
 from kinfolk.layers.embeddings.embedding import Tokens
 from kinfolk.layers.feed_forwards.feed_forward import Dense
 from kinfolk.layers.heads.class_head import ClassHead
-from kinfolk.layers.heads.head import Head, LMHead
-from kinfolk.layers.heads.vector_head import VectorHead
-from kinfolk.layers.init import Normal
+from kinfolk.layers.heads.head import Head
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.two_stream import TwoStreamAttention, XLSegments
 from kinfolk.layers.norms.norm import LayerNorm
@@ -21,7 +19,7 @@ from kinfolk.layers.residuals.residual import PostNorm
 from kinfolk.models.depth.funnel import Funnel
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.runs.formats.bert import class_values, classes, over_tokens
+from kinfolk.runs.formats.bert import alone, class_values, n_classes, over_tokens, tied_lm
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
 from kinfolk.runs.huggingface.places import BelowNothing, ByHead, HeadRows, Stacked, Table
@@ -31,27 +29,20 @@ def _summary(config: Config) -> Head:
     """Return the head over the last token, through a layer; theirs takes the last place, padding or not."""
     for key, value in (("summary_type", "last"), ("summary_use_proj", True), ("summary_activation", "tanh")):
         config.only(key, value)
-    return ClassHead(**classes(config), pool="last", activation="tanh")
+    return ClassHead(n_classes=n_classes(config), pool="last", activation="tanh")
 
 
 class XLNet(Format, model_type="xlnet"):
     """Yang et al. 2019, both directions. What asks about hidden tokens is a token here, so `mask_emb` is left out."""
 
     prefix = "transformer."
+    width = "d_model"
     refuses = "attn_type uni, clamp_len, same_length"
     free = ("max_len",)
     unused = ("transformer.mask_emb",)
     architectures = (
-        Architecture(
-            "XLNetModel", VectorHead, lambda config: VectorHead(pool="last"), unused=("lm_loss.*",), bare=True
-        ),
-        Architecture(
-            "XLNetLMHeadModel",
-            LMHead,
-            lambda config: LMHead(bias=True),
-            table={"head.bias": "lm_loss.bias"},
-            ties={"lm_loss.weight": "embedding.table.weight"},
-        ),
+        alone("XLNet", "lm_loss.*", pool="last"),
+        tied_lm("XLNetLMHeadModel", "lm_loss"),
         Architecture(
             "XLNetForSequenceClassification",
             ClassHead,
@@ -60,7 +51,7 @@ class XLNet(Format, model_type="xlnet"):
             table={"head.hidden": "sequence_summary.summary", "head.output": "logits_proj"},
             unused=("lm_loss.*",),
         ),
-        *over_tokens("XLNet", ("lm_loss.*",), answering="QuestionAnsweringSimple"),
+        *over_tokens("XLNet", "lm_loss.*", answering="QuestionAnsweringSimple"),
     )
 
     def model(self, config: Config, head: Head) -> Model:
@@ -82,40 +73,25 @@ class XLNet(Format, model_type="xlnet"):
         )
         activation = config.choice("ff_activation", ACTIVATIONS, "gelu")
         think = Dense(d_ff=config.number("d_inner"), activation=activation)
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
-            max_len=512,
-            dropout=dropout,
-            embedding=Tokens(),
-            encoder=stack(self_block(look, think, PostNorm(norm=norm)), config.number("n_layer")),
-            head=head,
-            init=Normal(std=config.get("initializer_range", 0.02)),
-        )
+        depth = stack(self_block(look, think, PostNorm(norm=norm)), config.number("n_layer"))
+        return self.assembled(config, max_len=512, dropout=dropout, embedding=Tokens(), encoder=depth, head=head)
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(TwoStreamAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        think = need(Dense, depth.blocks[0].parts[1], "encoder.blocks[0].parts[1]")
-        residual = need(PostNorm, depth.blocks[0].residual, "encoder.blocks[0].residual")
-        return {
-            "d_model": model.d_model,
-            "n_layer": depth.n_layers,
+        look = need(TwoStreamAttention, model, "encoder.blocks[0].parts[0]")
+        think = need(Dense, model, "encoder.blocks[0].parts[1]")
+        return self.sizes(model) | {
+            "n_layer": need(Stack, model, "encoder").n_layers,
             "n_head": look.n_heads,
             "d_head": model.d_model // look.n_heads,
             "d_inner": think.d_ff,
             "ff_activation": their_activation(think.activation),
             "dropout": model.dropout,
-            "layer_norm_eps": need(LayerNorm, residual.norm, "encoder.blocks[0].residual.norm").eps,
-            "vocab_size": model.vocab_size,
+            "layer_norm_eps": need(LayerNorm, model, "encoder.blocks[0].residual.norm").eps,
             "mem_len": look.memory or None,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.02,
         }
 
     def body(self, model: Model) -> Table:
-        depth = need(Stack, model.encoder, "encoder")
-        look = need(TwoStreamAttention, depth.blocks[0].parts[0], "encoder.blocks[0].parts[0]")
-        n = look.n_heads
+        n = need(TwoStreamAttention, model, "encoder.blocks[0].parts[0]").n_heads
         layer: Table = {
             "parts.0.qkv.weight": ByHead.at("rel_attn.q", "rel_attn.k", "rel_attn.v", n_heads=n),
             "parts.0.out.weight": HeadRows.at("rel_attn.o", n_heads=n),
@@ -134,20 +110,14 @@ class FunnelTransformer(Format, model_type="funnel"):
     """Dai et al. 2020. Which of two segments a pair is of has no part in its scores here, so that term must be zero."""
 
     prefix = "funnel."
+    width = "d_model"
+    std = 0.1
     refuses = "truncate_seq, pooling other than the mean, block_repeats, segment terms that are not zero"
     free = ("max_len",)
     zeros: ClassVar[tuple[str, ...]] = ("*attention.seg_embed", "*attention.r_s_bias")
     architectures = (
-        Architecture(
-            "FunnelModel", VectorHead, lambda config: VectorHead(pool="first"), unused=("lm_head.*",), bare=True
-        ),
-        Architecture(
-            "FunnelForMaskedLM",
-            LMHead,
-            lambda config: LMHead(bias=True),
-            table={"head.bias": "lm_head.bias"},
-            ties={"lm_head.weight": "embedding.table.weight"},
-        ),
+        alone("Funnel", "lm_head.*"),
+        tied_lm("FunnelForMaskedLM", "lm_head"),
     )
 
     def model(self, config: Config, head: Head) -> Model:
@@ -170,26 +140,22 @@ class FunnelTransformer(Format, model_type="funnel"):
         think = Dense(d_ff=config.number("d_inner"), activation=config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
         block = self_block(look, think, PostNorm(norm=norm))
         levels = tuple(stack(block, size) for size in sizes)
-        return Model(
-            d_model=width,
-            vocab_size=config.number("vocab_size"),
+        return self.assembled(
+            config,
             max_len=512,
             dropout=config.get("hidden_dropout", 0.1),
             embedding=Tokens(norm=norm),
             encoder=Funnel(levels=levels, top=stack(block, config.number("num_decoder_layers", 2))),
             head=head,
-            init=Normal(std=config.get("initializer_range", 0.1)),
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth = need(Funnel, model.encoder, "encoder")
-        block = depth.levels[0].blocks[0]
-        look = need(Attention, block.parts[0], "encoder.levels[0].blocks[0].parts[0]")
-        think = need(Dense, block.parts[1], "encoder.levels[0].blocks[0].parts[1]")
+        depth = need(Funnel, model, "encoder")
+        look = need(Attention, model, "encoder.levels[0].blocks[0].parts[0]")
+        think = need(Dense, model, "encoder.levels[0].blocks[0].parts[1]")
         if depth.top is None:
             raise Misfit("encoder.top is missing")
-        return {
-            "d_model": model.d_model,
+        return self.sizes(model) | {
             "n_head": look.n_heads,
             "d_head": look.d_head or model.d_model // look.n_heads,
             "d_inner": think.d_ff,
@@ -198,16 +164,12 @@ class FunnelTransformer(Format, model_type="funnel"):
             "num_decoder_layers": depth.top.n_layers,
             "hidden_dropout": model.dropout,
             "attention_dropout": look.dropout,
-            "layer_norm_eps": need(LayerNorm, need(Tokens, model.embedding, "embedding").norm, "embedding.norm").eps,
-            "vocab_size": model.vocab_size,
+            "layer_norm_eps": need(LayerNorm, model, "embedding.norm").eps,
             "truncate_seq": False,
-            "initializer_range": model.init.std if isinstance(model.init, Normal) else 0.1,
         }
 
     def body(self, model: Model) -> Table:
-        depth = need(Funnel, model.encoder, "encoder")
-        look = need(Attention, depth.levels[0].blocks[0].parts[0], "encoder.levels[0].blocks[0].parts[0]")
-        n = look.n_heads
+        n = need(Attention, model, "encoder.levels[0].blocks[0].parts[0]").n_heads
         names = tuple(f"attention.{part}_head" for part in "qkv")
         layer: Table = {
             "parts.0.qkv.weight": Stacked(tuple(f"{name}.weight" for name in names)),

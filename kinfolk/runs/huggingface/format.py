@@ -5,13 +5,16 @@ places for the body, and a row for each architecture, which is the name that the
 """
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
 from kinfolk.core.errors import CheckpointError, suggest
+from kinfolk.core.spec import Spec
 from kinfolk.layers.heads.head import Head
+from kinfolk.layers.init import Normal
 from kinfolk.models.model import Model
 from kinfolk.ops.activated_linear import Activation
 from kinfolk.runs.huggingface.config import Config
@@ -43,11 +46,24 @@ class Misfit(Exception):  # noqa: N818
         self.depth = depth
 
 
-def need(kind: type[T], value: object, where: str) -> T:
-    """Return a value that has to be of a kind for a format to fit."""
+def need(kind: type[T], spec: Spec, path: str) -> T:
+    """Return what a spec has at a path; raise `Misfit` unless it is of the kind that a format expects there."""
+    value: Any = spec
+    for step in re.finditer(r"\w+|\[(-?\d+)\]", path):
+        place = path[: step.start()].removesuffix(".")
+        try:
+            value = getattr(value, step[0]) if step[1] is None else value[int(step[1])]
+        except (AttributeError, IndexError):
+            raise Misfit(f"{place} is {type(value).__name__}, without {step[0]}", place.count(".")) from None
     if type(value) is not kind:
-        raise Misfit(f"{where} is {type(value).__name__}, not {kind.__name__}", where.count("."))
+        raise Misfit(f"{path} is {type(value).__name__}, not {kind.__name__}", path.count("."))
     return value
+
+
+def need_all(kind: type[T], spec: Spec, path: str) -> list[T]:
+    """Return what a spec has at each place of a path with `[*]`, as `need` does."""
+    before, _, behind = path.partition("[*]")
+    return [need(kind, spec, f"{before}[{i}]{behind}") for i in range(len(need(tuple, spec, before)))]
 
 
 def their_activation(ours: str) -> str:
@@ -89,6 +105,8 @@ class Format:
     free: ClassVar[tuple[str, ...]] = ()  # fields of a model that a configuration does not say
     unsaid: ClassVar[Mapping[str, Any]] = {}  # written where nothing else is said: their own defaults may not fit
     refuses: ClassVar[str] = ""  # for people: what of the kind cannot be expressed
+    width: ClassVar[str] = "hidden_size"  # the key of the model's width
+    std: ClassVar[float] = 0.02  # of initial weights, where a configuration does not say it
 
     def __init_subclass__(cls, model_type: str = "") -> None:
         cls.model_type = model_type
@@ -102,6 +120,17 @@ class Format:
     def values(self, model: Model) -> dict[str, Any]:
         """Return the configuration of a model, or raise `Misfit`."""
         raise NotImplementedError
+
+    def assembled(self, config: Config, **parts: Any) -> Model:
+        """Return a model of these parts, with the width, vocabulary and initial weights of a configuration."""
+        init = Normal(std=config.get("initializer_range", self.std))
+        sizes = {"d_model": config.number(self.width), "vocab_size": config.number("vocab_size")}
+        return Model(**{**sizes, "init": init, **parts})
+
+    def sizes(self, model: Model) -> dict[str, Any]:
+        """Return what a configuration says of the width, the vocabulary and the initial weights."""
+        std = model.init.std if isinstance(model.init, Normal) else self.std
+        return {self.width: model.d_model, "vocab_size": model.vocab_size, "initializer_range": std}
 
     def rename(self, name: str) -> str:
         """Return the present name of a tensor that older files name otherwise."""
@@ -168,6 +197,11 @@ def prefixed(table: Table, prefix: str) -> dict[str, Place]:
     }
 
 
+def within(ours: str, table: Table) -> Table:
+    """Put a prefix before every name of ours."""
+    return {f"{ours}.{name}": place for name, place in table.items()}
+
+
 def layers(ours: str, theirs: str, table: Table) -> Table:
     """Say a table of one layer for all layers."""
-    return {f"{ours}.{name}": place for name, place in prefixed(table, f"{theirs}.").items()}
+    return within(ours, prefixed(table, f"{theirs}."))
