@@ -1,4 +1,4 @@
-"""What is known of a relative without building it: its place in the family tree and its paper."""
+"""Metadata of a relative, known without building it: its place in the family tree and its paper."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""The bodies that most papers share: an encoder's block and a decoder's block, repeated, and changes to all of them."""
+"""Encoder and decoder stacks that most papers share, and changes to all of their blocks."""
 
 from collections.abc import Callable
 

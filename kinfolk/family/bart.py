@@ -1,4 +1,4 @@
-"""An encoder-decoder that writes a text again from what noise has left of it: BART."""
+"""BART: an encoder-decoder pre-trained to denoise text."""
 
 from kinfolk.family.assembly import with_feed_forward, with_residual
 from kinfolk.family.recipe import Recipe

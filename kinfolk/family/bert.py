@@ -1,4 +1,4 @@
-"""Encoders that fill in what is hidden: BERT, RoBERTa, ALBERT and the shape of DistilBERT."""
+"""BERT, RoBERTa, ALBERT and the shape of DistilBERT: encoders pre-trained by masked language modelling."""
 
 from typing import Any
 

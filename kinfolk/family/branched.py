@@ -1,4 +1,4 @@
-"""Relatives whose heads think before they are added up: the Weighted Transformer."""
+"""Weighted Transformer: heads pass through a feed-forward before they are added up."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 
 @dataclasses.dataclass(frozen=True)
 class Listed:
-    """A relative as found in a file: what it says of itself, and where its function is."""
+    """A relative as found in a source file: its metadata, and where its function is."""
 
     about: About
     file: Path

@@ -1,4 +1,4 @@
-"""Decoders of characters, deep enough to need more than one loss."""
+"""Character-level Transformers (Al-Rfou et al. 2018): deep decoders with auxiliary losses."""
 
 from typing import Any
 

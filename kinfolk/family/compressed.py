@@ -1,4 +1,4 @@
-"""Relatives that look at fewer keys and values than there are positions: Linformer and memory-compressed attention."""
+"""Linformer and memory-compressed attention: fewer keys and values than positions."""
 
 from kinfolk.family.assembly import with_mixer, with_mixers
 from kinfolk.family.bert import bert, masked_only

@@ -1,4 +1,4 @@
-"""Relatives that convolve where others attend: lightweight and dynamic convolutions, Hyena."""
+"""Convolutional models: lightweight and dynamic convolutions, Hyena."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""BERT with content and distance apart: DeBERTa, and its second release."""
+"""DeBERTa and its second release: BERT with disentangled attention of content and position."""
 
 from typing import Any
 

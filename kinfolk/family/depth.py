@@ -1,4 +1,4 @@
-"""Relatives that run their parent's layers otherwise: some left out while learning, or all undone on the way back."""
+"""LayerDrop and reversible layers: relatives that run their parent's layers otherwise."""
 
 from typing import Any
 

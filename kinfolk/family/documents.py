@@ -1,4 +1,4 @@
-"""Decoders that read long documents and write short ones: Transformer-D and T-DMCA (Liu et al. 2018)."""
+"""Decoder-only summarisation of long documents: Transformer-D and T-DMCA (Liu et al. 2018)."""
 
 from kinfolk.family.compressed import dmca
 from kinfolk.family.experts import with_experts

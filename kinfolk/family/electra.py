@@ -1,4 +1,4 @@
-"""Encoders that tell which tokens were replaced: ELECTRA."""
+"""ELECTRA: encoders pre-trained by replaced-token detection."""
 
 from typing import Any
 

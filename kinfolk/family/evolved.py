@@ -1,4 +1,4 @@
-"""Relatives found by a search over architectures: the Evolved Transformer."""
+"""Evolved Transformer, found by architecture search."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relatives with more parameters than they use for a token: mixtures of experts, Switch, product-key memory."""
+"""Mixtures of experts, Switch, product-key memory: more parameters than a token uses."""
 
 from kinfolk.family.assembly import with_feed_forwards
 from kinfolk.family.gpt import gpt2

@@ -1,4 +1,4 @@
-"""Decoders whose attention does more than a softmax: Primer, Canon, the Forgetting Transformer, gated attention."""
+"""Primer, Canon, the Forgetting Transformer, gated attention: decoders with additions to attention."""
 
 from typing import Any
 

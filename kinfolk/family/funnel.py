@@ -1,4 +1,4 @@
-"""Relatives that think about a shorter sequence than they read: the Funnel-Transformer."""
+"""Funnel-Transformer: layers over pooled, ever shorter sequences."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relatives whose feed-forward is gated: GLU and its variants."""
+"""GLU variants: gated feed-forwards (Shazeer 2020)."""
 
 from kinfolk.family.assembly import with_feed_forward
 from kinfolk.family.recipe import Recipe

@@ -1,4 +1,4 @@
-"""Decoders that predict the next token: GPT and GPT-2."""
+"""GPT and GPT-2: decoders that predict the next token."""
 
 from kinfolk.family.assembly import pre_norm, self_block, stack
 from kinfolk.family.recipe import Recipe

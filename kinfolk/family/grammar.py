@@ -98,8 +98,10 @@ def _name(cls: type[Spec]) -> str:
 
 
 def _sentence(cls: type[Spec]) -> str:
-    text = " ".join((inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0]).split())
-    return text.removeprefix("Axis: ")
+    text = " ".join((inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0]).split()).removeprefix("Axis: ")
+    name, _, rest = text.partition(": ")
+    # a name that only repeats the kind, which is printed before the sentence
+    return rest if re.sub(r"\W", "", name).lower() == (cls.kind or "").replace("-", "") else text
 
 
 def _source(cls: type[Spec]) -> str:

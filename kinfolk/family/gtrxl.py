@@ -1,4 +1,4 @@
-"""Transformer-XL made to be trained by rewards: norms out of the way, gates for sums (Parisotto et al. 2019)."""
+"""GTrXL: Transformer-XL for reinforcement learning, with gated residuals (Parisotto et al. 2019)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relatives that find their keys by hashing: the attention of the Reformer, and the whole of it."""
+"""Reformer: LSH attention alone, and with reversible layers and chunked feed-forwards."""
 
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_mixer
 from kinfolk.family.gpt import gpt2

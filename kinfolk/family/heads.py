@@ -1,4 +1,4 @@
-"""Relatives that change what heads do: each is a parent whose heads talk, or learn how far to look."""
+"""Talking heads and adaptive attention spans: relatives that change attention heads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Images made value by value: the Image Transformer, from nothing, from a small image, or from its upper half."""
+"""Image Transformer: images generated pixel by pixel, unconditionally, by super-resolution or completion."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Decoders with a kernel in the place of the softmax, linear in the length: Performer and the linear Transformer."""
+"""Performer and the linear Transformer: decoders with kernelised, linear attention."""
 
 from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2

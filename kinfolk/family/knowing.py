@@ -1,4 +1,4 @@
-"""Encoders that read facts about the names in a text: K-BERT and KnowBERT."""
+"""K-BERT and KnowBERT: encoders that read facts of a knowledge base."""
 
 from typing import Any
 

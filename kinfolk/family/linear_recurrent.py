@@ -1,4 +1,4 @@
-"""Decoders with a recurrent state in the place of the KV cache: RetNet, GLA, HGRN2, DeltaNet, Gated DeltaNet, KDA.
+"""RetNet, GLA, HGRN2, DeltaNet, Gated DeltaNet, KDA: decoders with linear attention and a recurrent state.
 
 All have LLaMA's block around them. Where papers differ from one another in the feed-forward or the norm, this is the
 body in which they have been compared.

@@ -1,4 +1,4 @@
-"""Decoders after 2022: LLaMA's block (pre-RMSNorm, SwiGLU, RoPE, grouped queries) and its relatives.
+"""LLaMA and its relatives: decoders with pre-RMSNorm, SwiGLU, RoPE and grouped queries.
 
 `d_ff` is the width of a dense feed-forward with as many parameters, as everywhere in the family; a gated one is 2/3 as
 wide (21,504 is LLaMA 3's 14,336).

@@ -1,4 +1,4 @@
-"""From a name and a few numbers to a recipe."""
+"""Recipes by name: a relative at a size, with overrides of its numbers and fields."""
 
 import dataclasses
 import inspect

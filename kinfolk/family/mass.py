@@ -1,4 +1,4 @@
-"""An encoder-decoder that predicts one fragment of a text from the rest: MASS."""
+"""MASS: an encoder-decoder pre-trained to predict one fragment of a text from the rest."""
 
 from kinfolk.family.bart import two_sided
 from kinfolk.family.recipe import Recipe

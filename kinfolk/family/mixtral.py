@@ -1,4 +1,4 @@
-"""Decoders after 2022 whose feed-forwards are gated experts: Mixtral, gpt-oss.
+"""Mixtral and gpt-oss: decoders with mixtures of gated experts.
 
 `d_ff` is the width of a dense feed-forward with as many parameters as those that a token uses, as everywhere in the
 family: two gated experts of 14,336 are 43,008.

@@ -1,4 +1,4 @@
-"""Relatives that normalise less or not at all: RMSNorm, ScaleNorm, ReZero, Fixup."""
+"""RMSNorm, ScaleNorm, ReZero, Fixup: relatives that normalise less or not at all."""
 
 from kinfolk.family.assembly import with_feed_forward, with_residual
 from kinfolk.family.gpt import gpt2

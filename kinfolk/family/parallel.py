@@ -1,4 +1,4 @@
-"""Decoders whose attention and feed-forward run in parallel on one input: GPT-J, GPT-NeoX, Phi."""
+"""GPT-J, GPT-NeoX, Phi: decoders whose attention and feed-forward run in parallel."""
 
 from typing import Any
 

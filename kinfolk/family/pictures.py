@@ -1,4 +1,4 @@
-"""A recipe fitted to images: how wide they are, and that they are read whole."""
+"""Recipes fitted to images: their width and channels, and that they are read whole."""
 
 import dataclasses
 from collections.abc import Container

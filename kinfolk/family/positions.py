@@ -1,4 +1,4 @@
-"""Relatives with another positional encoding than their parents."""
+"""Position encodings (ALiBi, rotary, Shaw, …): relatives that exchange those of their parents."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A recipe: the model, what it learns from, and how it is trained."""
+"""Recipe of a relative: model spec, objective and training."""
 
 import re
 from collections.abc import Sequence

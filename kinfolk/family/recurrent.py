@@ -1,4 +1,4 @@
-"""The baselines that Transformers are compared with: recurrent language models, and one that ponders."""
+"""Recurrent language models, one with adaptive computation time: baselines of Transformers."""
 
 from typing import Any
 

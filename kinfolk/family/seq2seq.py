@@ -1,4 +1,4 @@
-"""What Transformers replaced in translation: recurrent encoder-decoders, without attention and with the first ones."""
+"""Recurrent encoder-decoders (seq2seq), without attention and with additive or multiplicative attention."""
 
 from typing import Any
 

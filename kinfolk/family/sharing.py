@@ -1,4 +1,4 @@
-"""Relatives whose layers share their weights."""
+"""Weight sharing across the layers of an encoder, of a decoder, or of both (Lan et al. 2020)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relatives that leave pairs out: each is a parent with another pattern."""
+"""Sparse attention: relatives that are a parent with another attention pattern."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Words without their context: word2vec, what all the others are measured against."""
+"""word2vec: static word embeddings, the baseline of contextual models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""From any relative to one that judges what it reads: another head and another objective, the same body."""
+"""Supervised models from any relative: another head and objective, the same body."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from kinfolk.objectives.tasks.task import Task
 
 @dataclasses.dataclass(frozen=True)
 class Labelling:
-    """What labelled data asks of a model: how many classes, of one sequence or two, of how many tokens each.
+    """Requirements of labelled data: how many classes, of one sequence or two, of how many tokens each.
 
     length: of the longest sequence, its end included; 0: whatever a model is made for.
     apart: two sequences are encoded each for itself. row: the most tokens of a whole row, if that is known; 0: as many

@@ -1,4 +1,4 @@
-"""Relatives that make up their attention scores instead of comparing tokens: the Synthesizers."""
+"""Synthesizers: attention scores that compare no tokens."""
 
 from kinfolk.family.assembly import with_mixer
 from kinfolk.family.gpt import gpt2

@@ -1,4 +1,4 @@
-"""Text to text: encoder-decoders told distances in buckets, that learn to fill in spans (Raffel et al. 2020)."""
+"""T5: text-to-text encoder-decoders, relative positions in buckets, span corruption (Raffel et al. 2020)."""
 
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family.assembly import with_feed_forward, with_mixer, with_residual

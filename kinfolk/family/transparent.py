@@ -1,4 +1,4 @@
-"""Relatives whose decoder sees more of the encoder than its last layer."""
+"""Transparent attention: a decoder that attends to all layers of its encoder (Bapna et al. 2018)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Relatives that run one block again and again: the Universal Transformer."""
+"""Universal Transformer: one block that runs again and again."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Images cut into patches, and what is seen in them: the Vision Transformer."""
+"""Vision Transformer: image classification from patches."""
 
 from kinfolk.family.assembly import with_residual
 from kinfolk.family.bert import bert

@@ -1,4 +1,4 @@
-"""Relatives that treat their vocabulary otherwise: adaptive softmax and inputs, mixture of softmaxes."""
+"""Adaptive softmax and inputs, mixture of softmaxes: relatives that treat their vocabulary otherwise."""
 
 from kinfolk.family.gpt import gpt2
 from kinfolk.family.recipe import Recipe

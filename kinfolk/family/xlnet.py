@@ -1,4 +1,4 @@
-"""Encoders that predict in any order: XLNet."""
+"""XLNet: encoders pre-trained by permuted language modelling."""
 
 from kinfolk.family.assembly import self_block, stack
 from kinfolk.family.recipe import Recipe

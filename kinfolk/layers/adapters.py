@@ -14,7 +14,7 @@ from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class AddedMap(LinearMap):
-    """A whole map, and beside it one through `rank` numbers."""
+    """LoRA of one linear layer: the layer itself, and beside it a product of two matrices of rank `rank`."""
 
     def __init__(self, spec: "Lora", whole: Linear) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class AddedMap(LinearMap):
 
 
 class Lora(Mapped, kind="lora"):
-    r"""$W + \frac{\alpha}{r} B A$ with B zero at first (Hu et al. 2022, section 4.1).
+    r"""LoRA: $W + \frac{\alpha}{r} B A$ with B zero at first (Hu et al. 2022, section 4.1).
 
     rank: r. maps: which of a part's maps, by name; the usual ones are all of attention. Multiplied out, it is a plain
     map that computes the same.
@@ -65,7 +65,7 @@ class Lora(Mapped, kind="lora"):
 
 
 class Adapted(Part, kind="adapted"):
-    r"""$y + U f(D y)$ after a part, with U zero at first (Houlsby et al. 2019, section 2.1).
+    r"""Adapter after a part: $y + U f(D y)$ with U zero at first (Houlsby et al. 2019, section 2.1).
 
     width: of the narrow layer. Applied before the part's output joins the residual stream.
     """
@@ -87,7 +87,7 @@ class Adapted(Part, kind="adapted"):
 
 
 class Adapter(Module):
-    """The narrow layer of an `Adapted` part."""
+    """Bottleneck of an `Adapted` part: down-projection, activation, up-projection."""
 
     def __init__(self, spec: Adapted, dims: Dims) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class Pondering(Spec):
 
 
 class HaltingUnit(Module):
-    """The chance to halt, from a state: a sigmoid unit."""
+    """Halting unit: a sigmoid of a state, the probability to halt."""
 
     def __init__(self, width: int, bias: float) -> None:
         super().__init__()

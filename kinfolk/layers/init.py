@@ -1,4 +1,4 @@
-"""Axis Init: the weights a model starts from."""
+"""Axis Init: weight initialisation (Xavier, scaled normal, Fixup, T5's fan-in)."""
 
 import math
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -15,7 +15,7 @@ from kinfolk.layers.part import PartModule
 
 @runtime_checkable
 class Draws(Protocol):
-    """A module with parameters that are neither linear maps nor tables, and draws them itself."""
+    """A module that initialises its own parameters: those that are neither linear layers nor embeddings."""
 
     def draw(self) -> None:
         """Draw its own parameters; called once, under the model's seed."""
@@ -46,7 +46,7 @@ class Init(Spec):
 
 
 class Xavier(Init, kind="xavier"):
-    r"""Uniform in $\pm\sqrt{6 / (in + out)}$ for each map (Glorot and Bengio 2010); embeddings $N(0, 1/D)$."""
+    r"""Xavier: uniform in $\pm\sqrt{6 / (in + out)}$ for each map (Glorot and Bengio 2010); embeddings $N(0, 1/D)$."""
 
     def linear(self, module: nn.Linear, dims: Dims) -> None:
         packs = module.packs if isinstance(module, Linear) else 1
@@ -76,7 +76,7 @@ class PackedXavier(Xavier, kind="packed-xavier"):
 
 
 class Normal(Init, kind="normal"):
-    r"""$N(0, std)$; with `branches` "scaled", maps that end one of n branches have $std / \sqrt{n}$ (GPT-2)."""
+    r"""Normal: $N(0, std)$; with `branches` "scaled", maps that end one of n branches have $std / \sqrt{n}$ (GPT-2)."""
 
     std: NonNegativeFloat = 0.02
     branches: Literal["plain", "scaled"] = "plain"
@@ -90,7 +90,7 @@ class Normal(Init, kind="normal"):
 
 
 class UnitRows(Init, kind="unit-rows"):
-    r"""$N(0, 1)$ for everything, then unit vectors along the width of the model (nGPT, Loshchilov et al. 2024)."""
+    r"""nGPT: $N(0, 1)$ for everything, then unit vectors along the width of the model (Loshchilov et al. 2024)."""
 
     def apply(self, model: nn.Module, dims: Dims) -> None:
         """Draw as all do, then normalise every matrix."""
@@ -105,7 +105,7 @@ class UnitRows(Init, kind="unit-rows"):
 
 
 class FixupInit(Init, kind="fixup"):
-    r"""He's normal times $n^{-1/(2m-2)}$ in a branch of m maps, one of n in the model; maps that end a branch are zero.
+    r"""Fixup: He's normal times $n^{-1/(2m-2)}$ in a branch of m maps, one of n; maps that end a branch are zero.
 
     Zhang et al. 2019, section 3, for the residual of the same name: one step of gradient descent then moves the
     function about as far at any depth. Embeddings are $N(0, 1/D)$.
@@ -129,7 +129,7 @@ class FixupInit(Init, kind="fixup"):
 
 
 class FanIn(Init, kind="fan-in"):
-    r"""$N(0, 1/\sqrt{in})$ for each map and $N(0, 1)$ for embeddings (Raffel et al. 2020; its released code).
+    r"""Fan-in: $N(0, 1/\sqrt{in})$ for each map and $N(0, 1)$ for embeddings (Raffel et al. 2020; its released code).
 
     Queries whose scores are not divided by $\sqrt{K}$ are drawn smaller by as much instead. Tables that are not as wide
     as the model, of what distances add to scores, are $N(0, 1/\sqrt{D})$.

@@ -28,7 +28,7 @@ ENGINE = "fbgemm"
 
 
 class LinearMap(Module):
-    """What replaces a `Linear`. Its matrix is that of the layer it replaces."""
+    """Base of replacements of a linear layer; its matrix is that of the layer it replaces."""
 
     in_features: int
     out_features: int
@@ -109,14 +109,14 @@ def exchange(module: nn.Module, others: dict[str, nn.Module]) -> None:
 
 
 class Rank(Spec):
-    """The width between the two maps that one was made of."""
+    """Rank of the two factors that replace one map."""
 
     map: str
     rank: PositiveInt
 
 
 class TwoMaps(LinearMap):
-    """A map to `rank` numbers and one from them."""
+    """Low-rank linear layer: a map to `rank` numbers and one from them."""
 
     def __init__(self, linear: Linear, rank: int) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class TwoMaps(LinearMap):
 
 
 class LowRank(Mapped, kind="low-rank"):
-    r"""$W \approx A B$, two maps with `rank` numbers between them. A map that is not named in `ranks` stays whole.
+    r"""Low-rank factorisation: $W \approx A B$ with `rank` numbers between. A map that is not in `ranks` stays whole.
 
     It has fewer weights than one map where the rank is below $mn / (m + n)$.
     """
@@ -185,7 +185,7 @@ class LowRank(Mapped, kind="low-rank"):
 
 
 class WholeMap(LinearMap):
-    """An int8 map: integers times a step for each output."""
+    """Linear layer in int8: integers times a step for each output."""
 
     def __init__(self, linear: Linear, activations: bool) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class WholeMap(LinearMap):
 
 
 class Int8(Mapped, kind="int8"):
-    r"""Matrices quantized to int8: $W_c \approx s_c\,q_c$, $q \in [-127, 127]$, one step $s_c$ for each output.
+    r"""Int8 quantization of weights: $W_c \approx s_c\,q_c$, $q \in [-127, 127]$, one step $s_c$ for each output.
 
     `activations` "float": $y = x\,(s\,q)^\top + b$. "int8": where no gradient is asked for and the processor has the
     kernel (x86), what goes in becomes integers too, by one step and one zero for all of it, of 7 bits, so that

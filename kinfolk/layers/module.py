@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Shared:
-    """What the layers of one stack have in common: made by the first who asks, owned by the stack, borrowed by all."""
+    """Modules that the layers of one stack share: made for the first that asks, owned by the stack, borrowed by all."""
 
     def __init__(self) -> None:
         self.modules: dict[Hashable, nn.Module] = {}
@@ -39,7 +39,7 @@ def borrow(owner: nn.Module, name: str, module: nn.Module) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Dims:
-    """Said once on the model, handed down: no child repeats them."""
+    """Dimensions of a model, said once and handed down to every part that is built."""
 
     d_model: int
     vocab_size: int
@@ -69,7 +69,7 @@ class Dropout(nn.Dropout):
 
 
 class Linear(nn.Linear):
-    """A linear map with what initialisations depend on: how many maps it packs, and where it is.
+    """Linear layer with what initialisations depend on: how many maps it packs, and where it is.
 
     ends_branch: it is the last map of a residual branch. projects: it gives queries, keys or values of attention.
     """
@@ -112,7 +112,7 @@ class Linear(nn.Linear):
 
 
 class Linears(Linear):
-    """As many maps of equal shape as there are experts, one under the other; each token passes through one of them."""
+    """Linear layers of all experts, one under the other; each token passes through one of them."""
 
     def __init__(self, n: int, d_in: int, d_out: int, *, bias: bool = True, ends_branch: bool = False) -> None:
         super().__init__(d_in, n * d_out, bias=bias, packs=n, ends_branch=ends_branch)

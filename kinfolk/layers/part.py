@@ -42,7 +42,7 @@ class KeyValues:
 
 
 class PartModule(Module):
-    """A part without memory: it decodes as it trains."""
+    """Base of sublayers; by default without a decoding state, so that they decode as they train."""
 
     limit: int | None = None  # positions it can take, where they are bounded
     called_maps: ClassVar[tuple[str, ...]] = ()

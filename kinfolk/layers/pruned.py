@@ -14,7 +14,7 @@ from kinfolk.layers.module import Linear
 
 
 class PrunedMap(LinearMap):
-    """A whole map, the scores of its weights where they are learnt, and how many are gone at this moment."""
+    """Pruned linear layer: the whole map, the scores of its weights if learnt, and the share that is gone."""
 
     def __init__(self, spec: "Pruned", linear: Linear) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class PrunedMap(LinearMap):
 
 
 class Pruned(Mapped, kind="pruned"):
-    r"""$W \odot M$, where M keeps the best of each matrix; `share` of them are gone in the end.
+    r"""Magnitude and movement pruning: $W \odot M$, M keeps the best of each matrix; `share` of them go in the end.
 
     "magnitude": the best are the largest. "movement": the best have the highest scores S, which learn as if M were S
     itself, $\partial L / \partial S = \partial L / \partial W' \odot W$ with $W' = W \odot M$, so that a weight that

@@ -13,7 +13,7 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule
 
 
 class Block(Spec):
-    """One layer: self-attention and a feed-forward in an encoder, with cross-attention between them in a decoder."""
+    """Transformer block: self-attention and a feed-forward; in a decoder with cross-attention between them."""
 
     parts: tuple[Part, ...]
     residual: Residual

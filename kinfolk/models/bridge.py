@@ -11,7 +11,7 @@ from kinfolk.models.depth.depth import Depth
 
 
 class Bridge(Spec):
-    """Axis: what the decoder gets of the encoder. It runs the encoder: `(encoder, x_BMD, ctx) -> EncoderOutput`."""
+    """Axis: encoder output that a decoder attends to. It runs the encoder: `(encoder, x_BMD, ctx) -> EncoderOutput`."""
 
     def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
         """Refuse stacks that it cannot be between, when a model's spec is made."""
@@ -25,7 +25,7 @@ class Bridge(Spec):
         return Cost()
 
     def seen(self, encoder: Depth, n: int) -> int:
-        """Return how many states an encoder of n tokens shows."""
+        """Return how many states an encoder of n tokens gives a decoder."""
         return n
 
 

@@ -8,7 +8,7 @@ from kinfolk.models.model_spec import Model
 
 @dataclasses.dataclass(frozen=True)
 class ModelCost:
-    """What a model costs at one length. FLOPs count a multiplication and an addition as two.
+    """Parameters, FLOPs and activation memory at one length. FLOPs count a multiplication and an addition as two.
 
     core_params: parameters without the embedding and the output layer.
     """

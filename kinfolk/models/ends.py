@@ -17,7 +17,7 @@ from kinfolk.models.stack import Stack
 
 
 class Ends(Bridge, kind="ends"):
-    """The states after the last layer, and the last state of every layer (Sutskever et al. 2014, section 2).
+    """Encoder states and the final state of every recurrent layer (Sutskever et al. 2014, section 2).
 
     Layer n of the decoder begins with what layer n of the encoder ended with: output, and cell if it has one.
     """

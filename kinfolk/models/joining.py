@@ -34,7 +34,7 @@ def leave(state: State, staying_B: Tensor) -> None:
 
 
 def _stand(state: State, pos_B: Tensor) -> None:
-    """Return the next position of each example; a single number where all agree."""
+    """Set the next position of each example; a single number where all agree."""
     low, high = torch.stack(torch.aminmax(pos_B)).tolist()
     state.next_pos, state.next_pos_B = high, None if low == high else pos_B
 
@@ -49,8 +49,8 @@ def positions(state: State, n: int) -> Tensor:
 def least_room(model: Transformer, max_len: int) -> int:
     """Return how many positions a state must be made for to be of the same kind as one made for `max_len`.
 
-    Attention with a bounded span keeps a ring of it, or everything if a text is not longer than that. Rows of both
-    kinds cannot are batched together, so those of short texts are given the ring as well.
+    Attention with a bounded span keeps a ring of it, or everything if a text is not longer than that. Rows of
+    both kinds cannot be batched together, so those of short texts are given the ring as well.
     """
     parts = model.new_state(1, max_len).parts.values()
     return min(max_len, 1 + max((_ring(part) for part in parts), default=0))

@@ -30,7 +30,7 @@ __all__ = ["Model", "Output", "State", "Transformer", "build_model"]
 
 @dataclasses.dataclass
 class State:
-    """How far decoding has come: the state of every layer, and the next position."""
+    """Decoding state: that of every layer, and the next position."""
 
     layers: list[list[Any]]
     next_pos: int = 0  # of every example, or of the furthest where they differ
@@ -73,7 +73,7 @@ class State:
 
 @dataclasses.dataclass(eq=False)
 class Output:
-    """What a pass returns. Logits are made when somebody asks for them: a loss does not need them all at once."""
+    """Output of a pass. Logits are made on demand: a loss does not need them all at once."""
 
     hidden: Tensor
     head: HeadModule
@@ -89,7 +89,7 @@ class Output:
 
 
 class Transformer(Module):
-    """The network a `Model` describes."""
+    """Transformer that a `Model` spec describes."""
 
     def __init__(self, spec: Model) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from kinfolk.models.prefix import refuse_one_way
 
 
 class Model(Spec):
-    """A network: the widths that its parts share, and the parts.
+    """Spec of a Transformer: the widths that its parts share, and the parts.
 
     `prompt`: the prefix that a decoder continues is read from left to right, or "bidirectional", as a prefix language
     model was trained to (Liu et al. 2018; Raffel et al. 2020, section 3.2.1).

@@ -12,7 +12,7 @@ from kinfolk.core.context import Context
 
 
 class LayerReader:
-    """Reads nothing: the output of a stack is the last hidden state.
+    """Base of readers; it reads nothing, and the output of a stack is the last hidden state.
 
     `decide` maps a carry of small tensors, [B, L], from the states before a run; `add` adds what the states after it
     contribute to a total. Both depend on their arguments and on `weights` alone, so that they can be run again.
@@ -68,7 +68,7 @@ class LayerReader:
 
 
 class AllLayers(LayerReader):
-    """All hidden states: before the first run and after each. A run that was skipped leaves them as they were."""
+    """Reader of all hidden states: before the first run and after each. A skipped run leaves them as they were."""
 
     def __init__(self, n: int) -> None:
         self.n = n

@@ -27,7 +27,7 @@ from kinfolk.models.reader import LayerReader, LayerReading
 
 
 class Stack(Depth, kind="stack"):
-    """Blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none).
+    """Stack of Transformer blocks in an order, then a norm (pre-norm stacks need one, post-norm stacks have none).
 
     `position` is added before every run of a block and depends on its number: the first is 1.
     """
@@ -135,7 +135,7 @@ class Walk:
 
 
 class StackModule(DepthModule):
-    """Runs blocks in their order.
+    """Stack of Transformer blocks: runs them in their order.
 
     `divided` are the blocks that some process may leave out of a pass, or whose parts are called on their own: their
     weights cannot be gathered by the call of the block. `reader`, `walk` and `skips` are what wrappers change.

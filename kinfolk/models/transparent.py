@@ -17,9 +17,9 @@ from kinfolk.models.reader import AllLayers, LayerReader, LayerReading
 
 
 class Transparent(Bridge, kind="transparent"):
-    r"""$z_j = \sum_{i=0}^{N} s_{ij} h_i$ with $s_{\cdot j} = \mathrm{softmax}(W_{\cdot j})$ (Bapna et al. 2018).
+    r"""Transparent attention: $z_j = \sum_{i=0}^{N} \mathrm{softmax}(W_{\cdot j})_i\, h_i$ (Bapna et al. 2018).
 
-    $h_0$ is the embedding, $h_i$ what the encoder's i-th layer leaves, $z_j$ what the decoder's j-th looks at. The norm
+    $h_0$ is the embedding, $h_i$ the output of encoder layer i, and decoder layer j attends to $z_j$. The norm
     that closes the encoder closes every state, so all weight on the last is the plain model; an encoder without one has
     its stream mixed as it is, as in Narang et al. 2021. `dropout` falls on W, before the softmax.
     """
@@ -67,7 +67,7 @@ class _Transparent(Module):
 
 
 class _Mixture(AllLayers):
-    """All states side by side, and one matrix product; or one layer at a time, where no state is kept."""
+    """Mixture of layers: all states side by side in one matrix product; or a running sum, where no state is kept."""
 
     def __init__(self, weights_Nn: Tensor, norm: nn.Module) -> None:
         super().__init__(len(weights_Nn) - 1)

@@ -10,7 +10,7 @@ from kinfolk.models.model import Model, Transformer
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves memory untouched where weights would be drawn: pages that are not written to cost nothing."""
+    """Mode that skips weight initialisation: pages of memory that are not written to cost nothing."""
 
     DRAWS = frozenset((nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_, Tensor.uniform_, Tensor.normal_))
 

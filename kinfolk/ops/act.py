@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Halt(NamedTuple):
-    """What a step weighs, what it leaves to later ones, and whether there are any."""
+    """Weight of a step, the sum of halting probabilities so far, and whether the step is the last."""
 
     weight: Tensor
     total: Tensor

@@ -1,6 +1,6 @@
 """LSTM and GRU with adaptive computation time, token by token (Graves 2016).
 
-What is sequential here is many small products. They run without autograd, and the backward pass is written out: it goes
+The sequential part is many small products. They run without autograd, and the backward pass is written out: it goes
 through all steps in reverse and makes the gradients of weights at its end, by one product each.
 """
 
@@ -17,11 +17,11 @@ from kinfolk.ops.act import halt
 from kinfolk.ops.rnn_cell import CELLS
 
 STEPS_TOGETHER = 8
-"""How many steps an accelerator makes for every token before anybody asks whether they were enough."""
+"""Steps that an accelerator makes for every token before it is asked whether they were enough."""
 
 
 class Rules(NamedTuple):
-    """How a cell steps ("lstm" or "gru"), and when it may halt."""
+    """Kind of cell ("lstm" or "gru"), and when it may halt."""
 
     cell: str
     eps: float
@@ -29,7 +29,7 @@ class Rules(NamedTuple):
 
 
 class CellWeights(NamedTuple):
-    """Of a cell, as PyTorch orders gates: what a new token adds, the map from the state and its bias; of halting."""
+    """Weights of a cell, gates in PyTorch's order (first-step flag, recurrent map, bias), and of its halting unit."""
 
     flag_G: Tensor
     state_GD: Tensor
@@ -39,7 +39,7 @@ class CellWeights(NamedTuple):
 
 
 class Pondered(NamedTuple):
-    """Output of every token, how many steps it took and what was left for the last, and the state at the end."""
+    """Output, number of steps and remainder of every token, and the final state."""
 
     y_BLD: Tensor
     steps_BL: Tensor
@@ -48,11 +48,11 @@ class Pondered(NamedTuple):
 
 
 def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: CellWeights, rules: Rules) -> Pondered:
-    r"""Carry a state through tokens whose share in the gates is `said`.
+    r"""Run an RNN with adaptive computation time over tokens whose input projections are `said`.
 
     $$s^n = S(s^{n-1}, [x; n = 1]), \qquad h^n = \sigma(u \cdot s^n + b), \qquad s = \sum_{n \le N} w_n s^n$$
 
-    with $s^0$ the state of the token before and $w$, $N$ of `ops.halting` (Graves 2016, section 2). An LSTM's state is
+    with $s^0$ the state of the token before and $w$, $N$ of `ops.act` (Graves 2016, section 2). An LSTM's state is
     output and cell side by side. Where `keep` is false the state stays as it is. Cost: a product with the state's map
     for every step that is made; rows that have halted make none. Reference: `kinfolk.ops.naive.act_rnn`.
     """
@@ -60,7 +60,7 @@ def ponder(said_BLG: Tensor, s_BS: Tensor, keep_BL: Tensor, weights: CellWeights
 
 
 class _Step(NamedTuple):
-    """What a step leaves: which rows made it, their new states, gates, chances and weights, and who halted.
+    """One step of pondering: its rows, their new states, gates, halting probabilities and weights, and which halted.
 
     `active` is None where all of its rows were still pondering.
     """
@@ -123,7 +123,7 @@ def _think_together(
 
 
 class _Thoughts(NamedTuple):
-    """The state before every token and after the last, the steps of each token, how many, and what was left."""
+    """Pondering over a sequence: states between tokens, the steps of each token, their number, and remainders."""
 
     carried: list[Tensor]
     made: list[list[_Step]]
@@ -203,7 +203,7 @@ class _Ponder(torch.autograd.Function):
 
 
 class _Backward:
-    """Goes through the steps in reverse and gathers what the gradients of weights are made of."""
+    """Backward pass: goes through the steps in reverse and gathers the factors of weight gradients."""
 
     def __init__(self, weights: CellWeights, rules: Rules, shape: tuple[int, ...]) -> None:
         self.of, self.cell = weights, CELLS[rules.cell]

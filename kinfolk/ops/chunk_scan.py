@@ -167,7 +167,7 @@ class _RecurrentStates(torch.autograd.Function):
 
 
 class Corrections(NamedTuple):
-    """What `correct` found: (I + L)^-1, the states [n + 1, B, H, R, K], and what is written, [n, B, H, c, K]."""
+    """Results of `correct`: (I + L)^-1, the states [n + 1, B, H, R, K], and the corrections u, [n, B, H, c, K]."""
 
     inverse: Tensor
     states: Tensor

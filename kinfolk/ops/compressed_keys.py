@@ -1,6 +1,6 @@
 """Compressed keys and values: projection over positions (Linformer) or strided convolution (Liu et al. 2018).
 
-What comes out is attended to by `ops.attend` as if it were any keys and values.
+`ops.attend` attends to them as to any keys and values.
 """
 
 import torch

@@ -11,7 +11,7 @@ TILE = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChunkMasks:
-    """What the chunks of a run see, None where that is everything: pairs of a query and a key not later than it, of one
+    """Masks of the chunks of a run, None where all is visible: pairs of a query and a key not later than it, of one
     document [.., c, c]; queries whose document began before the chunk and keys whose document reaches its end
     [n, B, 1, c, 1]; and states whose document goes on behind the chunk [n, B, 1, 1, 1]."""
 

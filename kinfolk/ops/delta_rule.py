@@ -3,7 +3,7 @@
     S_t = (I - beta_t k_t k_t^T) diag(exp g_t) S_{t-1} + beta_t k_t v_t^T,    o_t = q_t^T S_t
 
 DeltaNet has no decay, Gated DeltaNet one per head, Kimi Delta Attention one per channel. RWKV-7 generalises the rule:
-what is removed and what is written need not be the same direction.
+it may remove along one direction and write along another.
 """
 
 from typing import NamedTuple

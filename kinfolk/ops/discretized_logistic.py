@@ -1,11 +1,11 @@
-"""Discretised mixture of logistics: log-likelihood and sampling (Salimans et al. 2017)."""
+"""Discretised mixture of logistics: log-likelihood of pixel values (Salimans et al. 2017)."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 LEAST = -7.0
-"""Of the logarithm of a scale, where the whole range is 2 wide: a finer peak than that gains nothing."""
+"""Least log scale, where the whole range is 2 wide: a finer peak than that gains nothing."""
 
 
 def mixture(scores_LR: Tensor, value_L: Tensor, highest: int) -> Tensor:

@@ -21,7 +21,7 @@ RELU_FLOOR = 1e-3
 
 
 class FeatureMap:
-    """Of vectors [..., K], features [..., R] and the logarithm of what they were divided by, None where it is 1."""
+    """Feature map: vectors [..., K] to features [..., R] and the logarithm of their divisor, None where that is 1."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         raise NotImplementedError
@@ -37,7 +37,7 @@ class FeatureMap:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exponential(FeatureMap):
-    r"""$\phi(x)_r = \exp(w_r \cdot x' - |x'|^2 / 2)$ with $x' = x / K^{1/4}$ (Choromanski et al. 2021, lemma 1).
+    r"""Random features $\exp(w_r \cdot x' - |x'|^2 / 2)$, $x' = x / K^{1/4}$ (Choromanski et al. 2021, lemma 1).
 
     For rows $w_r \sim N(0, I)$ the mean of $\phi(q) \cdot \phi(k) / R$ is $\exp(q \cdot k / \sqrt K)$. If the rows hold
     $-w_r$ with every $w_r$, it is the hyperbolic map of the same lemma.
@@ -66,13 +66,13 @@ class Exponential(FeatureMap):
 
     @functools.cached_property
     def _scaled(self) -> Tensor:
-        # queries and keys each have half of the scale 1 / sqrt(K)
+        # the scale 1 / sqrt(K) of a product, as K^(-1/4) on either side
         return self.w_RK * self._width**-0.25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rectified(FeatureMap):
-    r"""$\phi(x)_r = \max(0, w_r \cdot x) / \sqrt R + 0.001$: another kernel (Choromanski et al. 2021, section 2.2)."""
+    r"""ReLU features $\max(0, w_r \cdot x) / \sqrt R + 0.001$: another kernel (Choromanski et al. 2021, sec. 2.2)."""
 
     w_RK: Tensor
 
@@ -91,7 +91,7 @@ class Rectified(FeatureMap):
 
 
 class Elu(FeatureMap):
-    r"""$\phi(x) = \mathrm{elu}(x) + 1$: $x + 1$ above zero, $e^x$ below (Katharopoulos et al. 2020, equation 7)."""
+    r"""ELU + 1: $\phi(x) = x + 1$ above zero, $e^x$ below (Katharopoulos et al. 2020, equation 7)."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, None]:
         # by the two halves: elu(x) + 1 would round e^x away against 1

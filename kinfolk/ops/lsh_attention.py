@@ -47,14 +47,14 @@ class BucketSight(Spec):
 
 
 class RecentKeys(BucketSight, kind="recent"):
-    """The last `size` earlier tokens of its bucket, and looking both ways the next `size` too.
+    """Nearest keys: the last `size` earlier tokens of its bucket, in both directions the next `size` too.
 
     Strictly causal: the distance to a token of the bucket does not depend on what comes later.
     """
 
 
 class Chunks(BucketSight, kind="chunks"):
-    """The sorted order in chunks of `size`: its own chunk and the one before, for the first the last (equation 11).
+    """Chunks of `size` in the sorted order: its own and the one before, for the first the last (equation 11).
 
     `within` "bucket" hides tokens of other buckets (equation 16), "chunk" does not (Trax, Hugging Face). Later tokens
     are hidden from earlier ones, but they move the borders of chunks, and so which earlier ones are seen.
@@ -65,7 +65,7 @@ class Chunks(BucketSight, kind="chunks"):
 
 @dataclasses.dataclass(frozen=True)
 class Looking:
-    """How hashed attention looks: what a round shows, in which direction, and how a pair is weighed.
+    """Mask and weights of LSH attention: the keys of a round, the direction, and how a pair counts.
 
     `repeats` "once" counts a pair once, however many rounds found it (appendix A); "each" once per round.
     """
@@ -137,13 +137,14 @@ def ranks(ids: Tensor) -> Tensor:
 
 
 class _Plan(NamedTuple):
-    """Places in the sorted order of each round, in tiles. L is a token that sees no other and that none sees.
+    """Plan of LSH attention: places in the sorted order of each round, in tiles.
 
-    With `union`, the one pass over the tokens in their own order holds the pairs of all rounds.
+    L is a token that sees no other and that none sees. With `union`, the one pass over the tokens in their own order
+    holds the pairs of all rounds.
     """
 
     asks_BHrTm: Tensor  # the queries of each tile
-    look_BTw: Tensor  # the tiles whose tokens they look at; T is an empty tile
+    look_BTw: Tensor  # the tiles of their keys; T is an empty tile
     place_BHrL: Tensor  # the attention mask, see `_outside`
     wrap_BHrL: Tensor | None  # one more place that is seen, from first chunks
     union: bool
@@ -159,7 +160,7 @@ class _Sorted(NamedTuple):
 
 
 class _Tiling(NamedTuple):
-    """Where the sorted tokens go: their slots in tiles, what each tile looks at, and the places of the tokens."""
+    """Tiles of sorted tokens: slots of the tokens, key tiles of each query tile, and places of the tokens."""
 
     slot_BL: Tensor
     look_BTw: Tensor
@@ -268,7 +269,7 @@ def _by_token(x_BHrL: Tensor | None, order_BHrL: Tensor) -> Tensor | None:
 
 
 class _Rows(NamedTuple):
-    """Some examples and heads as one flat row of tokens; after the L tokens of each is the one that no query sees."""
+    """Some examples and heads as one flat row of tokens; behind the L tokens of each is one that no query sees."""
 
     q_nK: Tensor
     k_nK: Tensor
@@ -282,7 +283,7 @@ class _Rows(NamedTuple):
 
 
 class _Hashed(torch.autograd.Function):
-    """Tiles of the sorted order, one after the other. Saves inputs, output and one number per query, nothing sorted."""
+    """LSH attention by tiles of the sorted order. Saves inputs, output and one number per query, nothing sorted."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, v: Tensor, plan: _Plan, looking: Looking) -> Tensor:

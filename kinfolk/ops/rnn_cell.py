@@ -10,7 +10,7 @@ from kinfolk.core.device import full_precision
 
 
 def step(kind: str, said: Tensor, s: Tensor, rec: Tensor) -> Tensor:
-    r"""Return the next state of a "lstm" or "gru", from what input and state say to the gates, as PyTorch orders them.
+    r"""Return the next state of an LSTM or GRU from input and recurrent projections, gates in PyTorch's order.
 
     An LSTM's state is output and cell side by side: $h' = \sigma(o) \tanh c'$, $c' = \sigma(f) c + \sigma(i) \tanh g$.
     A GRU's is its output: $h' = (1 - z) \tanh(n + r\, n_s) + z h$, the reset gate after the map as in cuDNN.
@@ -21,7 +21,7 @@ def step(kind: str, said: Tensor, s: Tensor, rec: Tensor) -> Tensor:
 
 
 class _Lstm:
-    """One step and its gradient. What is kept: the gates, after their nonlinearities."""
+    """LSTM step and its gradient; the gates are kept, after their nonlinearities."""
 
     @staticmethod
     def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +50,7 @@ class _Lstm:
 
 
 class _Gru:
-    """One step and its gradient. What is kept: both gates, the candidate, and what the state says to it."""
+    """GRU step and its gradient; both gates, the candidate and its recurrent projection are kept."""
 
     @staticmethod
     def forward(said: Tensor, s: Tensor, rec: Tensor) -> tuple[Tensor, Tensor]:

@@ -43,7 +43,7 @@ def take_seats(expert_BLk: Tensor, group_BL: Tensor | None, n_experts: int, shar
     rank[order] = torch.arange(len(key), device=key.device) - (counts.cumsum(0) - counts)[key[order]]
     # padding counts for no group: it is sent to one beyond the last
     sizes = tally(group_BL.expand(n_batch, length).masked_fill(~real_BL, n_groups).flatten(), n_groups + 1)
-    # in double precision: the floor must not depend on how T s / E is rounded
+    # in the precision and the order of `most_seats`, which promises that there are no more
     seats = (wide(sizes) * share / n_experts).long().clamp(max=sizes).clamp(min=FEWEST_SEATS)
     seated = expert.masked_fill(rank >= seats[group], n_experts)
     if first == "position":

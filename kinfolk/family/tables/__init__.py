@@ -58,7 +58,7 @@ class TableRow:
 
 
 class NotAtThisSizeError(SpecError):
-    """A row that means nothing at the size that was asked for."""
+    """Raised for a table row that means nothing at this size."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

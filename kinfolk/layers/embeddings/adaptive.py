@@ -35,7 +35,7 @@ def cluster_widths(cutoffs: tuple[int, ...], divisor: int, widths: tuple[int, ..
 
 
 class Adaptive(Tokens, kind="adaptive"):
-    """A table for each cluster, and a map from its width to the model's (Baevski and Auli 2019, section 3).
+    """Adaptive input embeddings: a table per cluster and a map to the model's width (Baevski and Auli 2019, section 3).
 
     A cluster as wide as the model has no map. `widths` overrides what `divisor` says.
     """
@@ -61,7 +61,7 @@ class Adaptive(Tokens, kind="adaptive"):
 
 
 class _Clusters(Module):
-    """Tables and maps; a map is missing where the table has the width of the model."""
+    """Tables and projections of the clusters; one as wide as the model has no projection."""
 
     def __init__(self, spec: Adaptive, dims: Dims) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Adaptive(TokensModule):
 
 
 class AdaptiveSoftmax(Head, kind="adaptive-softmax"):
-    r"""$p(w) = p(c)\,p(w \mid c)$ for words of rare clusters, $p(w)$ at once for the others (Grave et al. 2017).
+    r"""Adaptive softmax: $p(w) = p(c)\,p(w \mid c)$ for rare words, $p(w)$ at once for others (Grave et al. 2017).
 
     One softmax is over the words of the first cluster and the other clusters, and each of these has one over its words,
     made for those tokens only whose target is there. "untied": tables of its own, of the widths that `divisor` or

@@ -19,7 +19,7 @@ from kinfolk.layers.positions.position import NoPosition, Position
 
 
 class EmbeddingModule(Module):
-    """What a tied head may ask of an embedding."""
+    """Base of embedding modules: the table that a tied head shares, and the way back to it."""
 
     @property
     def weight(self) -> Tensor:
@@ -70,7 +70,7 @@ class Embedding(Spec):
 
 
 class Tokens(Embedding, kind="tokens"):
-    """A table of vectors plus positions (Vaswani et al. 2017, section 3.4), then a norm and dropout.
+    """Token embeddings plus positions (Vaswani et al. 2017, section 3.4), then a norm and dropout.
 
     `scale` "sqrt" multiplies the vectors by sqrt(d_model), which a table shared with the output layer needs to be
     beside sinusoids. `n_segments` adds a second table for the kind of segment a token belongs to (Devlin et al. 2019).
@@ -96,7 +96,7 @@ class Tokens(Embedding, kind="tokens"):
 
 
 class TokensModule(EmbeddingModule):
-    """Looks vectors up in a table and adds the special tokens around them."""
+    """Token, segment and position embeddings, added; then a norm and dropout."""
 
     def __init__(self, spec: Tokens, dims: Dims, table: nn.Module) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _ShownTokens(TokensModule):
 
 
 class Outward(Module):
-    """A map from a narrow table to the width of the model that leaves vectors as large as they were drawn."""
+    """Projection from a narrow table to the width of the model, drawn so that vectors keep their size."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Outward(Module):
 
 
 class Factorised(Tokens, kind="factorised"):
-    """A narrow table and a map to the width of the model (Lan et al. 2020, section 3.1).
+    """Factorised embedding: a narrow table and a map to the model's width (Lan et al. 2020, section 3.1).
 
     A tied head goes the same way back, so that its logits have the rank of the narrow table.
     """
@@ -199,7 +199,7 @@ class _Factorised(TokensModule):
 
 
 class Projected(Embedding, kind="projected"):
-    """An embedding `d_inner` wide, positions, segments and norm included, and a map to the width of the model.
+    """Projected embedding: `d_inner` wide with positions, segments and norm, then a map to the model's width.
 
     Lan et al. 2020, section 3.1, and Clark et al. 2020, section 3.2, as their code has it; `Factorised` is narrow in
     the table alone.
@@ -219,7 +219,7 @@ class Projected(Embedding, kind="projected"):
 
 
 class ProjectedModule(EmbeddingModule):
-    """A narrow embedding and a map outward."""
+    """A narrow embedding and its projection to the width of the model."""
 
     inner: EmbeddingModule
 
@@ -241,7 +241,7 @@ class ProjectedModule(EmbeddingModule):
 
 
 class Sides(Embedding, kind="sides"):
-    """One embedding for the source of an encoder-decoder, another for its target, whose table a tied head shares."""
+    """Separate source and target embeddings of an encoder-decoder; a tied head shares the target's table."""
 
     source: Embedding
     target: Embedding

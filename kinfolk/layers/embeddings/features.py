@@ -12,7 +12,7 @@ from kinfolk.layers.positions.position import NoPosition, Position
 
 
 class Features(Embedding, kind="features"):
-    """A linear map of vectors of `n_features` numbers, plus positions, then dropout."""
+    """Linear embedding of vectors of `n_features` numbers, plus positions, then dropout."""
 
     n_features: PositiveInt
     position: Position = NoPosition()

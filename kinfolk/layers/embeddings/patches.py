@@ -18,7 +18,7 @@ from kinfolk.ops.patches import cut, n_patches
 
 
 class Patches(Embedding, kind="patches"):
-    """A linear map of patches side by side, after a class token, with positions (Dosovitskiy et al. 2021, equation 1).
+    """Patch embeddings after a class token, with positions (Dosovitskiy et al. 2021, equation 1).
 
     Tokens are the values of an image `columns` wide in raster order, `first` the id of value 0 and `levels` the
     brightest value. A value v enters as (v / levels - mean) / std. A part of an image is its first values; what is

@@ -16,7 +16,7 @@ from kinfolk.layers.positions.position import Heads, Position, PositionModule, s
 
 
 class GridPosition(Position, kind="grid"):
-    """Row, column and channel of every value (Parmar et al. 2018, section 3.1).
+    """Position embeddings of an image: row, column and channel of every value (Parmar et al. 2018, section 3.1).
 
     `table` "learned" adds a vector for each of the three (as Child et al. 2019, section 5.3); "sinusoid" gives half of
     the width to the row, the other half to the column and channel, counted together.
@@ -92,7 +92,7 @@ class _SinusoidGrid(_Placed):
 
 
 class Pixels(Tokens, kind="pixels"):
-    """A table of vectors for the values of each channel (Parmar et al. 2018, section 3.1).
+    """Pixel embeddings: a table of vectors for the values of each channel (Parmar et al. 2018, section 3.1).
 
     With `shift` 1 the token at a position is the value before, which is how a decoder reads what it predicts; the
     position is that of the value it predicts. With one channel it is `Tokens`.

@@ -9,7 +9,7 @@ from kinfolk.layers.module import Dims
 
 
 class TwoSided(Embedding, kind="two-sided"):
-    """One table of tokens; positions, norm and segments of its own on each side (Lewis et al. 2020, released code)."""
+    """Token table shared by encoder and decoder, with positions, norm and segments of their own (Lewis et al. 2020)."""
 
     tokens: Tokens
 

@@ -47,7 +47,7 @@ class Router(Spec):
 
 
 class Top2(Router, kind="top-2"):
-    """The two likeliest experts, by their shares of each other's sum (Lepikhin et al. 2020, algorithm 1).
+    """Top-2 routing of GShard: the two likeliest experts, gates that sum to 1 (Lepikhin et al. 2020, algorithm 1).
 
     `second` says when the second one is asked: "all" (always), "none", "threshold" (its share is above `threshold`) or
     "random" (with probability share / threshold while training, always at evaluation). `balance` weighs the loss.
@@ -103,7 +103,7 @@ class _Top2(Module):
 
 
 class Switch(Router, kind="switch"):
-    """The likeliest expert alone, by its probability (Fedus et al. 2021, section 2.1).
+    """Switch routing: the likeliest expert alone, weighed by its probability (Fedus et al. 2021, section 2.1).
 
     `jitter` multiplies the router's input by numbers in 1 +- jitter while training. `balance` weighs the balancing loss
     and `z` the mean squared log-sum of scores, which keeps them small (Zoph et al. 2022, equation 5).
@@ -148,7 +148,7 @@ class _Switch(Module):
 
 
 class NoisyTopK(Router, kind="noisy-top-k"):
-    """The k best of scores with learned noise, a softmax over them (Shazeer et al. 2017, section 2.1).
+    """Noisy top-k gating: the k best of scores with learned noise, then a softmax (Shazeer et al. 2017, section 2.1).
 
     Noise is drawn while training. `balance` weighs the unevenness of importance (summed gates) and of load (expected
     numbers of tokens). All scores start at zero.
@@ -196,7 +196,7 @@ class _NoisyTopK(Module):
 
 
 class Experts(FeedForward, kind="experts"):
-    """As many dense networks as `n_experts`, of which a router gives each token a few.
+    """Mixture of experts: `n_experts` dense networks, of which a router gives each token a few (Shazeer et al. 2017).
 
     `capacity` is how many seats an expert has while training, as a multiple of its even share of the tokens of an
     example, four at least; 0: as many as there are tokens.
@@ -222,7 +222,7 @@ class Experts(FeedForward, kind="experts"):
 
 
 class ExpertsModule(PartModule):
-    """Routes tokens to experts and adds up what those make."""
+    """Mixture of experts: routes tokens and adds up the weighted outputs of their experts."""
 
     def __init__(self, spec: Experts, dims: Dims) -> None:
         super().__init__()

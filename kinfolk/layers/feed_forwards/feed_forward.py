@@ -16,7 +16,7 @@ from kinfolk.ops.activated_linear import Activation, activated_linear
 
 
 class Dense(FeedForward, kind="dense"):
-    r"""$W_2\,\phi(W_1 x + b_1) + b_2$ (Vaswani et al. 2017, equation 2)."""
+    r"""Feed-forward network (MLP): $W_2\,\phi(W_1 x + b_1) + b_2$ (Vaswani et al. 2017, equation 2)."""
 
     d_ff: PositiveInt
     activation: Activation = "relu"
@@ -45,7 +45,7 @@ class _Dense(PartModule):
 
 
 class ShiftedDense(Dense, kind="shifted-dense"):
-    r"""$W_2\,(\phi(W_1 x + b_1) + c) + b_2$ with one number c, 0 at first: what Fixup has (Zhang et al. 2019)."""
+    r"""MLP of Fixup: $W_2\,(\phi(W_1 x + b_1) + c) + b_2$ with one number c, 0 at first (Zhang et al. 2019)."""
 
     def build(self, dims: Dims) -> PartModule:
         return _ShiftedDense(self, dims)
@@ -68,7 +68,7 @@ class _ShiftedDense(_Dense):
 
 
 class Gated(FeedForward, kind="gated"):
-    r"""$W_2\,(\phi(W x) \odot V x)$ (Dauphin et al. 2017; Shazeer 2020, section 2).
+    r"""Gated linear unit (GLU): $W_2\,(\phi(W x) \odot V x)$ (Dauphin et al. 2017; Shazeer 2020, section 2).
 
     The activation names the member of the family: "sigmoid" GLU, "relu" ReGLU, "gelu-tanh" GEGLU, "swish" SwiGLU,
     "identity" the bilinear one (LiGLU). Three maps instead of two: at 2/3 of the width of `Dense` it has as many
@@ -94,7 +94,7 @@ class Gated(FeedForward, kind="gated"):
 
 
 class GatedModule(PartModule):
-    """Packs the maps of gate and value into one matrix product."""
+    """GLU whose gate and value are one matrix product."""
 
     called_maps: ClassVar = ("widen", "narrow")
 
@@ -110,7 +110,7 @@ class GatedModule(PartModule):
 
 
 class Chunked(FeedForward, kind="chunked"):
-    """A feed-forward run over `size` positions at a time (Kitaev et al. 2020, section 3).
+    """Chunked feed-forward: `size` positions at a time (Kitaev et al. 2020, section 3).
 
     Its inside exists for one piece only, also in training: a piece is run again for its gradient, so nothing but the
     input is kept. What comes out is the same for any size.

@@ -18,7 +18,7 @@ from kinfolk.ops.routing import imbalance
 
 
 class TopK(Router, kind="top-k"):
-    """The k best experts, by a softmax over their scores (Jiang et al. 2024, section 2.1; with a `bias`: gpt-oss).
+    """Top-k routing: a softmax over the scores of the k best (Jiang et al. 2024, section 2.1; with a `bias`: gpt-oss).
 
     `balance` weighs the balancing loss over all choices (Fedus et al. 2021, equation 4).
     """
@@ -57,7 +57,7 @@ class _TopK(Module):
 
 
 class SigmoidTopK(Router, kind="sigmoid-top-k"):
-    r"""The k best by $\sigma(s_e) + b_e$, weighed by $c\,\sigma(s_e) / \sum \sigma(s)$ of those k.
+    r"""Bias-balanced routing: the k best by $\sigma(s_e) + b_e$, gates $c\,\sigma(s_e) / \sum \sigma(s)$ of those k.
 
     DeepSeek-AI 2024 (DeepSeek-V3), section 2.1.2: no loss balances the experts. Instead $b_e$, which chooses and does
     not weigh, moves by `speed` after every backward pass: down where an expert had more tokens than the mean, else
@@ -123,7 +123,7 @@ class _SigmoidTopK(Module):
 
 
 class GatedExperts(Experts, kind="gated-experts"):
-    r"""Experts $W_2^{(e)}(\phi(W^{(e)} x) \odot V^{(e)} x)$, of which a router gives each token a few (Mixtral)."""
+    r"""Mixture of gated experts, $W_2^{(e)}(\phi(W^{(e)} x) \odot V^{(e)} x)$ (Mixtral, Jiang et al. 2024)."""
 
     activation: Activation = "swish"
     bias: bool = False

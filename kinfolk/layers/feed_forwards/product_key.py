@@ -15,7 +15,7 @@ from kinfolk.ops.product_keys import product_key_memory
 
 
 class ProductKey(FeedForward, kind="product-key"):
-    """The values of the best of n x n keys, weighted by a softmax over them (Lample et al. 2019).
+    """Product-key memory: values of the best of n x n keys, weighted by a softmax over them (Lample et al. 2019).
 
     `n_keys` of each half make n_keys ** 2 values; `n_best` of them are read by each of `n_heads` heads, whose results
     are added up. Each half of a query of width `d_key` is normalised by itself: the batch norm of the paper would mix

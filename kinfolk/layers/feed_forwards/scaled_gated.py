@@ -13,7 +13,7 @@ from kinfolk.layers.part import PartModule
 
 
 class ScaledGated(Gated, kind="scaled-gated"):
-    r"""$W_2\,(\phi(\sqrt{D}\,s_v \odot W x) \odot s_u \odot V x)$ (nGPT, arXiv:2410.01131, equations 20 and 21).
+    r"""Gated MLP of nGPT: $W_2\,(\phi(\sqrt{D}\,s_v \odot W x) \odot s_u \odot V x)$ (arXiv:2410.01131, eq. 20, 21).
 
     Products of unit vectors are about $D^{-1/2}$, where an activation is nearly linear. Both gains begin at 1.
     """

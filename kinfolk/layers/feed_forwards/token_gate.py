@@ -12,7 +12,7 @@ from kinfolk.layers.part import FeedForward, PartModule
 
 
 class TokenGated(FeedForward, kind="token-gated"):
-    r"""$\sigma(w^\top x)\,\mathrm{part}(x)$ (Qwen1.5-MoE, Qwen3-Next: how much of the shared expert a token takes)."""
+    r"""Gate of a shared expert: $\sigma(w^\top x)\,\mathrm{part}(x)$, one number per token (Qwen Team 2025)."""
 
     part: FeedForward
 

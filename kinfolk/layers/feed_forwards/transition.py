@@ -1,4 +1,4 @@
-"""The transition of the Universal Transformer that reads its neighbours: two separable convolutions."""
+"""Convolutional transition of the Universal Transformer: two separable convolutions as a feed-forward."""
 
 import dataclasses
 from typing import ClassVar
@@ -17,9 +17,9 @@ from kinfolk.layers.states.rows import StateRows
 
 
 class ConvTransition(FeedForward, kind="conv-transition"):
-    """A separable convolution to `d_ff` channels, a ReLU, and another one back (Dehghani et al. 2019, section 2.1).
+    """Convolutional feed-forward: a separable convolution, a ReLU and another one (Dehghani et al. 2019, section 2.1).
 
-    It takes the place of a feed-forward. In a decoder both kernels reach into the past only, elsewhere both ways.
+    The first maps to `d_ff` channels. In a decoder both kernels reach into the past only, elsewhere both ways.
     """
 
     alone: ClassVar[bool] = False
@@ -68,7 +68,7 @@ class _ConvTransition(PartModule):
 
 
 class TransitionInputs(StateRows):
-    """What the two convolutions remember."""
+    """Decoding state of the two convolutions: their last inputs."""
 
     def __init__(self, first: RecentInputs, second: RecentInputs) -> None:
         self.first, self.second = first, second

@@ -16,7 +16,7 @@ from kinfolk.ops.pooled_vector import Pool, readout
 
 
 class JudgingHead(HeadModule):
-    """What heads share that do not predict tokens: they have an `answer`, and nothing over the vocabulary."""
+    """Base of heads without a vocabulary: they have an `answer`, and no logits over tokens."""
 
     def logits(self, x_BLD: Tensor) -> Tensor:
         self._refuse()
@@ -66,7 +66,7 @@ class PoolingHead(Head):
 
 
 class PoolingModule(JudgingHead):
-    """Gives [B, outputs]."""
+    """Pooling, an optional hidden layer, and an output layer: [B, outputs]."""
 
     def __init__(self, spec: PoolingHead, dims: Dims) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class PoolingModule(JudgingHead):
 
 
 class ClassHead(PoolingHead, kind="class"):
-    """Score `n_classes` classes of a whole sequence: [B, classes]."""
+    """Sequence classification: scores of `n_classes` classes, [B, classes]."""
 
     n_classes: PositiveInt
 
@@ -100,7 +100,7 @@ class ClassHead(PoolingHead, kind="class"):
 
 
 class RegressionHead(PoolingHead, kind="regression"):
-    """Guess a number of a whole sequence: [B]."""
+    """Sequence regression: one number, [B]."""
 
     @property
     def n_outputs(self) -> int:

@@ -13,7 +13,7 @@ from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class DetectionHead(Head, kind="detection"):
-    """One score for every token through a layer as wide as the model: how likely it is a replacement.
+    """Replaced-token detection: one score per token through a layer as wide as the model, high for a replacement.
 
     Clark et al. 2020, section 2 and the released code. As scores of two classes: 0 for a token that was kept.
     """

@@ -25,7 +25,7 @@ Tie = Literal["tied", "untied"]
 
 
 class HeadModule(Module):
-    """What heads over a vocabulary share: an output layer, its loss by chunks, and the loss of each token."""
+    """Base of heads over a vocabulary: an output layer, its loss by chunks, and the loss of each token."""
 
     bias: Tensor | None
     embedding: EmbeddingModule  # whose table is shared
@@ -69,7 +69,7 @@ class HeadModule(Module):
 
 
 class NormalisedHead(HeadModule):
-    """What heads share whose logits are log-probabilities already, because no single output layer makes them."""
+    """Base of heads whose logits are log-probabilities already, since no single output layer makes them."""
 
     n_classes: int
 
@@ -166,7 +166,7 @@ def output_cost(dims: Dims, weights: str, bias: bool) -> Cost:
 
 
 class LMHead(Head, kind="lm"):
-    """A linear map to the vocabulary, its matrix "tied" to the embedding (Press and Wolf 2017) or "untied".
+    """Language-model head: a linear map, "tied" to the embedding (Press and Wolf 2017) or "untied".
 
     `scale` "rsqrt" divides states by sqrt(d_model), so that a table of unit vectors gives logits of their size (T5).
     `softcap` c bounds logits, c tanh(x / c), 0: not (Gemma Team 2024). `z_loss` weighs the squared log-normaliser,
@@ -187,7 +187,7 @@ class LMHead(Head, kind="lm"):
 
 
 class LMHeadModule(HeadModule):
-    """Maps states to the vocabulary by a matrix of its own or by that of the embedding."""
+    """Language-model head with a matrix of its own or that of the embedding."""
 
     def __init__(self, spec: LMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class LMHeadModule(HeadModule):
 
 
 class MaskedLMHead(Head, kind="masked-lm"):
-    """A linear map, activation and norm before the tied output layer (Devlin et al. 2019; its released code).
+    """Masked-LM head: linear map, activation and norm, then the tied output layer (Devlin et al. 2019; released code).
 
     `to` "table": the map leads to the width of the shared table, where that is narrower than the model (Lan et al.
     2020); "model": it stays in the width of the model, and the table's own map leads back. `bias` is that of the map.
@@ -232,7 +232,7 @@ class MaskedLMHead(Head, kind="masked-lm"):
 
 
 class MaskedLMHeadModule(HeadModule):
-    """Goes to the vocabulary through a layer of its own."""
+    """Masked-LM head: a transform layer before the tied output layer."""
 
     def __init__(self, spec: MaskedLMHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__()

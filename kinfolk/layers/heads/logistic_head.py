@@ -16,7 +16,7 @@ IMPOSSIBLE = -70.0
 
 
 class LogisticMixture(Head, kind="logistic-mixture"):
-    """The next value of an image as a mixture of `n_components` logistics (Parmar et al. 2018, section 3.3).
+    """Discretised mixture of `n_components` logistics for the next value of an image (Parmar et al. 2018, section 3.3).
 
     Three numbers for each component instead of one for each value. Channels are predicted one after another, each from
     a state that has read those before it, so means need no further dependence on them. `first` is the id of value 0.

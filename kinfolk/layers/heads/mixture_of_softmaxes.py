@@ -12,7 +12,10 @@ from kinfolk.ops.cross_entropy import mixture_cross_entropy, mixture_token_losse
 
 
 class MixtureHead(Head, kind="mixture"):
-    r"""$\sum_k \pi_k\,\mathrm{softmax}(E \tanh(W_k h))$ with $\pi = \mathrm{softmax}(W_\pi h)$ (Yang et al. 2018)."""
+    r"""Mixture of softmaxes (Yang et al. 2018).
+
+    $\sum_k \pi_k\,\mathrm{softmax}(E \tanh(W_k h))$ with $\pi = \mathrm{softmax}(W_\pi h)$.
+    """
 
     n_components: PositiveInt = 15
     weights: Tie = "tied"

@@ -14,7 +14,7 @@ from kinfolk.layers.module import Dims
 
 
 class PairedHead(MaskedLMHead, kind="masked-lm-and-pair"):
-    """The masked-LM head, and beside it `n_classes` classes of the first state through a tanh layer.
+    """Masked-LM head and pair classification: `n_classes` classes of the first state through a tanh layer.
 
     The pooler and the next-sentence classifier of Devlin et al. 2019, section 3.1 and its released code.
     """
@@ -34,7 +34,7 @@ def _judge(spec: PairedHead) -> ClassHead:
 
 
 class PairedHeadModule(MaskedLMHeadModule):
-    """Answers both."""
+    """Masked-LM head with a classifier of sentence pairs."""
 
     def __init__(self, spec: PairedHead, dims: Dims, embedding: EmbeddingModule) -> None:
         super().__init__(spec, dims, embedding)

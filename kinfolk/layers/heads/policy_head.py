@@ -14,7 +14,7 @@ from kinfolk.ops.ppo import entropy, gaussian
 
 
 class PolicyHead(Head, kind="policy"):
-    """Actor and critic on one body (Mnih et al. 2016, section 4): logits of `n_actions`, and a value.
+    """Actor-critic head: policy and value on one body (Mnih et al. 2016, section 4): `n_actions` logits, one value.
 
     `small` scales the weights of the actor at the beginning, so that all actions are about equally likely.
     """
@@ -30,7 +30,7 @@ class PolicyHead(Head, kind="policy"):
 
 
 class GaussianHead(PolicyHead, kind="gaussian-policy"):
-    """Actions are vectors of `n_actions` numbers, each drawn around a mean with a spread of its own.
+    """Gaussian policy: actions are vectors of `n_actions` numbers, drawn around means with a spread each.
 
     The spreads are learnt, begin at 1 and are the same in every state (Schulman et al. 2017, section 6.1).
     """
@@ -43,7 +43,7 @@ class GaussianHead(PolicyHead, kind="gaussian-policy"):
 
 
 class _Readout(Module):
-    """A linear map whose rows are drawn orthogonal and of one length; `nn.Linear` is drawn as the model's spec says."""
+    """Linear layer with orthogonal initialisation; `nn.Linear` is drawn as the model's spec says."""
 
     def __init__(self, d_in: int, d_out: int, gain: float) -> None:
         super().__init__()
@@ -59,9 +59,9 @@ class _Readout(Module):
 
 
 class PolicyHeadModule(HeadModule):
-    """What is said of actions at every position, [B, L, V], and the values of the states there.
+    """Policy at every position (logits of actions, [B, L, V]) and the values of the states there.
 
-    What is said of a choice among n are logits; what else is asked of the head starts from it.
+    Sampling, log-likelihood and entropy all start from what the policy says of a position.
     """
 
     def __init__(self, spec: PolicyHead, dims: Dims) -> None:
@@ -102,7 +102,7 @@ class PolicyHeadModule(HeadModule):
 
 
 class _GaussianHead(PolicyHeadModule):
-    """What is said of an action are the means of its numbers; actions are [B, L, V]."""
+    """Gaussian policy: it says the means of an action; actions are [B, L, V]."""
 
     def __init__(self, spec: GaussianHead, dims: Dims) -> None:
         super().__init__(spec, dims)

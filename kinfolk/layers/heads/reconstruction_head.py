@@ -16,7 +16,7 @@ from kinfolk.ops.pooled_vector import readout
 
 
 class ReconstructionHead(Head, kind="reconstruct"):
-    r"""Score `n_classes` symbols at every position i from $x_{last} + P_i$: [B, L, classes].
+    r"""Reconstruction: scores of `n_classes` symbols at every position i from $x_{last} + P_i$, [B, L, classes].
 
     Poli et al. 2024 (arXiv:2403.17844), the compression task: $P_i$ are sinusoids, and two layers with a norm before
     and a GELU behind each, all of the model's width, come before the norm and the output layer.

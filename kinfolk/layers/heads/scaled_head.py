@@ -11,7 +11,7 @@ from kinfolk.ops.cross_entropy import capped
 
 
 class ScaledLMHead(LMHead, kind="scaled-lm"):
-    r"""Logits $s_z \odot E x$ (nGPT, arXiv:2410.01131, equation 3): cosines alone are too small for a softmax.
+    r"""Language-model head of nGPT: $s_z \odot E x$ (arXiv:2410.01131, equation 3); cosines alone are too small.
 
     The gain of each token begins at 1 and is stored as $D^{-1/2}$.
     """

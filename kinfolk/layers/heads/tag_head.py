@@ -12,7 +12,7 @@ from kinfolk.layers.module import Dims, Dropout, Linear
 
 
 class TagHead(Head, kind="tag"):
-    """Score `n_tags` tags of every token: [B, L, tags] (Devlin et al. 2019, section 4.4). Dropout is the model's."""
+    """Token classification, `n_tags` scores per token (Devlin et al. 2019, section 4.4). Dropout is the model's."""
 
     n_tags: PositiveInt
 
@@ -28,7 +28,7 @@ class TagHead(Head, kind="tag"):
 
 
 class _TagHead(HeadModule):
-    """A vocabulary of tags: its loss is that of a language model."""
+    """Tagging: the tags are a vocabulary, so its loss is that of a language model."""
 
     def __init__(self, spec: TagHead, dims: Dims) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class _TagHead(HeadModule):
 
 
 class SpanHead(Head, kind="span"):
-    """Score every token as the first and as the last of an answer: [B, L, 2] (Devlin et al. 2019, section 4.2).
+    """Extractive question answering: scores of answer start and end, [B, L, 2] (Devlin et al. 2019, section 4.2).
 
     Padding is never part of an answer: its scores are minus infinity.
     """

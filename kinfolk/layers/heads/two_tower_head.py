@@ -19,7 +19,7 @@ FEATURES = {"both": 2, "all": 4}
 
 
 class PairHead(ClassHead, kind="towers"):
-    """Classes of two sequences from what one model says of each alone: [B, classes].
+    """Two-tower classification: classes of two sequences that one model encodes apart, [B, classes].
 
     `features` "both" puts the pooled states side by side, a and b, as the released runs of the Long Range Arena do (Tay
     et al. 2021); "all" adds their product and their difference (Mou et al. 2016). Then come two layers, of widths

@@ -14,7 +14,7 @@ from kinfolk.ops.pooled_vector import Pool, readout
 
 
 class VectorHead(Head, kind="vector"):
-    """Pool the states of a sequence into one vector (Reimers and Gurevych 2019, section 3).
+    """Sentence embedding: the pooled states of a sequence (Reimers and Gurevych 2019, section 3).
 
     `pool` as in `ClassHead`. `activation` other than "none" puts a square layer after it: with the "first" state and
     "tanh" it is BERT's pooler. `length` "unit" divides vectors by their length, so that their products are cosines.

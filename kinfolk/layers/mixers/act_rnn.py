@@ -1,4 +1,4 @@
-"""Recurrent mixer with adaptive computation time: an RNN that ponders over each token (Graves 2016).
+"""RNN with adaptive computation time: it ponders over each token (Graves 2016).
 
 How many steps a token takes is known only when the one before has ended, so tokens are read one after the other. Those
 of a batch that have halted wait without being computed.
@@ -23,7 +23,7 @@ from kinfolk.ops.act_rnn import CellWeights, Rules, ponder
 
 
 class PonderingRNN(Mixer, kind="pondering-rnn"):
-    r"""$s^n = S(s^{n-1}, [x; n = 1])$ until halting, then $s = \sum_n w_n s^n$ (Graves 2016, section 2).
+    r"""ACT-RNN: $s^n = S(s^{n-1}, [x; n = 1])$ until halting, then $s = \sum_n w_n s^n$ (Graves 2016, section 2).
 
     The output is the state: a linear map of it commutes with the sum, since weights add up to one, and can come after.
     `cell` is an LSTM or GRU that reads the past; one input more tells it that a token is new. `max_steps` is the most
@@ -36,7 +36,7 @@ class PonderingRNN(Mixer, kind="pondering-rnn"):
 
     def __post_init__(self) -> None:
         if self.cell.direction != "past":
-            raise SpecError("cell.direction: one who ponders reads in one direction; use 'past'")
+            raise SpecError("cell.direction: an RNN that ponders reads in one direction; use 'past'")
 
     def build(self, dims: Dims) -> PartModule:
         return _PonderingRNN(self, dims)

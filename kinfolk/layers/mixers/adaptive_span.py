@@ -27,21 +27,21 @@ STEP = 64
 
 
 class Look(NamedTuple):
-    """What a layer looks at in one pass: a pattern, and a hook on the scores, given where queries start."""
+    """Attention pattern of a layer in one pass, and a hook that fades its scores, given where queries start."""
 
     pattern: Pattern
     fade: Callable[..., Tensor] | None = None
 
 
 class SpanModule(Module):
-    """Heads that look as far as the pattern lets them."""
+    """No span: heads attend as far as the pattern lets them."""
 
     def look(self, pattern: Pattern, x_BLD: Tensor, ctx: Context) -> Look:
-        """Return what these tokens look at."""
+        """Return the pattern of these tokens, and how scores fade."""
         return Look(pattern)
 
     def bounded(self, pattern: Pattern) -> Pattern:
-        """Return the pattern as far as any token can look with the weights as they are: what decoding remembers."""
+        """Return the pattern within the longest span that the weights allow: what decoding keeps in its cache."""
         return pattern
 
 
@@ -64,11 +64,11 @@ class Span(Spec):
 
 
 class Unlimited(Span, kind="unlimited"):
-    """As far as the pattern goes."""
+    """No span: heads attend as far as the pattern goes."""
 
 
 class Fading(Span):
-    r"""Axis: learned spans. At distance x weights are multiplied by $\mathrm{clamp}((R + z - x) / R, 0, 1)$.
+    r"""Axis: adaptive attention spans. At distance x weights are multiplied by $\mathrm{clamp}((R + z - x) / R, 0, 1)$.
 
     $z$ lies between 0 and `max_span` (0: max_len), $R$ is `ramp`; a token sees itself and the `max_span` - 1 before it
     at most. `penalty` times the mean of $z$ over heads (and tokens) is added to the loss for each layer, as in
@@ -89,7 +89,7 @@ class Fading(Span):
 
 
 class AdaptiveSpan(Fading, kind="adaptive"):
-    """One learned span for each head (Sukhbaatar et al. 2019); it starts at 0, where only the ramp is."""
+    """Adaptive span, one per head (Sukhbaatar et al. 2019); it starts at 0, where only the ramp is."""
 
     def build(self, dims: Dims, n_heads: int) -> SpanModule:
         return _AdaptiveSpan(self, dims, n_heads)
@@ -99,7 +99,7 @@ class AdaptiveSpan(Fading, kind="adaptive"):
 
 
 class DynamicSpan(Fading, kind="dynamic"):
-    r"""A span for each head and token, $z_t = S\,\sigma(v \cdot x_t + b + b_0)$ (Sukhbaatar et al. 2019).
+    r"""Dynamic span of each head and token, $z_t = S\,\sigma(v \cdot x_t + b + b_0)$ (Sukhbaatar et al. 2019).
 
     $v$ and $b$ are 0 at first, so that every span begins as $S\,\sigma(b_0)$, $b_0$ being `start`. Drawn at random,
     the longest of many spans would reach over nearly everything before anything is learnt.
@@ -200,7 +200,7 @@ class _DynamicSpan(_Fading):
 
 
 class _Alike(Module):
-    """A linear map under which all inputs are alike at first."""
+    """Linear layer that is zero at first."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()

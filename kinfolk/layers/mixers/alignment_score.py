@@ -1,6 +1,6 @@
 """Axis AlignmentScore: additive and multiplicative attention scores (Bahdanau et al. 2015; Luong et al. 2015).
 
-One head, no values of its own: what is looked at are the encoder's states themselves. The softmax is that of
+One head without value projections: the values are the encoder's states themselves. The softmax is that of
 `kinfolk.ops.attention.attend`, as everywhere.
 """
 
@@ -32,7 +32,7 @@ class AlignmentScore(Spec):
         raise NotImplementedError
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        """Return its cost for each token that looks, with its share of the keys; what is kept is left to who looks."""
+        """Return its cost for each token of the decoder, with its share of the keys; what is kept is the RNN's."""
         d, m = dims.d_model, shape.memory
         of_memory, of_state, vectors = self.maps
         keys = linear(d, of_memory * d, False, kept=False).scaled(m / shape.length)
@@ -41,7 +41,7 @@ class AlignmentScore(Spec):
 
 
 class DotScore(AlignmentScore, kind="dot-score"):
-    r"""$s \cdot h$ (Luong et al. 2015, equation 8)."""
+    r"""Dot-product score $s \cdot h$ (Luong et al. 2015, equation 8)."""
 
     maps: ClassVar[tuple[int, int, int]] = (0, 0, 0)
 
@@ -50,7 +50,7 @@ class DotScore(AlignmentScore, kind="dot-score"):
 
 
 class General(AlignmentScore, kind="general-score"):
-    r"""$s \cdot W h$ (Luong et al. 2015, equation 8)."""
+    r"""General (bilinear) score $s \cdot W h$ (Luong et al. 2015, equation 8)."""
 
     maps: ClassVar[tuple[int, int, int]] = (1, 0, 0)
 
@@ -59,7 +59,7 @@ class General(AlignmentScore, kind="general-score"):
 
 
 class Additive(AlignmentScore, kind="additive-score"):
-    r"""$v \cdot \tanh(W s + U h)$ (Bahdanau et al. 2015, appendix A.1.2)."""
+    r"""Additive score $v \cdot \tanh(W s + U h)$ (Bahdanau et al. 2015, appendix A.1.2)."""
 
     maps: ClassVar[tuple[int, int, int]] = (1, 1, 1)
 
@@ -68,18 +68,18 @@ class Additive(AlignmentScore, kind="additive-score"):
 
 
 class ScoreModule(Module):
-    """The product of both."""
+    """Dot-product score; base of the others."""
 
     def keys(self, states_BMD: Tensor) -> Tensor:
-        """Return what is compared of an encoder's states."""
+        """Return the keys of an encoder's states."""
         return states_BMD
 
     def query(self, s_BLD: Tensor) -> Tensor:
-        """Return what is compared of a decoder's."""
+        """Return the queries of a decoder's states."""
         return s_BLD
 
     def scoring(self) -> Scoring:
-        """Return how the two are compared."""
+        """Return how queries and keys are scored."""
         return Scoring(scale=1.0)
 
     def look(self, s_BLD: Tensor, keys_BMD: Tensor, memory: EncoderOutput, heard: list[Tensor] | None) -> Tensor:

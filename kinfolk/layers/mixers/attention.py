@@ -1,7 +1,7 @@
 """Multi-head self-attention and cross-attention (Vaswani et al. 2017).
 
-They project, hand queries, keys and values to `ops.attend`, and project back. What is seen is the pattern's business,
-positions belong to the position, keys and values while decoding to the KV cache.
+They project, hand queries, keys and values to `ops.attend`, and project back. The attention mask is the pattern's,
+positions belong to the position encoding, keys and values while decoding to the KV cache.
 """
 
 import dataclasses
@@ -105,7 +105,7 @@ class CrossAttention(Mixer, kind="cross-attention"):
 
 
 class SelfAttentionModule(PartModule):
-    """Packs the projections of queries, keys and values into one matrix product."""
+    """Multi-head self-attention; queries, keys and values are one matrix product."""
 
     called_maps: ClassVar = ("qkv", "out")
 
@@ -139,7 +139,7 @@ class SelfAttentionModule(PartModule):
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def looking(self, x_BLD: Tensor, ctx: Context) -> tuple[Look, Pattern]:
-        """Return how far heads see, and the pattern of this pass."""
+        """Return the span of the heads, and the pattern of this pass."""
         look = self.span.look(self.spec.pattern, x_BLD, ctx)
         return look, look.pattern if ctx.visible_until is None else BothWays(of=look.pattern)
 
@@ -183,7 +183,7 @@ class SelfAttentionModule(PartModule):
         return F.linear(x_BLD, self.qkv.weight[rows], bias).unflatten(-1, (-1, self.d_head))
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
-        """Return empty slots, as a ring if the pattern never looks further back than fits."""
+        """Return an empty KV cache; a ring buffer if the pattern has a bounded span that fits."""
         pattern = self.span.bounded(self.spec.pattern)
         if not pattern.causal:
             raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")

@@ -6,7 +6,7 @@ from kinfolk.core.cost import Cost
 
 
 class ScoredAttention(Protocol):
-    """What an attention says of itself for its cost."""
+    """The fields of an attention that its cost depends on."""
 
     @property
     def n_heads(self) -> int:

@@ -37,7 +37,7 @@ class HeadWidths(NamedTuple):
 
 
 class ExtraModule(Module):
-    """The identity in every hook, without a state."""
+    """Base of extras: the identity in every hook, without a state."""
 
     def packed(self, qkv_BLD: Tensor, ctx: Context, state: Any) -> Tensor:
         """Change queries, keys and values before they are cut into heads."""
@@ -56,7 +56,7 @@ class ExtraModule(Module):
         return y_BLD
 
     def new_state(self, batch_size: int, like: Tensor) -> Any:
-        """Return what it must remember in decoding; None: nothing."""
+        """Return its decoding state; None: it has none."""
         return None
 
 
@@ -112,7 +112,7 @@ class _QKVConv(ExtraModule):
 
 
 class ForgetGate(Extra, kind="forget-gate"):
-    r"""Scores $q_i \cdot k_j / \sqrt{d} + \sum_{t=j+1}^{i} \log f_t$ with $f_t = \sigma(w^\top x_t + b)$ for each head.
+    r"""Forget gate: scores $q_i \cdot k_j / \sqrt{d} + \sum_{t=j+1}^{i} \log f_t$ with $f_t = \sigma(w^\top x_t + b)$.
 
     Lin et al. 2025 (Forgetting Transformer). The sum is $F_i - F_j$ with $F$ the sum from the start,
     and $F_i$ is the same for all keys of a query: so a key has $-F_j$ as one channel more, for each head of queries
@@ -135,7 +135,7 @@ class ForgetGate(Extra, kind="forget-gate"):
 
 
 class ForgottenTotal(StateRows):
-    """The sum of log forget gates so far, of each head."""
+    """Decoding state of forget gates: the sum of their logarithms so far, per head."""
 
     held: ClassVar = {"total_BH1": Axes()}
 
@@ -182,7 +182,7 @@ def _parts(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
 
 
 class HeadGate(Extra, kind="head-gate"):
-    r"""$y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, Gated Attention, G1).
+    r"""Gated attention: $y \odot \sigma(W x)$ behind the softmax, before the output map (Qiu et al. 2025, G1).
 
     Equation 5. `by` "channel": one gate per channel of every head, the paper's best; "head": one per head.
     """
@@ -210,7 +210,7 @@ class _HeadGate(ExtraModule):
 
 
 class ValueResidual(Extra, kind="value-residual"):
-    r"""Values $\lambda_1 v_1 + \lambda_2 v_l$ of layer l, with those of the first layer (Zhou et al. 2024, ResFormer).
+    r"""Value residual: $\lambda_1 v_1 + \lambda_2 v_l$ in layer l, v_1 the first layer's (Zhou et al. 2024, ResFormer).
 
     Two learned numbers per layer, `share` and 1 - `share` at first; `role` "gives" is the first layer, whose values
     stay as they are. The stack hands them on (`share-values`).

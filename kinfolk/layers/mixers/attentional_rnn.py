@@ -1,6 +1,6 @@
 """RNN decoders with attention to an encoder (Bahdanau et al. 2015; Luong et al. 2015; GNMT).
 
-Where a state depends on what was looked at for the token before, tokens can only be read one after the other.
+Where a state depends on the context vector of the token before, tokens are read one after the other.
 """
 
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from kinfolk.ops.rnn_cell import step
 
 
 class Searching(Mixer, kind="searching-rnn"):
-    r"""A state that looks, then moves: $c_t = \mathrm{look}(s_{t-1})$, $s_t = S(s_{t-1}, [x_t; c_t])$.
+    r"""RNNsearch: the state attends, then steps: $c_t = \mathrm{look}(s_{t-1})$, $s_t = S(s_{t-1}, [x_t; c_t])$.
 
     Bahdanau et al. 2015, section 3.1 and appendix A.2.2: $s_0 = \tanh(W h_1)$ of the half that an encoder of both
     directions read from the end, and the output is a maxout of $[s_t; c_t; x_t]$.
@@ -50,9 +50,9 @@ class Searching(Mixer, kind="searching-rnn"):
 
 
 class Feeding(Mixer, kind="feeding-rnn"):
-    r"""States that move, attend, and read that next time: $s_t = S(s_{t-1}, [x_t; a_{t-1}])$, $a_t$ of `Attentional`.
+    r"""Input feeding: $s_t = S(s_{t-1}, [x_t; a_{t-1}])$, where $a_t$ is the output of `Attentional`.
 
-    Luong et al. 2015, section 3.3, input feeding: `n_layers` cells one on the other, of which the last one looks and
+    Luong et al. 2015, section 3.3: `n_layers` cells one on the other, of which the last one looks and
     the first one is fed. The states begin where those of an encoder of as many layers ended.
     """
 
@@ -77,7 +77,7 @@ class Feeding(Mixer, kind="feeding-rnn"):
 
 
 class Attentional(Mixer, kind="attentional"):
-    r"""$a_t = \tanh(W [c_t; s_t])$, $c_t = \mathrm{look}(s_t)$, of all tokens at once (Luong et al. 2015, eq. 5)."""
+    r"""Attentional state $a_t = \tanh(W [c_t; s_t])$, $c_t = \mathrm{look}(s_t)$ (Luong et al. 2015, equation 5)."""
 
     score: AlignmentScore = General()
 
@@ -91,7 +91,7 @@ class Attentional(Mixer, kind="attentional"):
 
 
 class Begun(StateRows):
-    """States of each example, [B, ...], and what is looked at; nothing before the first token."""
+    """Decoding state of an attentional RNN: states [B, ...] and keys; nothing before the first token."""
 
     held: ClassVar = {"values": Axes(), "keys_BMD": Axes(room=1)}
 
@@ -101,7 +101,7 @@ class Begun(StateRows):
 
 
 class _Looking(PartModule):
-    """What looks at an encoder; the keys are made once."""
+    """Base of RNNs that attend to an encoder; the keys are made once."""
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _Attentional(_Looking):
 
 
 class _Stepping(_Looking):
-    """Reads one token after the other."""
+    """Base of RNNs that read one token after the other."""
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__(spec, dims)

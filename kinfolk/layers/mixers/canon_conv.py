@@ -16,7 +16,7 @@ from kinfolk.layers.states.rows import StateRows
 
 
 class CanonConv(Mixer, kind="canon-conv"):
-    """part(x + conv(x)) with a depthwise convolution over the last `kernel` positions.
+    """Canon-A and Canon-C: part(x + conv(x)) with a depthwise convolution over the last `kernel` positions.
 
     Allen-Zhu 2025 (Physics of Language Models: Part 4.1), Canon-A where `part` is attention and Canon-C where it is
     a feed-forward; Canon-B, on queries, keys and values, is `qkv-conv` with form "add", Canon-D `canon-gated`.
@@ -35,9 +35,9 @@ class CanonConv(Mixer, kind="canon-conv"):
 
 
 class CanonGated(Gated, kind="canon-gated"):
-    r"""$W_2\,(\phi(u) \odot v)$ with $(u, v) = (W x, V x) + \mathrm{conv}(W x, V x)$, over `kernel` positions.
+    r"""Canon-D: $W_2\,(\phi(u) \odot v)$ with $(u, v) = (W x, V x) + \mathrm{conv}(W x, V x)$, `kernel` taps.
 
-    Allen-Zhu 2025 (Physics of Language Models: Part 4.1), Canon-D: inside the feed-forward, before its activation.
+    Allen-Zhu 2025 (Physics of Language Models: Part 4.1): inside the feed-forward, before its activation.
     """
 
     alone: ClassVar[bool] = False

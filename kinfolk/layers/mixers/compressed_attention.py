@@ -24,7 +24,7 @@ Sharing = Literal["none", "headwise", "key-value", "layerwise"]
 
 
 class Linformer(Mixer, kind="linformer"):
-    r"""$\mathrm{softmax}(Q_i (E_i K_i)^\top / \sqrt{d})\, F_i V_i$ (Wang et al. 2020, section 4).
+    r"""Linformer: $\mathrm{softmax}(Q_i (E_i K_i)^\top / \sqrt{d})\, F_i V_i$ (Wang et al. 2020, section 4).
 
     $E$ and $F$ mix the positions of a sequence, at most the model's `max_len`, into `rank` slots. `sharing`: "none" (an
     E and an F for each head and layer), "headwise" (one E and one F per layer), "key-value" (E = F per layer),
@@ -68,7 +68,7 @@ class Linformer(Mixer, kind="linformer"):
 
 
 class _Mix(Module):
-    """Maps over positions, as many as there are heads of what is mixed, or several of one head."""
+    """Projections over positions: one per head of what is mixed, or several of one head."""
 
     def __init__(self, n_maps: int, rank: int, max_len: int) -> None:
         super().__init__()
@@ -142,11 +142,11 @@ class _Linformer(PartModule):
 
 
 class MemoryCompressed(Mixer, kind="memory-compressed"):
-    r"""Attention to windows of the past (Liu et al. 2018, memory-compressed attention).
+    r"""Memory-compressed attention: keys and values by a strided convolution (Liu et al. 2018).
 
     Keys and values pass, after their projection, through a convolution as wide as its `stride`, each head with filters
     of its own for keys and for values. A query sees the windows that end with or before it, and one slot more: its key
-    and value are 0, so that the first queries, who see no window yet, have somewhere to look.
+    and value are 0, for the first queries, which see no window yet.
     """
 
     n_heads: PositiveInt
@@ -203,7 +203,7 @@ class Windows(StateRows):
 
 
 class MemoryCompressedModule(PartModule):
-    """Attends to keys and values that strided convolutions have shortened."""
+    """Memory-compressed attention: strided convolutions shorten keys and values."""
 
     def __init__(self, spec: MemoryCompressed, dims: Dims) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ class Convolution(Mixer):
 
 
 class LightConv(Convolution, kind="light-conv"):
-    r"""$W_o\,\mathrm{LightConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 3).
+    r"""Lightweight convolution $W_o\,\mathrm{LightConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 3).
 
     `n_heads` kernels, each of them softmax-normalised over its taps and shared by neighbouring channels. `dropout`
     falls on the normalised taps (DropConnect).
@@ -53,7 +53,7 @@ class LightConv(Convolution, kind="light-conv"):
 
 
 class DynamicConv(Convolution, kind="dynamic-conv"):
-    r"""$W_o\,\mathrm{DynamicConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 4).
+    r"""Dynamic convolution $W_o\,\mathrm{DynamicConv}(\mathrm{GLU}(W_i x))$ (Wu et al. 2019, section 4).
 
     As `LightConv`, but every position makes its own kernels by a linear map of its own gated input.
     """
@@ -73,7 +73,7 @@ class DynamicConv(Convolution, kind="dynamic-conv"):
 
 
 class SeparableConv(Convolution, kind="separable-conv"):
-    """One kernel per channel, then a linear map across channels (Chollet 2017; Kaiser et al. 2018).
+    """Separable convolution: a kernel per channel, then a map across channels (Chollet 2017; Kaiser et al. 2018).
 
     `d_out` is the width it maps to; 0 means the width it came with.
     """
@@ -89,7 +89,7 @@ class SeparableConv(Convolution, kind="separable-conv"):
 
 
 class Conv(Convolution, kind="conv"):
-    """A kernel across positions and channels; `d_out` is the width it maps to, 0 the width it came with."""
+    """Full convolution across positions and channels; `d_out` is the width it maps to, 0 the width it came with."""
 
     d_out: NonNegativeInt = 0
 
@@ -102,7 +102,7 @@ class Conv(Convolution, kind="conv"):
 
 
 class RecentInputs(StateRows):
-    """The last `kernel` - 1 inputs of each example; zeros before its first."""
+    """Decoding state of a convolution: the last `kernel` - 1 inputs, zeros before the first."""
 
     held: ClassVar = {"x_BmD": Axes()}
 
@@ -123,7 +123,7 @@ class RecentInputs(StateRows):
 
 
 class _Convolution(PartModule):
-    """What all share: where inputs come from. A kind says how they are made (`inputs`) and mixed (`mix`)."""
+    """Base of convolutions: cuts out their inputs. A kind says how they are made (`inputs`) and mixed (`mix`)."""
 
     def __init__(self, spec: LightConv | DynamicConv | SeparableConv | Conv, dims: Dims) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _Convolution(PartModule):
 
 
 class _GatedConv(_Convolution):
-    """Heads over a gated input."""
+    """Base of lightweight and dynamic convolutions: kernels per head over a gated input."""
 
     spec: LightConv | DynamicConv
 

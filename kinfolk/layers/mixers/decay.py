@@ -33,7 +33,7 @@ class Decay(Spec):
 
 
 class NoDecay(Decay, kind="none"):
-    """Nothing is forgotten."""
+    """No decay: nothing is forgotten."""
 
     def build(self, dims: Dims, n_heads: int, d_key: int) -> Module:
         return _FixedDecay(n_heads, fixed=False)
@@ -43,7 +43,7 @@ class NoDecay(Decay, kind="none"):
 
 
 class FixedDecay(Decay, kind="fixed"):
-    r"""$1 - 2^{-5-h}$ for head h (Sun et al. 2023, RetNet, equation 8)."""
+    r"""Fixed decay of retention, $1 - 2^{-5-h}$ for head h (Sun et al. 2023, RetNet, equation 8)."""
 
     def build(self, dims: Dims, n_heads: int, d_key: int) -> Module:
         return _FixedDecay(n_heads, fixed=True)
@@ -67,7 +67,7 @@ class _FixedDecay(Module):
 
 
 class LowRankDecay(Decay, kind="low-rank"):
-    r"""$\sigma(W_2 W_1 x + b)^{1/\tau}$ for each channel (Yang et al. 2024, GLA, section 4.4)."""
+    r"""Low-rank gate $\sigma(W_2 W_1 x + b)^{1/\tau}$ for each channel (Yang et al. 2024, GLA, section 4.4)."""
 
     by_channel = True
 
@@ -96,7 +96,7 @@ class _LowRankDecay(Module):
 
 
 class TiedDecay(Decay, kind="tied"):
-    r"""$f = \gamma + (1 - \gamma)\,\sigma(W x)$ for each channel, keys $1 - f$ (Qin et al. 2024, HGRN2).
+    r"""Forget gate $f = \gamma + (1 - \gamma)\,\sigma(W x)$ per channel, keys $1 - f$ (Qin et al. 2024, HGRN2).
 
     `floor` is the lower bound $\gamma$ of the forget gate, larger in higher layers. The paper learns it; here it has
     the value that its parametrisation begins with.
@@ -127,7 +127,7 @@ class _TiedDecay(Module):
 
 
 class StepDecay(Decay, kind="step"):
-    r"""$\exp(-A\,\mathrm{softplus}(W x + b))$ for each head (Dao and Gu 2024; Yang et al. 2024a, Gated DeltaNet).
+    r"""Step decay $\exp(-A\,\mathrm{softplus}(W x + b))$ per head (Dao and Gu 2024; Yang et al. 2024a, Gated DeltaNet).
 
     A is drawn from [1, `largest`], and the softplus of b from [`least`, `most`], evenly on a logarithmic scale.
     """
@@ -147,7 +147,7 @@ class StepDecay(Decay, kind="step"):
 
 
 class ChannelStepDecay(StepDecay, kind="channel-step"):
-    r"""$\exp(-A_h\,\mathrm{softplus}(W_2 W_1 x + b))$ for each channel (Kimi Team 2025, Kimi Linear, section 3).
+    r"""Step decay $\exp(-A_h\,\mathrm{softplus}(W_2 W_1 x + b))$ per channel (Kimi Team 2025, Kimi Linear, section 3).
 
     `rank` is the width between the maps; 0 means that of a head.
     """

@@ -16,12 +16,12 @@ from kinfolk.ops.patterns.plan import pairs
 
 
 class DifferentialAttention(Attention, kind="differential-attention"):
-    r"""$(1 - \lambda_0)\,\mathrm{norm}\big((A_1 - \lambda A_2) V\big)$ with $A_i = \mathrm{softmax}(s\, Q_i K_i^\top)$.
+    r"""Differential attention (Ye et al. 2024): $(1 - \lambda_0)\,\mathrm{norm}\big((A_1 - \lambda A_2) V\big)$.
 
-    Ye et al. 2024 (arXiv:2410.05258), equations 1 to 3, in the layout of the released DiffLlama: of `n_heads` softmaxes
-    the second half is subtracted from the first, values are two heads wide, and the norm of each difference has no
-    gain. $\lambda = e^{a_1 \cdot b_1} - e^{a_2 \cdot b_2} + \lambda_0$ with learned vectors; `start` is $\lambda_0$,
-    $0.8 - 0.6 e^{-0.3 l}$ in layer l, from 0.
+    With $A_i = \mathrm{softmax}(s\, Q_i K_i^\top)$: arXiv:2410.05258, equations 1 to 3, in the layout of the released
+    DiffLlama: of `n_heads` softmaxes the second half is subtracted from the first, values are two heads wide, and the
+    norm of each difference has no gain. $\lambda = e^{a_1 \cdot b_1} - e^{a_2 \cdot b_2} + \lambda_0$ with learned
+    vectors; `start` is $\lambda_0$, $0.8 - 0.6 e^{-0.3 l}$ in layer l, from 0.
     """
 
     start: FiniteFloat = 0.2

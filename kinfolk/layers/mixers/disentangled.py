@@ -22,7 +22,7 @@ TERMS: tuple[Term, ...] = get_args(Term)
 
 
 class Disentangled(Position, kind="disentangled"):
-    r"""$q_i \cdot W_k P_{i-j} + k_j \cdot W_q P_{i-j}$, divided by $\sqrt{nK}$ (He et al. 2021, equations 2 to 4).
+    r"""Disentangled $(q_i \cdot W_k P_{i-j} + k_j \cdot W_q P_{i-j}) / \sqrt{nK}$ (He et al. 2021, equations 2 to 4).
 
     $P$ has a row for each distance, one table for all layers, through `norm` if there is one. `terms`: "c2p", content
     looks at position, is the first product, "p2c" the second; $n$ is 1 + their number. Distances go from -`farthest`
@@ -80,7 +80,7 @@ class Disentangled(Position, kind="disentangled"):
 
 
 class _Table(Module):
-    """A row for each distance, from the most negative upwards."""
+    """Embeddings of relative distances, from the most negative upwards."""
 
     def __init__(self, n: int, width: int, norm: Norm) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _Rows(NamedTuple):
 
 
 class DisentangledAttention(Attention, kind="disentangled-attention"):
-    r"""Attention whose scores are all divided by $\sqrt{nK}$, for n products (He et al. 2021, equation 4).
+    r"""Disentangled attention: all scores are divided by $\sqrt{nK}$, for n products (He et al. 2021, equation 4).
 
     `key_bias` false: queries and values have a bias and keys have none, as in the first release.
     """
@@ -209,7 +209,7 @@ class _DisentangledAttention(SelfAttentionModule):
 
 
 class _Keyless(Module):
-    """Maps to queries, keys and values, of which keys have no bias."""
+    """Query, key and value projections without a bias of keys."""
 
     def __init__(self, d_in: int, width: int) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
 class GatedUnit(FeedForward, kind="gated-unit"):
-    r"""$(W_a x + b_a) \odot \sigma(W_b x + b_b)$, as wide as it came (Dauphin et al. 2017)."""
+    r"""GLU as wide as its input: $(W_a x + b_a) \odot \sigma(W_b x + b_b)$ (Dauphin et al. 2017)."""
 
     bias: bool = True
 
@@ -43,7 +43,7 @@ class _GatedUnit(PartModule):
 
 
 class Branches(Mixer, kind="branches"):
-    """The sum of parts that read the same input."""
+    """Parallel branches: the sum of parts that read the same input."""
 
     parts: tuple[Part, ...]
 
@@ -59,7 +59,7 @@ class Branches(Mixer, kind="branches"):
 
 
 class _Several(PartModule):
-    """A part made of parts: their states side by side."""
+    """Base of parts made of parts: their states side by side."""
 
     parts: nn.ModuleList
 
@@ -85,7 +85,7 @@ class _Several(PartModule):
 
 
 class States:
-    """What several parts remember."""
+    """Decoding states of several parts."""
 
     def __init__(self, each: list[Any]) -> None:
         self.each = each
@@ -128,7 +128,7 @@ class _Branches(_Several):
 
 
 class ConvBranches(Mixer, kind="conv-branches"):
-    """last(norm(dropout(f(left(x))) + dropout(g(right(x))))), each of the three a convolution.
+    """Convolution branches: last(norm(dropout(f(left(x))) + dropout(g(right(x))))), each of the three a convolution.
 
     `activations` name f and g. A convolution with a kernel of 1 is a map of each position alone.
     """

@@ -18,7 +18,7 @@ from kinfolk.ops.patterns.plan import pairs
 
 
 class ExtendedAttention(Attention, kind="extended-attention"):
-    """Multi-head attention of a sequence to itself, and what `extras` add, in their order."""
+    """Multi-head self-attention, and what `extras` add, in their order."""
 
     extras: tuple[Extra, ...] = ()
 
@@ -51,7 +51,7 @@ class ExtendedAttention(Attention, kind="extended-attention"):
 
 
 class ExtendedCache(StateRows):
-    """A KV cache, and what each extra remembers."""
+    """A KV cache, and the decoding state of each extra."""
 
     def __init__(self, cache: Slots, extras: list[Any]) -> None:
         self.cache, self.extras = cache, extras

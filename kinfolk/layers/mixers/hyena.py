@@ -25,7 +25,7 @@ FAST, SLOW, TARGET = 0.3, 1.5, 1e-2
 
 
 class Hyena(Mixer, kind="hyena"):
-    r"""$y = W_o\,(x^1 \odot (h * (x^2 \odot v)))$ with $x^1, x^2, v$ short convolutions of maps of x.
+    r"""Hyena operator: $y = W_o\,(x^1 \odot (h * (x^2 \odot v)))$ with $x^1, x^2, v$ short convolutions of maps of x.
 
     Poli et al. 2023 (arXiv:2302.10866), definition 3.1 with order 2; `order` N has N - 1 long convolutions with a gate
     before each. A kernel is $h_t = \mathrm{FFN}(t) \cdot \mathrm{window}(t)$ plus a skip (equation 7): an MLP of
@@ -64,7 +64,7 @@ class Hyena(Mixer, kind="hyena"):
 
 
 class _Filter(Module):
-    """Makes kernels of any length from positions."""
+    """Implicit filter: an MLP makes kernels of any length from positions."""
 
     def __init__(self, spec: Hyena, dims: Dims) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class _Filter(Module):
 
 
 class ConvolvedInputs(RecentInputs):
-    """All inputs of the long convolutions by position, and the last ones of the short convolution."""
+    """Decoding state: all inputs of the long convolutions, the last ones of the short convolution."""
 
     held: ClassVar = {**RecentInputs.held, "u_BMD": Axes(room=1)}
 

@@ -29,7 +29,7 @@ RARE = 1e-6
 
 
 class KnowledgeAttention(Mixer, kind="knowledge-attention"):
-    r"""Mentions look at each other and at what they may mean, then words look at mentions (Peters et al. 2019).
+    r"""KAR of KnowBERT: mentions attend to each other and to entities, then words to mentions (Peters et al. 2019).
 
     Section 3.3: states become $d_E$ wide, a mention is a weighted mean of its tokens' (equation 1), and mentions pass
     through a layer of attention among themselves. A candidate is scored by a layer of `d_score` from its product with
@@ -155,7 +155,7 @@ class _KnowledgeAttention(PartModule):
 
 
 class _Layer(Module):
-    """A layer of an encoder in the width of entities, whose queries and keys may be two sequences (post-norm, GELU)."""
+    """Encoder layer in the width of entities; queries and keys may be two sequences (post-norm, GELU)."""
 
     def __init__(self, spec: KnowledgeAttention, dims: Dims) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class _Layer(Module):
 
 
 class _Undoing(Module):
-    """A map back that begins as the pseudo-inverse of the map there."""
+    """Linear layer that begins as the pseudo-inverse of another."""
 
     there: Linear
 
@@ -206,7 +206,7 @@ def span_means(h_BLE: Tensor, score_BL: Tensor, spans_BS2: Tensor) -> Tensor:
 
 
 def mentions_of(ctx: Context, x_BLD: Tensor) -> Mentions:
-    """Return what a text names; where it names nothing, one mention that is not there, so that every weight is used."""
+    """Return the mentions of a text; without any, one that is masked, so that every weight gets a gradient."""
     if (mentions := ctx.annotation(Mentions)) is not None:
         return mentions
     none = torch.full((len(x_BLD), 1, 1), -1, device=x_BLD.device)
@@ -214,7 +214,7 @@ def mentions_of(ctx: Context, x_BLD: Tensor) -> Mentions:
 
 
 class WhereKnown(Residual, kind="where-known"):
-    """norm(x + dropout(part(x))) in examples that name anything; elsewhere x, as if the part were not there."""
+    """Post-norm residual in examples that have mentions; elsewhere x, as if the part were not there."""
 
     norm: Norm = LayerNorm()
 

@@ -22,7 +22,7 @@ from kinfolk.ops.patterns.plan import pairs
 
 
 class LatentAttention(Mixer, kind="latent-attention"):
-    r"""Attention whose keys and values are maps of a latent $c = \mathrm{norm}(W^{DKV} x)$ of width `kv_rank`.
+    r"""Multi-head latent attention (MLA): keys and values from a latent $c = \mathrm{norm}(W^{DKV} x)$, `kv_rank` wide.
 
     DeepSeek-AI 2024 (DeepSeek-V2, arXiv:2405.04434), section 2.1, equations 9 to 19. Queries come from a latent of
     width `q_rank` (0: from x). Of each head `d_nope` channels are compared without positions and `d_rope` with them,

@@ -10,7 +10,7 @@ from kinfolk.core.context import Context
 
 
 class ValueHolder:
-    """One tensor, once it is there; not a dataclass, because hooks of FSDP copy those."""
+    """Holder of the first layer's values; not a dataclass, because hooks of FSDP copy those."""
 
     def __init__(self) -> None:
         self.values: Tensor | None = None
@@ -18,7 +18,7 @@ class ValueHolder:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerValues(Annotation):
-    """Where the first layer leaves its values; a stack makes one for each pass."""
+    """Annotation through which layers share the first layer's values; a stack makes one for each pass."""
 
     for_layers: ClassVar[bool] = True
     holder: ValueHolder = dataclasses.field(default_factory=ValueHolder)

@@ -69,7 +69,7 @@ class Kernelised(Mixer):
 
 
 class LinearAttention(Kernelised, kind="linear"):
-    r"""Weights $\phi(q) \cdot \phi(k)$ with $\phi = \mathrm{elu} + 1$ (Katharopoulos et al. 2020, equation 7)."""
+    r"""Linear attention $\phi(q) \cdot \phi(k)$, $\phi = \mathrm{elu} + 1$ (Katharopoulos et al. 2020, equation 7)."""
 
     projects = False
 
@@ -81,7 +81,7 @@ class LinearAttention(Kernelised, kind="linear"):
 
 
 class Performer(Kernelised, kind="performer"):
-    r"""Softmax attention estimated from positive random features: FAVOR+ (Choromanski et al. 2021).
+    r"""Performer (FAVOR+): softmax attention estimated from positive random features (Choromanski et al. 2021).
 
     `kernel`: "softmax" (positive features, lemma 1), "hyperbolic" (both signs of every direction: twice the features,
     less variance) or "relu" (a kernel of its own). `n_features` directions (0: d_head ln d_head) are drawn for each
@@ -106,7 +106,7 @@ class Performer(Kernelised, kind="performer"):
 
 
 class Remembered(StateRows):
-    """What kernel attention remembers while decoding: sums over everything so far, of constant size."""
+    """Decoding state of linear attention: sums over everything so far, of constant size."""
 
     def __init__(self, sums: Sums) -> None:
         self.sums = sums
@@ -120,7 +120,7 @@ class Remembered(StateRows):
 
 
 class _Kernelised(PartModule):
-    """What the kinds share: everything but the feature map."""
+    """Base of linear attention: everything but the feature map."""
 
     def __init__(self, spec: Kernelised, dims: Dims) -> None:
         super().__init__()

@@ -109,7 +109,7 @@ class LinearRecurrence(Mixer, kind="linear-recurrence"):
 
 
 class RecurrentMatrix(RecentInputs):
-    """One matrix per head, and the last inputs of the convolution: a state of constant size."""
+    """Decoding state: one matrix per head, and the last inputs of the convolution; of constant size."""
 
     held: ClassVar = {**RecentInputs.held, "memory_BHRK": Axes()}
 

@@ -28,7 +28,7 @@ from kinfolk.ops.lsh_attention import BucketSight, Looking, RecentKeys
 
 
 class Hashing(Spec):
-    """How tokens fall into buckets.
+    """Locality-sensitive hashing (LSH): how tokens fall into buckets.
 
     `buckets` is their number, or several numbers: then there are as many hashes, and who shares a bucket agrees in all.
     Nothing means about 2 max_len / size of the sight, (1,) puts all tokens into one. `seed` draws the directions, which
@@ -47,7 +47,7 @@ class Hashing(Spec):
 
 
 class Hashed(Mixer, kind="hashed"):
-    """Attention to what locality-sensitive hashing finds (Kitaev et al. 2020, section 2).
+    """LSH attention: to keys of the same hash bucket (Kitaev et al. 2020, section 2).
 
     A token attends to itself only if it finds no other. `sight` "recent" is strictly causal and decodes; "chunks" is
     the paper's, where later tokens move the borders of chunks. `repeats` "once" counts a pair once, "each" once per
@@ -124,7 +124,7 @@ class _HashedAttention(PartModule):
 
 
 class BucketState(StateRows):
-    """Keys and values of every position, and of every bucket which positions entered it last.
+    """Decoding state of LSH attention: keys and values of all positions, and the last positions of every bucket.
 
     A step looks at rounds x size keys, however far decoding has come. A position's place is its bucket and how many of
     the bucket came before: a query sees places 1 to size below its own.

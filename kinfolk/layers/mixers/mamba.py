@@ -30,7 +30,7 @@ from kinfolk.ops.gated_linear_recurrence import gated_linear_recurrence, work
 
 
 class Mamba(Mixer, kind="mamba"):
-    """Selective state space (Gu and Dao 2023, algorithm 2 and section 3.4).
+    """Mamba: selective state-space model (Gu and Dao 2023, algorithm 2 and section 3.4).
 
     The inner width is `expand` d_model; every channel has `d_state` numbers of state and a step of its own, made
     through `rank` numbers (0: d_model / 16, rounded up). `kernel` is the length of the convolution. Steps are drawn
@@ -68,7 +68,7 @@ class Mamba(Mixer, kind="mamba"):
 
 
 class RecurrentVector(RecentInputs):
-    """A few numbers of state per channel, and the last inputs of the convolution: a state of constant size."""
+    """Decoding state: a few numbers per channel, and the last inputs of the convolution; of constant size."""
 
     held: ClassVar = {**RecentInputs.held, "memory_BDR": Axes()}
 
@@ -129,7 +129,7 @@ class _Mamba(PartModule):
 
 
 class Mamba2(Mixer, kind="mamba2"):
-    """State-space duality: one decay per head and step, one B and C for all heads (Dao and Gu 2024, section 7).
+    """Mamba-2 (SSD): one decay per head and step, one B and C for all heads (Dao and Gu 2024, section 7).
 
     The inner width is `expand` d_model in `n_heads` heads, each with `d_state` x d_head numbers of state. The result is
     gated and then normalised over all heads. Rates are drawn from [1, `largest`], steps from [`least`, `most`].

@@ -14,7 +14,7 @@ from kinfolk.core.errors import ShapeError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packing:
-    """Positions of the tokens of a batch if each of N documents has a row of M positions."""
+    """Unpacking of a batch: positions of its tokens if each of N documents has a row of M positions."""
 
     at_b: Tensor  # N M, past the end, for padding
     n_rows: int

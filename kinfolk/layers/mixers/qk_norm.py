@@ -10,7 +10,7 @@ from kinfolk.layers.norms.norm import NoNorm, Norm
 
 
 class Normalised(Protocol):
-    """What an attention says of its norms."""
+    """The fields of an attention that QK-norm depends on."""
 
     @property
     def n_heads(self) -> int:

@@ -13,7 +13,7 @@ from kinfolk.layers.part import KeyValues
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QuerySubset:
-    """Some tokens of every row, in their order: their positions in it, and which of them are meant.
+    """Subset of the tokens of every row, in their order: their positions, and which of them count.
 
     Rows differ in how many they have; those with fewer have others at the end, which do no harm.
     """
@@ -58,7 +58,7 @@ class QuerySubset:
 
 
 class _WholeRows(Taps):
-    """Passes reports about some tokens on as reports about all, with zeros for the others."""
+    """Taps that pass reports about some tokens on as reports about all, with zeros for the others."""
 
     def __init__(self, taps: Taps, some: QuerySubset, length: int) -> None:
         super().__init__(taps.names)

@@ -19,7 +19,7 @@ from kinfolk.ops.diagonal_scan import CHUNK, diagonal_scan
 
 
 class RGLRU(Mixer, kind="rg-lru"):
-    r"""$W_o(\mathrm{GELU}(W_y x) \odot \mathrm{RGLRU}(\mathrm{conv}(W_x x)))$ (De et al. 2024, sections 2.3 and 2.4).
+    r"""RG-LRU block $W_o(\mathrm{GELU}(W_y x) \odot \mathrm{RGLRU}(\mathrm{conv}(W_x x)))$ (De et al. 2024, 2.3, 2.4).
 
     $h_t = a_t h_{t-1} + \sqrt{1 - a_t^2}\,(i_t x_t)$ with $a_t = \exp(-c\,\mathrm{softplus}(\Lambda)\,r_t)$ (equations
     1 to 4). The gates r and i are `n_heads` block-diagonal maps. `width` 0 means d_model; `kernel` is the length of the

@@ -1,6 +1,6 @@
 """Recurrent mixers: LSTM and GRU, the baselines that attention replaced.
 
-The state is all they remember, so a step of decoding costs the same at any position.
+Their state has constant size, so a step of decoding costs the same at any position.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ Direction = Literal["past", "both", "future"]
 
 
 class Chained(Residual, kind="chained"):
-    """dropout(part(x)): no way around the part, as recurrent layers are stacked (Zaremba et al. 2014, section 3.1)."""
+    """No residual, dropout(part(x)): as recurrent layers are stacked (Zaremba et al. 2014, section 3.1)."""
 
     def build(self, dims: Dims) -> ResidualModule:
         return _Chained(dims)
@@ -93,7 +93,7 @@ class GRU(Recurrent, kind="gru"):
 
 
 class Carried(StateRows):
-    """The state of each example: one tensor, or two (output and cell), [1, B, D]."""
+    """Recurrent state of each example: one tensor, or two (output and cell), [1, B, D]."""
 
     held: ClassVar = {"values": Axes(rows=1)}
 
@@ -114,13 +114,13 @@ class Carried(StateRows):
 
 @dataclasses.dataclass(eq=False)
 class FinalState:
-    """The last recurrent state of a layer, output and cell side by side: what a decoder starts from. Empty at first."""
+    """Final state of a recurrent layer, output and cell side by side, for a decoder to start from. Empty at first."""
 
     end_BS: Tensor | None = None
 
 
 class RecurrentModule(PartModule):
-    """Runs PyTorch's recurrent module over real tokens."""
+    """LSTM or GRU of PyTorch, over real tokens."""
 
     def __init__(self, spec: Recurrent, dims: Dims) -> None:
         super().__init__()

@@ -96,7 +96,7 @@ class Rwkv7(Mixer, kind="rwkv7"):
 
 
 class ChannelMix(Mixer, kind="channel-mix"):
-    r"""$W_v\,\mathrm{relu}(W_k x')^2$ of a mix x' of a token and the one before it (Peng et al. 2023, RWKV).
+    r"""Channel mixing: $W_v\,\mathrm{relu}(W_k x')^2$ of a mix x' of a token and the last (Peng et al. 2023, RWKV).
 
     `gate` "sigmoid" multiplies by $\sigma(W_r x'')$, as up to RWKV-6; RWKV-7 has none.
     """
@@ -115,7 +115,7 @@ class ChannelMix(Mixer, kind="channel-mix"):
 
 
 class TokenShift(Module):
-    """Mixes x_t + m (x_{t-1} - x_t), with a share m of each channel for each of `n` readers."""
+    """Token shift: x_t + m (x_{t-1} - x_t), with a share m of each channel for each of `n` readers."""
 
     def __init__(self, n: int, width: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class TokenShift(Module):
 
 
 class _TimeMix(PartModule):
-    """What both versions share."""
+    """Base of time mixing: what RWKV-6 and RWKV-7 share."""
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ from kinfolk.ops.patterns.leaves import Pattern
 
 
 class SegmentAttention(Attention, kind="segment-attention"):
-    r"""Attention to $[\mathrm{sg}(m) \circ h]$: memory and segment, by queries of the segment (Dai et al. 2019, 3.2).
+    r"""Segment-level recurrence: attention to $[\mathrm{sg}(m) \circ h]$, memory and segment (Dai et al. 2019, 3.2).
 
     The memory holds the inputs of the positions that the pattern may still look at, whatever the length of a segment.
     Distances must be said relatively. In a pre-norm block the segment memory has passed the norm.
@@ -44,7 +44,7 @@ def remembering(look: Attention) -> SegmentAttention:
 
 
 class Recollection:
-    """Inputs at the positions before a segment, `keep` false where there is nothing, `group` the packed document.
+    """Segment memory: inputs at the positions before a segment; `keep` false at gaps, `group` the packed document.
 
     Groups count from the document that the segment goes on with, so that older ones are negative. What a segment adds
     waits in `_newest` until the step is over.

@@ -14,7 +14,7 @@ from kinfolk.ops.attention.scores import Change, Scoring
 
 
 class SoftmaxModule(Module):
-    """The plain softmax."""
+    """Plain softmax; base of the others."""
 
     def weigh(self, scoring: Scoring) -> Scoring:
         """Return how pairs are scored and normalised."""
@@ -36,11 +36,11 @@ class Softmax(Spec):
 
 
 class PlainSoftmax(Softmax, kind="softmax"):
-    """Exponentials divided by their sum (Vaswani et al. 2017, equation 1)."""
+    """Softmax: exponentials divided by their sum (Vaswani et al. 2017, equation 1)."""
 
 
 class Softcap(Softmax, kind="softcap"):
-    r"""A softmax of $c \tanh(s / c)$: scores stay between -c and c (Gemma Team 2024, section 2)."""
+    r"""Softcap: a softmax of $c \tanh(s / c)$, scores stay between -c and c (Gemma Team 2024, section 2)."""
 
     explicit: ClassVar[bool] = True
     cap: PositiveFloat = 50.0
@@ -70,7 +70,7 @@ class _Softcap(SoftmaxModule):
 
 
 class Sink(Softmax, kind="sink"):
-    r"""$e^{s_j} / (e^{b_h} + \sum_j e^{s_j})$: one learned logit per head takes a share that no key gets.
+    r"""Attention sink: $e^{s_j} / (e^{b_h} + \sum_j e^{s_j})$, one learned logit per head takes a share.
 
     OpenAI 2025, gpt-oss-120b & gpt-oss-20b Model Card, section 2.2; Xiao et al. 2023 found that heads make
     the first token such a sink. Logits are 0 at first: "softmax off by one" (Miller 2023).

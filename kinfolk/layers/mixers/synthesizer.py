@@ -31,7 +31,7 @@ Form = Literal["dense", "dense-plus", "dense-plus-alpha", "factorized", "random"
 
 
 class Synthesizer(Mixer, kind="synthesizer"):
-    r"""$\mathrm{softmax}_j(b_{ij})\, v_j$ with scores $b$ that compare no tokens (Tay et al. 2020).
+    r"""Synthesizer: $\mathrm{softmax}_j(b_{ij})\, v_j$ with scores $b$ that compare no tokens (Tay et al. 2020).
 
     "dense": $b_{ij} = w_j \cdot \mathrm{relu}(W_q x_i)$; "random": $b_{ij} = R_{ij}$, a learned table of each head;
     "factorized": $R = R_1 R_2^\top$ of `rank`. "plus" adds them to $q_i \cdot k_j / \sqrt{K}$; "plus-alpha" weighs the
@@ -134,7 +134,7 @@ class _Synthesizer(PartModule):
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def new_state(self, batch_size: int, max_len: int) -> Slots:
-        """Return empty slots, as a ring if the pattern never looks further back than fits."""
+        """Return an empty KV cache; a ring buffer if the pattern has a bounded span that fits."""
         pattern = self.spec.pattern
         if not pattern.causal:
             raise SpecError(f"{pattern} lets a query see later keys, so it cannot decode step by step")

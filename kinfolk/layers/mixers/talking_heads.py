@@ -16,7 +16,7 @@ from kinfolk.ops.talking_heads import mix_heads
 
 
 class TalkModule(Module):
-    """Heads that look alone."""
+    """No talking heads: every head attends alone."""
 
     def among_heads(self, scoring: Scoring) -> Scoring:
         """Return how pairs are scored once heads have talked."""
@@ -38,14 +38,15 @@ class Talk(Spec):
 
 
 class Silent(Talk, kind="silent"):
-    """Nothing."""
+    """No talking heads: every head attends alone."""
 
 
 class Talking(Talk, kind="talking"):
-    r"""$o^h = \sum_g P_{hg}\,\mathrm{softmax}(\sum_f S_{gf}\, q^f \cdot k^f)\, v^h$ (Shazeer et al. 2020).
+    r"""Talking-heads attention: linear maps across heads, before and after the softmax (Shazeer et al. 2020).
 
-    $S$ mixes products before the softmax (positions and masks come after it, as in the released code), $P$ mixes
-    weights after it. Both start as the identity, which is ordinary attention.
+    $o^h = \sum_g P_{hg}\,\mathrm{softmax}(\sum_f S_{gf}\, q^f \cdot k^f)\, v^h$: $S$ mixes products before the softmax
+    (positions and masks come after it, as in the released code), $P$ mixes weights after it. Both start as the
+    identity, which is ordinary attention.
     """
 
     explicit: ClassVar[bool] = True

@@ -31,7 +31,7 @@ from kinfolk.ops.patterns.leaves import Full
 
 
 class TwoStreamAttention(Attention, kind="two-stream-attention"):
-    """Attention in both directions to content, and to the content of the `memory` positions before (section 2.3, 2.4).
+    """Two-stream attention to content in both directions and to `memory` positions before it (sections 2.3 and 2.4).
 
     The segment memory is the content that a layer read, without a gradient, as in Transformer-XL. Distances must be
     said relatively, since a memory has no place in the sequence.
@@ -121,7 +121,7 @@ def _streams(whole: View, ctx: Context, n_content: int, n: int) -> Iterator[tupl
 
 
 class XLSegments(XL, kind="xl-segments"):
-    r"""Distances of Transformer-XL, and $(q_i + b)\cdot s_{ij}$ (Yang et al. 2019, section 2.5).
+    r"""Relative segments: distances of Transformer-XL, and $(q_i + b)\cdot s_{ij}$ (Yang et al. 2019, section 2.5).
 
     $s_{ij}$ is one vector if two positions are of the same segment and another if not; the segment memory belongs to
     the first segment. Where nothing is said about segments there is no such term.

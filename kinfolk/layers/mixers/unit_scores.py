@@ -11,7 +11,7 @@ from kinfolk.layers.module import Dims
 
 
 class UnitScores(Extra, kind="unit-scores"):
-    r"""Scores $(s \odot \hat q) \cdot (s \odot \hat k)$ of unit vectors, with one gain s for each channel of a head.
+    r"""nGPT's scores $(s \odot \hat q) \cdot (s \odot \hat k)$ of unit vectors, one gain s for each channel of a head.
 
     Loshchilov et al. 2024 (nGPT, arXiv:2410.01131), equations 15 and 16: s begins at 1 and is stored times
     $D^{-1/2}$, so that the optimiser moves it as fast as unit vectors. Heads that share keys share the gain.

@@ -13,7 +13,7 @@ from kinfolk.layers.module import Dims, borrow
 
 
 class ValueEmbedding(Extra, kind="value-embedding"):
-    r"""Values $\lambda_1 v + \lambda_2 E_{token}$ with a table E as wide as the values of all heads.
+    r"""Value embeddings: $\lambda_1 v + \lambda_2 E_{token}$ with a table E as wide as the values of all heads.
 
     Koszarsky 2024 in modded-nanogpt (github.com/KellerJordan/modded-nanogpt, record 14 of 2024-12-04). Two learned
     numbers per layer, 1 - `share` and `share` at first. Layers of one stack that name the same `table` share it. The

@@ -14,7 +14,7 @@ from kinfolk.layers.part import FeedForward, Mixer, PartModule
 
 
 class Branched(Mixer, kind="branched"):
-    r"""$\sum_i \alpha_i\,\mathrm{think}(\kappa_i\,\mathrm{head}_i W^O_i)$ (Ahmed et al. 2017).
+    r"""Branched attention $\sum_i \alpha_i\,\mathrm{think}(\kappa_i\,\mathrm{head}_i W^O_i)$ (Ahmed et al. 2017).
 
     It replaces an attention and the feed-forward after it; all heads share the feed-forward. $\kappa$
     and $\alpha$ are positive and add up to one by a softmax, where the paper projects them after every step. They are
@@ -51,7 +51,7 @@ class Branched(Mixer, kind="branched"):
 
 
 class _Branches(Module):
-    """Replaces the output map of attention: [B, L, heads side by side] -> [B, L, D]."""
+    """Weighted branches in place of the output map: [B, L, heads side by side] -> [B, L, D]."""
 
     def __init__(self, spec: Branched, width: int, dims: Dims) -> None:
         super().__init__()

@@ -22,12 +22,12 @@ from kinfolk.ops.chunk_scan import precision
 
 
 class MLSTM(Mixer, kind="mlstm"):
-    r"""$C_t = f_t C_{t-1} + i_t k_t v_t^\top$, $n_t = f_t n_{t-1} + i_t k_t$, read as $C^\top q / \max(|n^\top q|, 1)$.
+    r"""mLSTM: $C_t = f_t C_{t-1} + i_t k_t v_t^\top$, read as $C_t^\top q_t / \max(|n_t^\top q_t|, 1)$.
 
-    Beck et al. 2024 (xLSTM), section 2.3, in the form of xLSTM 7B (Beck et al. 2025): $i = e^{c \tanh(\tilde i / c)}$
-    with the bound c = `cap`, $f = \sigma(c \tanh(\tilde f / c))$, one of each per head; queries and keys `share` as
-    wide as the model, a norm of each head, and a sigmoid output gate. The bound keeps $i$ below $e^c$, so that no
-    further stabiliser is needed in single precision. n is one more column of C.
+    $n_t = f_t n_{t-1} + i_t k_t$ is one more column of C. Beck et al. 2024 (xLSTM), section 2.3, as in xLSTM 7B
+    (Beck et al. 2025): $i = e^{c \tanh(\tilde i / c)}$ with the bound c = `cap`, $f = \sigma(c \tanh(\tilde f / c))$,
+    one of each per head; queries and keys `share` as wide as the model, a norm of each head, and a sigmoid output gate.
+    The bound keeps $i$ below $e^c$, so that no further stabiliser is needed in single precision.
     """
 
     n_heads: PositiveInt
@@ -55,7 +55,7 @@ class MLSTM(Mixer, kind="mlstm"):
 
 
 class SLSTM(Mixer, kind="slstm"):
-    r"""$c_t = f_t c_{t-1} + i_t z_t$, $n_t = f_t n_{t-1} + i_t$, $h_t = o_t c_t / n_t$ (Beck et al. 2024, section 2.2).
+    r"""sLSTM: $c_t = f_t c_{t-1} + i_t z_t$, $n_t = f_t n_{t-1} + i_t$, $h_t = o_t c_t / n_t$ (Beck et al. 2024, 2.2).
 
     $i = e^{\tilde i}$, $f = \sigma(\tilde f)$, $z = \tanh(\tilde z)$, $o = \sigma(\tilde o)$, all made from the input
     and from $h_{t-1}$ of the same head. Gates are stabilised by their running maximum $m_t = \max(\log f_t + m_{t-1},
@@ -75,7 +75,7 @@ class SLSTM(Mixer, kind="slstm"):
 
 
 class _LSTMBase(PartModule):
-    """What both share: the past only, heads that divide the model, a norm of each head without a bias."""
+    """Base of mLSTM and sLSTM: the past only, heads that divide the model, a norm of each head without a bias."""
 
     def __init__(self, spec: Any, dims: Dims) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _LSTMBase(PartModule):
 
 
 class MatrixMemory(StateRows):
-    """One matrix per head, its normaliser as the last column."""
+    """Decoding state of mLSTM: one matrix per head, its normaliser as the last column."""
 
     held: ClassVar = {"memory_BHRK": Axes()}
 
@@ -146,7 +146,7 @@ class _MLSTM(_LSTMBase):
 
 
 class ScalarMemories(StateRows):
-    """Output, cell, normaliser and stabiliser of every channel."""
+    """Decoding state of sLSTM: output, cell, normaliser and stabiliser of every channel."""
 
     held: ClassVar = {"cells_B4D": Axes()}
 

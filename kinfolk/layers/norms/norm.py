@@ -36,7 +36,10 @@ class NoNorm(Norm, kind="none"):
 
 
 class LayerNorm(Norm, kind="layer-norm"):
-    r"""$g\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + b$ over the last axis (Ba et al. 2016); `bias` false: without b."""
+    r"""LayerNorm: $g\,(x - \mu) / \sqrt{\sigma^2 + \epsilon} + b$ over the last axis (Ba et al. 2016).
+
+    `bias` false: without b.
+    """
 
     eps: NonNegativeFloat = 1e-5
     bias: bool = True
@@ -49,7 +52,7 @@ class LayerNorm(Norm, kind="layer-norm"):
 
 
 class RMSNorm(Norm, kind="rms-norm"):
-    r"""$g\,x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$: no mean is taken away, no bias added (Zhang and Sennrich 2019).
+    r"""RMSNorm: $g\,x / \sqrt{\mathrm{mean}(x^2) + \epsilon}$, without centring and bias (Zhang and Sennrich 2019).
 
     `part` is the share of channels, counted from the first, whose mean square is used for all (their pRMSNorm; 0.0625
     in the paper, 0.0675 in the comparison of Narang et al. 2021). `gain` "one-plus" stores g - 1, which weight decay
@@ -79,7 +82,7 @@ class _RMSNorm(Module):
 
 
 class ScaleNorm(Norm, kind="scale-norm"):
-    r"""$g\,x / \lVert x \rVert$ with one learned length $g$, $\sqrt{D}$ at first (Nguyen and Salazar 2019)."""
+    r"""ScaleNorm: $g\,x / \lVert x \rVert$ with a learned length $g$, $\sqrt{D}$ at first (Nguyen and Salazar 2019)."""
 
     eps: NonNegativeFloat = 1e-5
 
@@ -102,7 +105,7 @@ class _ScaleNorm(Module):
 
 
 class UnitNorm(Norm, kind="unit-norm"):
-    r"""$x / \lVert x \rVert$: nothing is learnt."""
+    r"""L2 normalisation: $x / \lVert x \rVert$, nothing is learnt."""
 
     def build(self, width: int) -> nn.Module:
         return _UnitNorm()
@@ -117,7 +120,7 @@ class _UnitNorm(Module):
 
 
 class Shift(Norm, kind="shift"):
-    """x + b with one number b, 0 at first: what Fixup has where others close a decoder with a norm."""
+    """Scalar bias of Fixup, x + b, b = 0 at first: where other decoders close with a norm (Zhang et al. 2019)."""
 
     def build(self, width: int) -> nn.Module:
         return _Shift()
@@ -136,7 +139,7 @@ class _Shift(Module):
 
 
 class ShiftScale(Norm, kind="shift-scale"):
-    """s (x + b) with two numbers, 1 and 0 at first: what Fixup has where others close an encoder with a norm."""
+    """Scalar bias and multiplier of Fixup, s (x + b): where other encoders close with a norm (Zhang et al. 2019)."""
 
     def build(self, width: int) -> nn.Module:
         return _ShiftScale()

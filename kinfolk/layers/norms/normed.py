@@ -12,7 +12,7 @@ from kinfolk.layers.part import Mixer, Part, PartModule
 
 
 class Normed(Mixer, kind="normed"):
-    """part(norm(x)): the branches of GPT-NeoX's parallel block (Black et al. 2022)."""
+    """Pre-norm of one branch, part(norm(x)), as in GPT-NeoX's parallel block (Black et al. 2022)."""
 
     part: Part
     norm: Norm = LayerNorm()

@@ -12,8 +12,7 @@ from kinfolk.layers.residuals.residual import PreNormModule, Residual, ResidualM
 
 
 class SandwichNorm(Residual, kind="sandwich-norm"):
-    """x + dropout(after(part(before(x)))): a norm on both sides of a part, inside its branch (Ding et al. 2021; Gemma
-    2).
+    """Sandwich norm, x + dropout(after(part(before(x)))): a norm on both sides of a part (Ding et al. 2021; Gemma 2).
 
     With `before` "none" it is OLMo 2's order (norms behind attention and feed-forward, before the sum).
     """

@@ -14,7 +14,7 @@ from kinfolk.layers.positions.position import Heads, Position, PositionModule
 
 
 class AxialPositions(Position, kind="axial"):
-    """Position p is in row p // columns and column p % columns of a table (Kitaev et al. 2020, released code).
+    """Axial position embedding: row p // columns and column p % columns of a table (Kitaev et al. 2020, released code).
 
     `shape` is rows and columns, whose product is the number of positions; (): about a square of max_len. `widths` are
     those of the two vectors, which together are as wide as the model; (): halves.

@@ -21,14 +21,14 @@ from kinfolk.ops.attention.scores import Hook
 
 
 class Heads(NamedTuple):
-    """What attention tells its position: how many heads of queries, and how wide."""
+    """Number and width of the query heads of an attention."""
 
     n_heads: int
     d_head: int
 
 
 class Hooks(NamedTuple):
-    """See `Scoring` in `ops/attention/attend.py`."""
+    """Hooks of a position encoding on scores and outputs; see `Scoring` in `ops/attention/scores.py`."""
 
     bias: Hook | None = None
     value: Hook | None = None
@@ -38,7 +38,7 @@ NO_HOOKS = Hooks()
 
 
 class PositionModule(Module):
-    """The identity in every hook."""
+    """Base of position encodings: the identity in every hook."""
 
     limit: int | None = None  # positions it has, where they are bounded
 
@@ -80,14 +80,14 @@ class Position(Spec):
 
 
 class NoPosition(Position, kind="none"):
-    """Nothing: order is known only from the pattern, if at all."""
+    """No position encoding: order is known only from the attention mask, if at all."""
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return PositionModule()
 
 
 class Sinusoid(Position, kind="sinusoid"):
-    r"""$P_{p,2i} = \sin(p / 10000^{2i/D}),\ P_{p,2i+1} = \cos(p / 10000^{2i/D})$ (Vaswani et al. 2017, section 3.5).
+    r"""Sinusoids $P_{p,2i} = \sin(p / 10000^{2i/D}),\ P_{p,2i+1} = \cos(\ldots)$ (Vaswani et al. 2017, section 3.5).
 
     `layout` "interleaved" is the paper's; "halves" puts all sines first (Marian, Transformer-XL).
     """
@@ -112,7 +112,7 @@ def sinusoids(positions: Tensor, width: int, layout: str = "interleaved") -> Ten
 
 
 class SinusoidModule(PositionModule):
-    """Adds sines and cosines of the position."""
+    """Sinusoidal position encoding: adds sines and cosines of the position."""
 
     def __init__(self, spec: "Sinusoid | DepthTime", dims: Dims) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _DepthTime(SinusoidModule):
 
 
 class DepthTime(Position, kind="depth-time"):
-    r"""$P^t_p = S_p + S_t$ with $S$ the sinusoids, before every block $t = 1, 2, \dots$ (Dehghani et al. 2019).
+    r"""Sinusoids of position and depth, $P^t_p = S_p + S_t$, before block $t = 1, 2, \dots$ (Dehghani et al. 2019).
 
     Section 2.1. The position of a stack: a block that runs again and again knows how often it has.
     """
@@ -154,7 +154,7 @@ class DepthTime(Position, kind="depth-time"):
 
 
 class LearnedSteps(Position, kind="learned-steps"):
-    """A learned vector for each of `n` runs of a block, after the first `skip`: the position of a stack.
+    """Learned depth embedding: a vector for each of `n` runs of a block, after the first `skip`.
 
     Dehghani et al. 2019 as published in code, where their sinusoids were replaced.
     """
@@ -180,7 +180,7 @@ class _LearnedSteps(PositionModule):
 
 
 class Learned(Position, kind="learned"):
-    """A table of `max_len` vectors (Gehring et al. 2017); positions beyond it are refused."""
+    """Learned position embeddings, `max_len` of them (Gehring et al. 2017); positions beyond are refused."""
 
     def build(self, dims: Dims, heads: Heads | None = None) -> PositionModule:
         return _Learned(dims)
@@ -207,7 +207,7 @@ class _Learned(PositionModule):
 
 
 class LearnedAtDepth(Position, kind="learned-at-depth"):
-    """A table of `max_len` vectors for each of `n_layers` blocks, added before it (Al-Rfou et al. 2018, section 3.3).
+    """Learned positions of every layer: a table for each of `n_layers` blocks (Al-Rfou et al. 2018, section 3.3).
 
     The position of a stack: what a layer forgets about positions, the next gets again.
     """

@@ -52,7 +52,7 @@ class Rotary(Position, kind="rotary"):
 
 
 class RotaryModule(PositionModule):
-    """Rotates pairs of channels of queries and keys by angles that grow with the position."""
+    """RoPE: rotates pairs of channels of queries and keys by angles that grow with the position."""
 
     def __init__(self, spec: Rotary, width: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RotaryModule(PositionModule):
 
 
 class ALiBi(Position, kind="alibi"):
-    """A penalty proportional to the distance, another slope for each head, nothing learnt (Press et al. 2022)."""
+    """ALiBi: a penalty proportional to the distance, a slope per head, nothing learnt (Press et al. 2022)."""
 
     explicit: ClassVar[bool] = True
 
@@ -86,7 +86,7 @@ class ALiBi(Position, kind="alibi"):
 
 
 class ALiBiModule(PositionModule):
-    """Adds a bias to scores that falls linearly with distance."""
+    """ALiBi: adds a bias to scores that falls linearly with distance."""
 
     def __init__(self, heads: Heads) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class ALiBiModule(PositionModule):
 
 
 class T5Buckets(Position, kind="t5-buckets"):
-    """A learned number for each head and bucket of distances, one table for all layers (Raffel et al. 2020)."""
+    """T5's relative bias: a learned number per head and bucket of distances, shared by layers (Raffel et al. 2020)."""
 
     n_buckets: Annotated[int, Bounds(2)] = 32
     farthest: PositiveInt = 128
@@ -120,7 +120,7 @@ class T5Buckets(Position, kind="t5-buckets"):
 
 
 class T5BucketsModule(PositionModule):
-    """Adds a learned bias for the bucket of each distance."""
+    """T5's relative bias: adds a learned number for the bucket of each distance."""
 
     table: nn.Embedding
 
@@ -142,9 +142,9 @@ class T5BucketsModule(PositionModule):
 
 
 class Shaw(Position, kind="shaw"):
-    """A learned vector for each distance up to `clip`, added to keys and values (Shaw et al. 2018, equations 3 and 4).
+    """Shaw's relative positions: a vector per distance, added to keys and values (Shaw et al. 2018, equations 3, 4).
 
-    Heads share the tables, layers do not. `values` "none" leaves the values alone, which costs little quality.
+    Distances are clipped to `clip`. Heads share the tables, layers do not. `values` "none" leaves values as they are.
     """
 
     clip: NonNegativeInt = 16
@@ -194,7 +194,7 @@ class _Shaw(PositionModule):
 
 
 class XL(Position, kind="xl"):
-    r"""Content and distance: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
+    r"""Transformer-XL's positions: $(q_i + u)\cdot k_j + (q_i + v)\cdot W_R R_{i-j}$ (Dai et al. 2019, section 3.3).
 
     $R$ are sinusoids of the distance, $u$ and $v$ one pair of vectors per head, "shared" by all layers or "per-layer".
     The first `apart` tokens of an encoder summarise all of it, so nothing is far from them: their pairs have no $R$.
@@ -218,7 +218,7 @@ class XL(Position, kind="xl"):
 
 
 class XLModule(PositionModule):
-    """Scores contents and distances apart, each with a learned bias for queries."""
+    """Transformer-XL's positions: scores contents and distances apart, each with a learned bias for queries."""
 
     biases: nn.Embedding
 

@@ -29,7 +29,7 @@ class RopeScaling(Spec):
 
 
 class NoScaling(RopeScaling, kind="none"):
-    """Rates as trained."""
+    """RoPE as trained: no scaling."""
 
     def rates(self, rate: Tensor, base: float) -> Tensor:
         return rate
@@ -57,7 +57,7 @@ class NTKScaling(RopeScaling, kind="ntk"):
 
 
 class Llama3Scaling(RopeScaling, kind="llama3"):
-    """Slow pairs divided by `factor`, fast pairs kept, a linear passage between (Llama 3.1's released code).
+    """Llama 3.1's scaling: slow pairs divided by `factor`, fast pairs kept, a linear passage between (released code).
 
     A pair is slow if it turns less than `low` times within the `original` context, fast if more than `high` times.
     """

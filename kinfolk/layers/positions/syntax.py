@@ -19,7 +19,7 @@ from kinfolk.ops.attention.scores import Hook
 
 
 class Syntax(Position, kind="syntax"):
-    r"""$\tanh(U S_p + V S_d)$ with $S$ the sinusoids of position p and of depth d in the parse (Wang et al. 2019).
+    r"""Tree positions $\tanh(U S_p + V S_d)$: sinusoids of position p and depth d in the parse (Wang et al. 2019).
 
     Added to the embedding.
     """
@@ -45,7 +45,7 @@ class _Syntax(PositionModule):
 
 
 class TreeShaw(Position, kind="tree-shaw"):
-    """Shaw's vectors for distances in the sentence, and others for relations in its parse; both are added.
+    """Shaw's relative positions for distances in the sentence, and for relations in its parse; both are added.
 
     Wang et al. 2019. `clip` and `values` are those of `Shaw`.
     """

@@ -26,7 +26,7 @@ class Gate(Spec):
 
 
 class AddGate(Gate, kind="add"):
-    """x + y: no gate; with the reordered norms of `Gated` it is the paper's TrXL-I."""
+    """No gate, x + y; with the reordered norms of `GatedResidual` it is TrXL-I (Parisotto et al. 2019)."""
 
     def build(self, width: int) -> Module:
         return _Add()
@@ -41,7 +41,7 @@ class _Add(Module):
 
 
 class InputGate(Gate, kind="input"):
-    r"""$\sigma(W x) \odot x + y$: the stream is gated."""
+    r"""Input gate: $\sigma(W x) \odot x + y$, the stream is gated."""
 
     def build(self, width: int) -> Module:
         return _Input(width)
@@ -60,7 +60,7 @@ class _Input(Module):
 
 
 class OutputGate(Gate, kind="output"):
-    r"""$x + \sigma(W x - b) \odot y$: what is added is gated."""
+    r"""Output gate: $x + \sigma(W x - b) \odot y$, what is added is gated."""
 
     bias: FiniteFloat = 2.0
 
@@ -82,7 +82,7 @@ class _Output(Module):
 
 
 class HighwayGate(Gate, kind="highway"):
-    r"""$z \odot x + (1 - z) \odot y$ with $z = \sigma(W x + b)$ (Srivastava et al. 2015)."""
+    r"""Highway gate: $z \odot x + (1 - z) \odot y$ with $z = \sigma(W x + b)$ (Srivastava et al. 2015)."""
 
     bias: FiniteFloat = 2.0
 
@@ -99,7 +99,7 @@ class _Highway(_Output):
 
 
 class SigmoidTanhGate(Gate, kind="sigmoid-tanh"):
-    r"""$x + \sigma(W y - b) \odot \tanh(U y)$."""
+    r"""Sigmoid-tanh gate: $x + \sigma(W y - b) \odot \tanh(U y)$."""
 
     bias: FiniteFloat = 2.0
 
@@ -122,7 +122,7 @@ class _SigmoidTanh(Module):
 
 
 class GRUGate(Gate, kind="gru"):
-    r"""$(1 - z) \odot x + z \odot \tanh(W_g y + U_g (r \odot x))$, the step of a gated recurrent unit.
+    r"""GRU gate: $(1 - z) \odot x + z \odot \tanh(W_g y + U_g (r \odot x))$, the step of a gated recurrent unit.
 
     $r = \sigma(W_r y + U_r x)$, $z = \sigma(W_z y + U_z x - b)$. Unlike in `torch.nn.GRUCell` the reset falls on the
     stream before its map, nothing but z has a bias, and z opens for the new instead of the old.

@@ -14,7 +14,9 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_
 
 
 class HyperConnections(Residual, kind="hyper-connections"):
-    r"""$H \leftarrow A_r^\top H + \beta\,\mathrm{part}(\mathrm{norm}(\alpha^\top H))^\top$ for n streams H, [n, D].
+    r"""Hyper-connections of n streams H, [n, D], with learned weights for reading, mixing and writing.
+
+    $H \leftarrow A_r^\top H + \beta\,\mathrm{part}(\mathrm{norm}(\alpha^\top H))^\top$.
 
     Zhu et al. 2024 (arXiv:2409.19606), section 2. `n` streams lie side by side in a state of width n D
     (`hyper-streams` makes them and sums them up). At first a part reads stream `first` mod n, every stream keeps itself

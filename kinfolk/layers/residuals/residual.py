@@ -30,7 +30,7 @@ class Residual(Spec):
 
 
 class ResidualModule(Module):
-    """Joins one part to the stream."""
+    """Base of residual connections: joins one part to the stream."""
 
     def given(self, x: Tensor) -> Tensor:
         """Return the input of the part."""
@@ -38,7 +38,7 @@ class ResidualModule(Module):
 
 
 class PostNorm(Residual, kind="post-norm"):
-    """norm(x + dropout(part(x))) (Vaswani et al. 2017, section 3.1)."""
+    """Post-norm: norm(x + dropout(part(x))) (Vaswani et al. 2017, section 3.1)."""
 
     norm: Norm = LayerNorm()
 
@@ -60,7 +60,7 @@ class _PostNorm(ResidualModule):
 
 
 class PreNorm(Residual, kind="pre-norm"):
-    """x + dropout(part(norm(x))); the stack closes with a norm of its own (Radford et al. 2019, section 2.3)."""
+    """Pre-norm: x + dropout(part(norm(x))); a norm closes the stack (Radford et al. 2019, section 2.3)."""
 
     additive: ClassVar[bool] = True
     norm: Norm = LayerNorm()
@@ -73,7 +73,7 @@ class PreNorm(Residual, kind="pre-norm"):
 
 
 class PreNormModule(ResidualModule):
-    """Adds a branch to the stream; the branch normalises its input."""
+    """Pre-norm residual: adds a branch that normalises its input."""
 
     def __init__(self, spec: PreNorm, dims: Dims) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_
 
 
 class ReZero(Residual, kind="re-zero"):
-    r"""$x + \alpha\,\mathrm{dropout}(\mathrm{part}(\mathrm{norm}(x)))$ with one $\alpha$ per part, 0 at first.
+    r"""ReZero: $x + \alpha\,\mathrm{dropout}(\mathrm{part}(\mathrm{norm}(x)))$ with one $\alpha$ per part, 0 at first.
 
     Bachlechner et al. 2020: without a norm, here or at the end of the stack. With one it is "ReZero +
     LayerNorm" or "+ RMSNorm" of Narang et al. 2021.
@@ -51,7 +51,7 @@ class _ReZero(ResidualModule):
 
 
 class Fixup(Residual, kind="fixup"):
-    r"""$x + s\,\mathrm{dropout}(\mathrm{part}(x + b))$ with two numbers per part, 1 and 0 at first (Zhang et al. 2019).
+    r"""Fixup: $x + s\,\mathrm{dropout}(\mathrm{part}(x + b))$, per part s = 1 and b = 0 at first (Zhang et al. 2019).
 
     Half of the method: the other half is the init of the same name, which makes every part end in zeros.
     """
@@ -84,7 +84,7 @@ class _Fixup(ResidualModule):
 
 
 class GatedResidual(Residual, kind="gated"):
-    """gate(x, relu(dropout(part(norm(x))))): identity-map reordering and a gate (Parisotto et al. 2019, section 3)."""
+    """Gated residual of GTrXL: gate(x, relu(dropout(part(norm(x))))) (Parisotto et al. 2019, section 3)."""
 
     gate: Gate = GRUGate()
     norm: Norm = LayerNorm()

@@ -14,7 +14,7 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule, dropout_
 
 
 class SphericalStep(Residual, kind="spherical"):
-    r"""$\mathrm{unit}(x + |\alpha| \odot (\mathrm{unit}(\mathrm{part}(x)) - x))$ with a step size for each channel.
+    r"""nGPT's update $\mathrm{unit}(x + |\alpha| \odot (\mathrm{unit}(\mathrm{part}(x)) - x))$, one size per channel.
 
     Loshchilov et al. 2024 (nGPT, arXiv:2410.01131), equations 10 and 11; x is a unit vector already. The size begins at
     `rate` and is stored as if it were $D^{-1/2}$. Reference: `kinfolk.ops.naive.normalised_transformer`.

@@ -14,7 +14,7 @@ from kinfolk.layers.residuals.residual import Residual, ResidualModule
 
 
 class StochasticDepth(Residual, kind="stochastic-depth"):
-    r"""$x + m\,\mathrm{branch}(x) / (1 - rate)$, in training with $m = 0$ in a share `rate` of the examples, else 1.
+    r"""Stochastic depth: $x + m\,\mathrm{branch}(x) / (1 - rate)$; in training m is 0 in a share `rate` of examples.
 
     Huang et al. 2016, section 3, but for the place of the factor: there in evaluation, here in training, so that a
     trained model is an ordinary one. `of` is a residual that adds a branch.

@@ -15,7 +15,7 @@ from kinfolk.core.device import host, send
 
 
 class Recurrence:
-    """The state after the last segment, one tensor [B, D] or two; what a segment leaves waits until the step is over.
+    """Recurrent state after the last segment, one tensor [B, D] or two; a new one waits until the step is over.
 
     Packed documents count from the one that a segment goes on with, as in `kinfolk.layers.mixers.segment_attention`.
     """

@@ -18,7 +18,7 @@ from kinfolk.ops.patterns.leaves import Pattern
 
 
 class Slots(StateRows):
-    """Keys and values of every position up to `size`."""
+    """KV cache: keys and values of every position up to `size`."""
 
     rewinds: ClassVar[bool] = True
     held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}
@@ -45,7 +45,7 @@ class Slots(StateRows):
 
 
 class Ring(Slots):
-    """Keys and values of the last `span` positions: position p is in slot p mod span."""
+    """Ring buffer of keys and values of the last `span` positions: position p is in slot p mod span."""
 
     rewinds: ClassVar[bool] = False
     # rings of different sizes have their positions in different slots
@@ -60,7 +60,7 @@ class Ring(Slots):
         """Return old and new keys and values; then keep the newest of each slot."""
         n_new = k_BGLK.shape[2]
         pos_BL = ctx.positions(n_new, k_BGLK.device).expand(len(k_BGLK), n_new)
-        # nothing is earlier, and a prompt may be longer than the ring: its own queries see all of it
+        # nothing is earlier, and queries of a prompt need keys for which the ring has no room
         if ctx.start == 0 and ctx.pos_BL is None:
             self._store(k_BGLK, v_BGLK, pos_BL, ctx)
             return k_BGLK, v_BGLK, View()
@@ -95,7 +95,7 @@ class Ring(Slots):
 
 
 class Rolling:
-    """Keys and values of the positions that may still be seen, side by side and in order, as long as rows are in step.
+    """Rolling KV cache: positions that may still be seen, in order, as long as rows are in step.
 
     New ones are written behind the old ones, and when the room is used up what may still be seen moves to the front.
     As soon as rows have positions of their own, `ring` takes over.
@@ -155,7 +155,7 @@ class Rolling:
 
 
 class MemorySlots(StateRows):
-    """Keys and values of the encoder's memory: projected once, looked at by every step."""
+    """Keys and values of the encoder output for cross-attention: projected once, read by every step."""
 
     rewinds: ClassVar[bool] = True
     held: ClassVar = {"k_BGMK": Axes(room=2), "v_BGMK": Axes(room=2)}

@@ -20,7 +20,7 @@ class Axes(NamedTuple):
 
 
 class StateRows:
-    """A state that names what it holds of each example, once; to choose rows and to join others follow from it."""
+    """Base of decoding states: it names the tensors with batch rows, and selects and joins them."""
 
     held: ClassVar[Mapping[str, Axes]] = {}
     rewinds: ClassVar[bool] = False

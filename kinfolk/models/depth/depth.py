@@ -92,7 +92,7 @@ class DepthWrapper(Spec):
 
 
 class DepthModule(Module):
-    """What a model may ask of its depth."""
+    """Base of depth modules: run the blocks, with a state for decoding or a reader of all layers."""
 
     recompute: str = "none"
 

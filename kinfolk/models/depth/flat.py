@@ -12,7 +12,7 @@ from kinfolk.models.reader import LayerReading
 
 
 class Flat(Depth, kind="flat"):
-    """The embedding as it is: static vectors, the baseline of all that look around."""
+    """No layers: the embedding as it is, the baseline of contextual models."""
 
     def build(self, dims: Dims) -> DepthModule:
         return _Flat()

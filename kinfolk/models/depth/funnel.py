@@ -32,7 +32,7 @@ from kinfolk.ops.pooling import count, pool, unpool
 
 
 class Funnel(Depth, kind="funnel"):
-    """Layers over ever shorter sequences, then over the whole one again (Dai et al. 2020).
+    """Funnel-Transformer: layers over ever shorter sequences, then over the whole one again (Dai et al. 2020).
 
     Between two `levels` every `pool` neighbours become their mean, but for the first `apart` positions, which are kept
     as they are (a token that summarises all, [CLS]). The first layer of a level has the means as queries and in its
@@ -199,7 +199,7 @@ class _Funnel(DepthModule):
 
 
 class Narrowest(Bridge, kind="narrowest"):
-    """What a funnel leaves at its last level, so that a decoder looks at fewer states (Narang et al. 2021)."""
+    """Pooled encoder output: the last level of a funnel, fewer states for a decoder (Narang et al. 2021)."""
 
     def check(self, encoder: Depth | None, decoder: Depth | None) -> None:
         _narrow(encoder)
@@ -229,7 +229,7 @@ def _narrow(encoder: Depth | None) -> Funnel:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Asking(Context):
-    """The context of a level, whose first layer has another."""
+    """Context of a level whose first layer has queries of another sequence than its keys."""
 
     asking: Context | None = None
 
@@ -239,7 +239,7 @@ class _Asking(Context):
 
 @dataclasses.dataclass
 class _Cut:
-    """Where positions go when a sequence is pooled, and the context of what comes of it."""
+    """Pooling of one sequence: the slot of each position, and the context of the shorter sequence."""
 
     slot_BL: Tensor
     keep_BL: Tensor | None

@@ -28,7 +28,7 @@ CROWDED = 0.75
 
 
 class Halting(Pondering):
-    """When positions halt, and what becomes of them.
+    """Dynamic halting: when positions halt, and what becomes of them.
 
     `accumulate` "mean" weighs the states of all steps (Graves 2016), "blend" is w s + (1 - w) out, whose weights add up
     to less than one (the published code of Dehghani et al. 2019). `scope` "sequence" has all positions of an example
@@ -42,7 +42,7 @@ class Halting(Pondering):
 
 
 class HaltingDepth(DepthWrapper, kind="halting"):
-    """Positions halt, after all of the stack's `order` at the latest (Dehghani et al. 2019, section 2.2).
+    """Dynamic halting over depth (ACT), at the latest after the whole `order` (Dehghani et al. 2019, section 2.2).
 
     The chance to halt is read from the state before a step. Where the first part of a block is attention and the
     others run at each position alone, halted positions are skipped; otherwise all are run, and halted ones put back.
@@ -76,7 +76,7 @@ class HaltingDepth(DepthWrapper, kind="halting"):
 
 
 class Universal(Stack, kind="universal"):
-    """A stack whose positions halt (Dehghani et al. 2019, section 2.2)."""
+    """Universal Transformer with ACT: a stack whose positions halt (Dehghani et al. 2019, section 2.2)."""
 
     halting: Halting = Halting()
 
@@ -93,7 +93,7 @@ class Universal(Stack, kind="universal"):
 
 
 class _Ponder(NamedTuple):
-    """Sums over the steps of each position, [B, L], and which positions take part in a step and go on after it."""
+    """Carry of ACT: sums over the steps of each position, [B, L], and the positions active in a step and after it."""
 
     chances: Tensor
     steps: Tensor
@@ -176,7 +176,7 @@ class _Halting(LayerReader):
 
 
 class _Progress:
-    """Which positions are active, and how many; on an accelerator, which is not waited for, at most how many."""
+    """Active positions and their number; on an accelerator, which is not waited for, an upper bound."""
 
     def __init__(self, active_BL: Tensor) -> None:
         self.active_BL = active_BL

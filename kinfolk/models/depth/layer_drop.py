@@ -10,7 +10,7 @@ from kinfolk.models.stack import Stack, StackModule
 
 
 class DropLayers(DepthWrapper, kind="layer-drop"):
-    """Every run of a block is skipped with probability `rate` in training, never in evaluation.
+    """LayerDrop: every run of a block is skipped with probability `rate` in training, never in evaluation.
 
     Which ones depends on seed and step, so that all processes and all parts of a batch skip the same, and an encoder
     others than its decoder. Before the first step nothing is skipped. A skipped block is not called.
@@ -29,7 +29,7 @@ class DropLayers(DepthWrapper, kind="layer-drop"):
 
 
 class LayerDrop(Stack, kind="layer-drop"):
-    """A stack whose layers are dropped. A smaller model is the same with fewer numbers in `order`."""
+    """LayerDrop: a stack whose layers are dropped. A smaller model is the same with fewer numbers in `order`."""
 
     rate: Rate = 0.2
     seed: NonNegativeInt = 0

@@ -18,7 +18,7 @@ from kinfolk.models.stack import Stack, StackModule
 
 
 class MixLayers(DepthWrapper, kind="layer-mix"):
-    """All layers begin with equal shares. With all of the share at the last one it is the stack itself."""
+    """Scalar mix: all layers begin with equal shares. With all of the share at the last one it is the stack itself."""
 
     reads: ClassVar[bool] = True
 
@@ -33,7 +33,7 @@ class MixLayers(DepthWrapper, kind="layer-mix"):
 
 
 class LayerMix(Stack, kind="layer-mix"):
-    """A stack that is read at all layers."""
+    """Scalar mix: a stack that is read at all layers."""
 
     @classmethod
     def of(cls, depth: Depth) -> Depth:
@@ -66,7 +66,7 @@ class _LayerMix(AllLayers):
 
 
 class _Streaming(LayerReader):
-    """The sum alone, one layer at a time."""
+    """Scalar mix as a running sum, one layer at a time."""
 
     def __init__(self, shares: Tensor) -> None:
         self.shares = shares

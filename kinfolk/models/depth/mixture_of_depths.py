@@ -26,13 +26,14 @@ from kinfolk.ops.patterns.leaves import Causal
 
 
 class MixtureOfDepths(DepthWrapper, kind="mixture-of-depths"):
-    r"""Every `every`-th block changes few positions: $x_i + r_i\,(\mathrm{block}(X)_i - x_i)$ with $r_i = w^\top x_i$.
+    r"""Mixture of depths: each `every`-th block changes few positions by $r_i\,(\mathrm{block}(X)_i - x_i)$.
 
-    Raposo et al. 2024 (arXiv:2404.02258), section 3. In training the share `capacity` of positions with the largest r
-    of each sequence is chosen; X are the chosen ones alone, so that the block costs as much as they do. Which positions
-    are chosen then depends on later ones, and so do losses in training. Anywhere else a position is chosen if r > 0,
-    which is causal and which a cross-entropy of r, weighed by `balance`, teaches (section 3.5); how many are chosen is
-    then not bounded. Chosen positions attend to chosen ones only. Reference: `kinfolk.ops.naive.mixture_of_depths`.
+    Raposo et al. 2024 (arXiv:2404.02258), section 3, with $r_i = w^\top x_i$. In training the share `capacity` of
+    positions with the largest r of each sequence is chosen; X are the chosen ones alone, so that the block costs as
+    much as they do. Which positions are chosen then depends on later ones, and so do losses in training. Anywhere else
+    a position is chosen if r > 0, which is causal and which a cross-entropy of r, weighed by `balance`, teaches
+    (section 3.5); how many are chosen is then not bounded. Chosen positions attend to chosen ones only. Reference:
+    `kinfolk.ops.naive.mixture_of_depths`.
     """
 
     looks_ahead: ClassVar[bool] = True
@@ -80,7 +81,7 @@ class MixtureOfDepths(DepthWrapper, kind="mixture-of-depths"):
 
 
 class ChosenSlots(Slots):
-    """Keys and values of chosen positions; the others are hidden."""
+    """KV cache of a routed block: positions that were not chosen are masked."""
 
     rewinds: ClassVar[bool] = False
     held: ClassVar = {**Slots.held, "chosen_BM": Axes(room=1)}

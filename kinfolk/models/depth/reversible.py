@@ -29,7 +29,7 @@ Join = Literal["mean", "concat", "wide"]
 
 
 class Coupled(Residual, kind="coupled"):
-    """(a, b) -> (b, a + branch(b)), with the branch of an additive residual (Gomez et al. 2017, equation 6)."""
+    """Reversible residual, (a, b) -> (b, a + branch(b)), for an additive residual (Gomez et al. 2017, equation 6)."""
 
     of: Residual
 
@@ -62,7 +62,7 @@ class _Coupled(ResidualModule):
 
 
 class CoupleStreams(DepthWrapper, kind="reversible"):
-    """No activations are kept (Gomez et al. 2017; Kitaev et al. 2020, section 3).
+    """Reversible stack, which keeps no activations (Gomez et al. 2017; Kitaev et al. 2020, section 3).
 
     Both streams start as the embedding. `join` "mean" takes their mean before the norm; "concat" has a norm over
     both side by side and a map back to the model's width; "wide" has no map, and a head twice as wide (Trax, Hugging
@@ -103,7 +103,7 @@ class CoupleStreams(DepthWrapper, kind="reversible"):
 
 
 class Reversible(Stack, kind="reversible"):
-    """A stack that keeps no activations (Gomez et al. 2017; Kitaev et al. 2020, section 3)."""
+    """Reversible stack, which keeps no activations (Gomez et al. 2017; Kitaev et al. 2020, section 3)."""
 
     join: Join = "mean"
 

@@ -17,7 +17,7 @@ from kinfolk.models.stack import Stack, StackModule, Walk
 
 
 class EmbeddingSkip(DepthWrapper, kind="x0-skip"):
-    r"""Block l reads $a_l x_l + b_l x_0$, with two learned numbers per run, 1 and 0 at first.
+    r"""x0 skip: block l reads $a_l x_l + b_l x_0$, with two learned numbers per run, 1 and 0 at first.
 
     Jordan et al. 2024 (modded-nanogpt, a public record of training speed); $x_0$ is what the first block reads.
     """
@@ -36,7 +36,7 @@ class EmbeddingSkip(DepthWrapper, kind="x0-skip"):
 
 
 class _Shares(Module):
-    """Shares of the stream and of the embedding, by run."""
+    """Learned shares of the stream and of the embedding, by run."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class _Shares(Module):
 
 
 class _Skipping:
-    """A stack whose runs read the embedding too: of one pass."""
+    """View of a stack, in one pass, whose runs read the embedding too."""
 
     def __init__(self, stack: Any, first_BLD: Tensor) -> None:
         self._stack, self._first_BLD = stack, first_BLD
@@ -80,7 +80,7 @@ class _SkipWalk(Walk):
 
 
 class ShareValues(DepthWrapper, kind="share-values"):
-    """Attention and RWKV-7 hand the values of the first layer to the layers above (`LayerValues`)."""
+    """Value sharing: the first layer's values are handed to the layers above (ResFormer, RWKV-7; `LayerValues`)."""
 
     def check(self, stack: Stack) -> None:
         if stack.reversible:
@@ -100,7 +100,7 @@ class _SharingWalk(_SkipWalk):
 
 
 class HyperStreams(DepthWrapper, kind="hyper-streams"):
-    """`n` residual streams side by side, all the embedding at first, and their sum at the end (Zhu et al. 2024).
+    """Streams of hyper-connections: `n` side by side, each the embedding at first, summed at the end (Zhu et al. 2024).
 
     The residuals of the blocks must be `hyper-connections` of as many streams.
     """

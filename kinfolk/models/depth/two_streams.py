@@ -100,7 +100,7 @@ def _with_floats(carry: Any, floats: list[Tensor]) -> Any:
 
 @dataclasses.dataclass(eq=False)
 class _Half:
-    """One part and its residual, and the state of random numbers before it."""
+    """Half of a reversible block: one part and its residual, and the random state before it."""
 
     part: nn.Module
     residual: Any
@@ -119,7 +119,7 @@ class _Half:
 
 @dataclasses.dataclass(eq=False)
 class _Step:
-    """One run of a block: its parts (none, if it is skipped), the active positions, and what readers carried."""
+    """Run of one block: its parts (none, if it is skipped), the active positions, and what readers carried."""
 
     n: int
     halves: list[_Half]
@@ -128,7 +128,7 @@ class _Step:
 
 
 class _Run:
-    """One pass: its steps, what they read from outside, and what readers sum up."""
+    """One pass through a reversible stack: its steps, the tensors they read from outside, and its readers."""
 
     def __init__(
         self, stack: Any, ctx: Context, states: list[Any] | None, readers: list[LayerReader], each: bool
@@ -237,7 +237,7 @@ class _Backwards(torch.autograd.Function):
 
 
 class _Forwards:
-    """The forward pass, without gradients."""
+    """Forward pass of a reversible stack, without gradients."""
 
     def __init__(self, run: _Run, carries: list[Any], totals: list[Any]) -> None:
         self.run, self.carries, self.totals = run, carries, totals
@@ -285,7 +285,7 @@ class _Forwards:
 
 
 class _Return:
-    """The way back: streams and their gradients from after a step to before it."""
+    """Backward pass of a reversible stack: streams and gradients from after a step to before it."""
 
     def __init__(self, run: _Run, outer: list[Tensor], grads: list[Any]) -> None:
         self.run, self.outer = run, [x for x in outer if x.requires_grad]

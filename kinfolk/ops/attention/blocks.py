@@ -36,7 +36,7 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
 class Tiling(NamedTuple):
-    """The side of a tile, and how many explicit scores are kept for the backward pass: more are recomputed."""
+    """Side of a tile, and how many explicit scores are kept for the backward pass: more are recomputed."""
 
     block: int
     kept_pairs: int
@@ -64,7 +64,7 @@ def _has_flex(device: torch.device) -> bool:
 
 
 class _Tile(NamedTuple):
-    """Some rows of a group: which of the group's rows, and the indices that their queries and keys have."""
+    """Some rows of a tile group, with the indices of their queries and keys."""
 
     group: TileGroup
     rows: slice

@@ -1,6 +1,6 @@
 """Attention patterns: contract, and their algebra under & and |.
 
-A pattern answers three questions. `allows(q, k)`: may position q look at position k? It is the definition.
+A pattern answers three questions. `allows(q, k)`: may position q attend to position k? It is the definition.
 `touches(box)`: could any pair of a box of positions be allowed? It is interval arithmetic, may err only towards
 yes, and lets the executor plan 65,536 positions without ever making a matrix of that side. `fills(box)`: are all of
 them allowed? It may err only towards no, and spares the executor a mask. The leaves are in `ops/patterns/leaves.py`.
@@ -90,7 +90,7 @@ class Pattern(Spec):
 
 
 class _OfTwo(Pattern):
-    """What an expression of two patterns has of both."""
+    """Base of patterns that are composed of two."""
 
     a: Pattern
     b: Pattern

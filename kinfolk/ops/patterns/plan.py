@@ -21,7 +21,7 @@ COUNTED = 128
 
 
 class Extent(NamedTuple):
-    """What is planned: queries at `start`, `start + 1`, … and keys at 0, 1, …, in blocks of these sizes, folded."""
+    """Extent of a plan: queries at `start`, `start + 1`, … and keys at 0, 1, …, in blocks of these sizes, folded."""
 
     n_q: int
     n_k: int
@@ -198,7 +198,7 @@ def _runs(rows: Tensor, cols: Tensor, what: Extent) -> list[Tensor]:
     moved &= (cols[1:] < n_whole).all(1) & (cols[:-1] >= 0).all(1)
     run = torch.cat([torch.zeros(1, dtype=torch.long), (~moved).long()]).cumsum(0)
     n_runs = int(run[-1]) + 1
-    # too many pieces: one gathered product is cheaper than a strip for each
+    # in many pieces a group is gathered as one, not read in place strip by strip
     if n_runs > 8:
         return [torch.arange(len(rows))]
     return [(run == i).nonzero().flatten() for i in range(n_runs)]
