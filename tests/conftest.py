@@ -77,39 +77,10 @@ def plugins_kept_apart() -> Iterator[None]:
         plugins._loaded.clear()
         plugins._loaded.update(before)
         os.environ[plugins.VARIABLE] = environment
-        forget({name for name in set(sys.modules) - modules if name.startswith("_kinfolk_plugin_")})
-
-
-def forget(plugins: set[str]) -> None:
-    """Take the kinds, readers, labels and engines of plugins out of the registries: later tests would find them."""
-    if not plugins:
-        return
-    from kinfolk.core.spec import Spec
-    from kinfolk.data.files import label_kinds, reader
-    from kinfolk.data.splits import text_labels
-    from kinfolk.runs import engines
-
-    registries: list[dict[str, Any]] = [label_kinds._kinds, reader._readers, text_labels._kinds, engines._engines]
-    for registry in registries:
-        for kind in [kind for kind, value in registry.items() if _home(value) in plugins]:
-            del registry[kind]
-    for cls in _below(Spec):
-        if cls.__module__ in plugins:
-            cls.kind = ""  # the class itself lives on in caches
-    for name in plugins:
-        del sys.modules[name]
-
-
-def _below(cls: type) -> Iterator[Any]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _below(child)
-
-
-def _home(value: Any) -> str:
-    """The module that defines a class, an object of one, or the class of a method."""
-    owner = getattr(value, "__self__", value)
-    return (owner if isinstance(owner, type) or callable(owner) else type(owner)).__module__
+        for name in set(sys.modules) - modules:
+            if name.startswith("_kinfolk_plugin_"):
+                # later tests would find its kinds, readers, labels and engines
+                plugins.unload(sys.modules[name])
 
 
 @pytest.fixture(autouse=True, scope="module")

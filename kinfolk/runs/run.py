@@ -11,9 +11,10 @@ need the user's consent, and sizes are checked before memory is allocated.
 import abc
 import functools
 import hashlib
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -44,11 +45,12 @@ from kinfolk.runs.chat_template import FILE as TEMPLATE
 from kinfolk.runs.chat_template import ChatTemplate, template_in
 from kinfolk.runs.checkpoint import Checkpoints, weights_file
 from kinfolk.runs.engines import opener_of
+from kinfolk.runs.huggingface.recipe import recipe_of
 from kinfolk.runs.metadata import Metadata, ReadingNotes
 from kinfolk.runs.vocabulary import counted, knowing_vocabulary
 
-if TYPE_CHECKING:
-    from kinfolk.runs.huggingface.folder import Imported
+HUGGING_FACE = "kinfolk.runs.huggingface.run"
+"""The layout of Hugging Face's libraries, which runs of our own never need: a megabyte of modules reads it."""
 
 
 class Run(abc.ABC):
@@ -69,13 +71,16 @@ class Run(abc.ABC):
         """Open a folder of any layout; a run that is open already is returned as it is."""
         if isinstance(path, Run):
             return path
-        path, layouts = Path(path), Run.__subclasses__()
-        for layout in layouts:
-            if (path / layout.mark).is_file():
+        path = Path(path)
+        if (path / folder.CONFIG).is_file():
+            importlib.import_module(HUGGING_FACE)
+        layouts = {layout.mark: layout for layout in Run.__subclasses__()}
+        for mark, layout in layouts.items():
+            if (path / mark).is_file():
                 contained.check(path)
                 registry.load()
                 return layout(path)
-        marks = ", ".join(layout.mark for layout in layouts)
+        marks = ", ".join({**layouts, folder.CONFIG: None})
         reason = f"none of {marks} is here" if path.exists() else "no such folder"
         raise CheckpointError(
             f"{path}: {reason}; expected a run, a saved model, a Hugging Face folder or an ONNX export"
@@ -398,65 +403,6 @@ class SavedModel(Run):
     weights = TrainedRun.weights
 
 
-class HuggingFaceRun(Run):
-    """A folder that Hugging Face's libraries wrote: config.json, weights, a tokenizer."""
-
-    mark = folder.CONFIG
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._unused: Imported | None = None
-
-    @functools.cached_property
-    def imported(self) -> "Imported":
-        """What the folder holds."""
-        self._unused = self._open()
-        return self._unused
-
-    def _open(self) -> "Imported":
-        # all that reads foreign layouts, a megabyte of it, which runs of our own never need
-        from kinfolk.runs.huggingface.folder import open_folder
-
-        return open_folder(self.path)
-
-    @functools.cached_property
-    def recipe(self) -> Recipe:
-        """The model, and a recipe to go on with it."""
-        from kinfolk.runs.huggingface.recipe import recipe_of_import
-
-        return recipe_of_import(self.imported)
-
-    @functools.cached_property
-    def own_tokenizer(self) -> Tokenizer | None:
-        """Its tokenizer, with the roles that the folder gives to its tokens."""
-        return self.imported.own_tokenizer()
-
-    @property
-    def spec(self) -> Recipe | Model:
-        """The model: its training is not known."""
-        return self.recipe.model
-
-    @property
-    def generation(self) -> GenerationIds:
-        """The special tokens of its configuration."""
-        return self.imported.generation
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """The names of classes in its configuration."""
-        return self.imported.classes
-
-    def model(self, average: int = 0) -> Transformer:
-        """Return the model; its weights are mapped from the file."""
-        if average:
-            raise SpecError(f"--average: {self.path} has no checkpoints to average")
-        first = self.imported
-        # who has a model may change it, so that each call gives another one
-        model = first.model if self._unused is not None else self._open().model
-        self._unused = None
-        return model
-
-
 open_teachers_by(lambda folder: Run.open(folder).model())
 
 
@@ -470,8 +416,6 @@ def _recipe_in(path: Path) -> Recipe:
     file = path / folder.SPEC
     if "model" in read_toml(file):
         return knowledge.own(load(Recipe, file), path)
-    from kinfolk.runs.huggingface.recipe import recipe_of
-
     return recipe_of(load(Model, file), path.name)
 
 

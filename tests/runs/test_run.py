@@ -9,9 +9,10 @@ import kinfolk as kf
 from kinfolk.core.errors import CheckpointError, DataError, SpecError
 from kinfolk.core.generation_ids import GenerationIds
 from kinfolk.data import Tokenizer
+from kinfolk.runs.huggingface.run import HuggingFaceRun
 from kinfolk.runs.metadata import Metadata, Plugin
 from kinfolk.runs.options import RunOptions
-from kinfolk.runs.run import HuggingFaceRun, Run, SavedModel, TrainedRun
+from kinfolk.runs.run import Run, SavedModel, TrainedRun
 from kinfolk.train import train
 
 TINY = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_ff": 32, "max_len": 32, "vocab_size": 263}

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.core.plugins import Registry
 from kinfolk.data.files.lines import RowError
 
 BETWEEN = "|"
@@ -49,7 +50,7 @@ class LabelKind(abc.ABC):
         """Return the target of a stored label; `numbers` is the number of each class."""
 
 
-_kinds: dict[str, LabelKind] = {}
+_kinds: Registry[LabelKind] = Registry()
 
 
 def label_kind(name: str) -> LabelKind:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from kinfolk.core.errors import DataError, suggest
+from kinfolk.core.plugins import Registry
 from kinfolk.data.files.label_kinds import label_kind
 from kinfolk.data.files.lines import RowError, count_lines, decode, lines, next_line
 from kinfolk.data.files.sources import BROKEN_GZIP, Bytes, Source, head_of, open_bytes
@@ -123,7 +124,7 @@ class Reader(abc.ABC):
     def __init_subclass__(cls, kind: str = "", suffixes: tuple[str, ...] = (), **more: Any) -> None:
         super().__init_subclass__(**more)
         if kind:
-            cls.kind, cls.suffixes, _readers[kind] = kind, suffixes, cls
+            cls.kind, cls.suffixes, READERS[kind] = kind, suffixes, cls
 
     def __init__(
         self, source: Source, span: FileSpan, choices: Preparation = GIVEN, piece: int = 0, *, header: bool = True
@@ -257,20 +258,16 @@ class Reader(abc.ABC):
         return self.before + line + 1
 
 
-_readers: dict[str, type[Reader]] = {}
-
-
-def readers() -> Mapping[str, type[Reader]]:
-    """Return all readers by the names of their formats, plugins' own included."""
-    return _readers
+READERS: Registry[type[Reader]] = Registry()
+"""All readers by the names of their formats, plugins' own included."""
 
 
 def reader_of(name: str) -> type[Reader]:
     """Return the reader of a format by its name, or by the ending of its files without the dot."""
-    for kind, reader in _readers.items():
+    for kind, reader in READERS.items():
         if name == kind or f".{name}" in reader.suffixes:
             return reader
-    raise DataError(f"unknown form {name!r}{suggest(name, _readers)}")
+    raise DataError(f"unknown form {name!r}{suggest(name, READERS)}")
 
 
 def format_of(path: str | Path, usual: str = "text") -> str:
@@ -278,13 +275,13 @@ def format_of(path: str | Path, usual: str = "text") -> str:
     name = Path(path).name.lower().removesuffix(".gz")
     # a plugin's reader comes before ours
     return next(
-        (kind for kind, one in reversed(_readers.items()) if one.suffixes and name.endswith(one.suffixes)), usual
+        (kind for kind, one in reversed(READERS.items()) if one.suffixes and name.endswith(one.suffixes)), usual
     )
 
 
 def readable() -> str:
     """Return the formats of text, as a refusal names them."""
-    return ", ".join(["text in UTF-8", *(suffix for one in _readers.values() for suffix in one.suffixes[:1])])
+    return ", ".join(["text in UTF-8", *(suffix for one in READERS.values() for suffix in one.suffixes[:1])])
 
 
 def byte_spans(source: Source, number: int, size: int) -> Iterator[FileSpan]:

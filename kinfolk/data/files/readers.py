@@ -14,7 +14,7 @@ from kinfolk.core.errors import DataError
 
 # readers register themselves by being defined
 from kinfolk.data.files import conll, json_lines, parquet, questions, tables, text_files  # noqa: F401
-from kinfolk.data.files.reader import STDIN, FileRow, FileSpan, Reader, format_of, readable, reader_of, readers
+from kinfolk.data.files.reader import READERS, STDIN, FileRow, FileSpan, Reader, format_of, readable, reader_of
 from kinfolk.data.files.sources import Source, head_of, stat
 from kinfolk.data.preparing.preparation import Preparation
 
@@ -51,7 +51,7 @@ def form_of(path: str) -> str:
 
 def is_table(path: str | Path) -> bool:
     """Tell whether a file has rows with columns."""
-    return readers()[format_of(path)].table
+    return READERS[format_of(path)].table
 
 
 def find_sources(inputs: Sequence[str | Path], *, pairs: bool) -> list[Source]:
@@ -81,7 +81,7 @@ def _files(given: Path) -> Iterator[Path]:
 def _source(path: Path) -> Source:
     status = stat(path)
     kind = format_of(path)
-    if not readers()[kind].streams and readers()[kind].table and path.name.endswith(".gz"):
+    if not READERS[kind].streams and READERS[kind].table and path.name.endswith(".gz"):
         raise DataError(f"{path}: {kind} is compressed inside; unpack the .gz first")
     return Source(str(path), kind, status.st_size, status.st_mtime_ns)
 
@@ -91,7 +91,7 @@ def _in_twos(sources: Sequence[Source]) -> list[Source]:
     joined: list[Source] = []
     waiting: Source | None = None
     for source in sources:
-        if readers()[source.format].table:
+        if READERS[source.format].table:
             joined.append(source)
         elif waiting is None:
             waiting = source

@@ -12,6 +12,7 @@ import abc
 from pathlib import Path
 from typing import Any, ClassVar
 
+from kinfolk.core.plugins import Registry
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.splits.asking import DataRequest
 from kinfolk.data.splits.split import Data
@@ -41,7 +42,7 @@ class TextLabels(abc.ABC):
         """Open a file with such labels; `valid` is the file to validate on, if it has one of its own."""
 
 
-_kinds: dict[str, TextLabels] = {}
+_kinds: Registry[TextLabels] = Registry()
 
 
 def text_labels(kind: str) -> TextLabels | None:

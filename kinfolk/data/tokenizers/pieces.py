@@ -1,10 +1,11 @@
 """What the text of each token of a tokenizer tells about words and sentences."""
 
+import functools
 import json
 
 import numpy as np
 
-from kinfolk.core.pieces import TokenPieces
+from kinfolk.core.pieces import LazyPieces, TokenPieces
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer, byte_alphabet
 
 _STOPS = (".", "!", "?", "。", "！", "？", "…")  # noqa: RUF001
@@ -17,18 +18,15 @@ def pieces_of(tokenizer: Tokenizer) -> TokenPieces:
     Letters, numbers and underscores make words, and anything else is a word of its own, except in a vocabulary of
     words, whose tokens are words, and of WordPiece, which marks what goes on by "##".
     """
-    if tokenizer.kind == "word":
-        return _tables([_plain(piece) for piece in _texts(tokenizer)])
-    if tokenizer.kind == "wordpiece":
-        return _tables([_marked(piece) for piece in _texts(tokenizer)])
-    return _tables([_spelt(piece) for piece in _texts(tokenizer)])
+    return LazyPieces(functools.partial(_tables, tokenizer))
 
 
 Facts = tuple[bool, bool, bool, bool, bool]
 
 
-def _tables(facts: list[Facts]) -> TokenPieces:
-    columns = np.array(facts, dtype=np.bool_).T
+def _tables(tokenizer: Tokenizer) -> TokenPieces:
+    facts = {"word": _plain, "wordpiece": _marked}.get(tokenizer.kind, _spelt)
+    columns = np.array([facts(text) for text in _texts(tokenizer)], dtype=np.bool_).T
     return TokenPieces(*(np.ascontiguousarray(column) for column in columns))
 
 

@@ -1,6 +1,6 @@
 """A recipe around an imported model: what its head learns from, and a gentle training to go on with."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import ClassHead
@@ -18,7 +18,9 @@ from kinfolk.objectives.supervised import Classify, ClassifyMany, SpanAnswer, Ta
 from kinfolk.optim.optimiser import AdamW
 from kinfolk.optim.schedule import LinearDecay
 from kinfolk.optim.training import Training
-from kinfolk.runs.huggingface.folder import Imported
+
+if TYPE_CHECKING:
+    from kinfolk.runs.huggingface.folder import Imported
 
 BY_HEAD: dict[type[Head], Objective] = {
     PairedHead: SentencePairs(),
@@ -52,7 +54,7 @@ def recipe_of(model: Model, name: str, problem: str = "") -> Recipe:
     return Recipe(name=name, model=model, objective=objective, training=training)
 
 
-def recipe_of_import(imported: Imported) -> Recipe:
+def recipe_of_import(imported: "Imported") -> Recipe:
     """Return a recipe that goes on with what a folder held."""
     return recipe_of(imported.model.spec, imported.model_type, str(imported.also.get("problem_type", "")))
 
