@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
-from kinfolk.optim.eager import eager
+from kinfolk.optim.eager import SpecOptimiser, eager
 from kinfolk.optim.optimiser import AdamW
 
 
@@ -31,23 +31,13 @@ class LAMB(AdamW, kind="lamb"):
 
 
 @eager
-class _LAMB(torch.optim.Optimizer):
+class _LAMB(SpecOptimiser):
     """All tensors of a group move together, by PyTorch's lists of tensors."""
 
-    def __init__(self, groups: list[dict[str, Any]], spec: LAMB) -> None:
-        super().__init__(groups, {"lr": spec.lr})
-        self.spec = spec
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update from the gradients that are there."""
-        assert closure is None, "LAMB needs one gradient for each step"
-        for group in self.param_groups:
-            parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
-            if parameters:
-                self._update(group, parameters)
-
-    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+    def update(self, group: dict[str, Any]) -> None:
+        parameters: list[Tensor] = [p for p in group["params"] if p.grad is not None]
+        if not parameters:
+            return
         spec, (beta_m, beta_v) = self.spec, self.spec.betas
         states = [self._state(p) for p in parameters]
         grads = [p.grad for p in parameters if p.grad is not None]

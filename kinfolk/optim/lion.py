@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, Rate
-from kinfolk.optim.eager import eager
+from kinfolk.optim.eager import SpecOptimiser, eager
 from kinfolk.optim.optimiser import Optimiser
 
 
@@ -25,25 +25,17 @@ class Lion(Optimiser, kind="lion"):
 
 
 @eager
-class _Lion(torch.optim.Optimizer):
-    def __init__(self, groups: list[dict[str, Any]], spec: Lion) -> None:
-        super().__init__(groups, {"lr": spec.lr})
-        self.spec = spec
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update from the gradients that are there."""
-        assert closure is None, "Lion needs one gradient for each step"
-        beta, beta_mean = self.spec.betas
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if not params:
-                continue
-            for p in params:
-                if not self.state[p]:
-                    self.state[p]["exp_avg"] = torch.zeros_like(p)
-            grads, means = [p.grad for p in params], [self.state[p]["exp_avg"] for p in params]
-            moves = torch._foreach_lerp(means, grads, 1 - beta)
-            torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(params, torch._foreach_sign(moves), alpha=-group["lr"])
-            torch._foreach_lerp_(means, grads, 1 - beta_mean)
+class _Lion(SpecOptimiser):
+    def update(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        if not params:
+            return
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["exp_avg"] = torch.zeros_like(p)
+        (beta, beta_mean), grads = self.spec.betas, [p.grad for p in params]
+        means = [self.state[p]["exp_avg"] for p in params]
+        moves = torch._foreach_lerp(means, grads, 1 - beta)
+        torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_add_(params, torch._foreach_sign(moves), alpha=-group["lr"])
+        torch._foreach_lerp_(means, grads, 1 - beta_mean)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Rate
-from kinfolk.optim.eager import eager
+from kinfolk.optim.eager import SpecOptimiser, eager
 from kinfolk.optim.groups import Groups
 from kinfolk.optim.optimiser import Optimiser, embeddings_of, named_groups
 
@@ -60,20 +60,12 @@ class Muon(Optimiser, kind="muon"):
 
 
 @eager
-class _Muon(torch.optim.Optimizer):
-    def __init__(self, groups: list[dict[str, Any]], spec: Muon) -> None:
-        super().__init__(groups, {"lr": spec.lr})
-        self.spec = spec
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update from the gradients that are there."""
-        assert closure is None, "Muon needs one gradient for each step"
-        for group in self.param_groups:
-            for p, packs in zip(group["params"], group["packs"], strict=True):
-                if p.grad is not None:
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_(self._muon(p, packs) if group["hidden"] else self._adam(p), alpha=-group["lr"])
+class _Muon(SpecOptimiser):
+    def update(self, group: dict[str, Any]) -> None:
+        for p, packs in zip(group["params"], group["packs"], strict=True):
+            if p.grad is not None:
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(self._muon(p, packs) if group["hidden"] else self._adam(p), alpha=-group["lr"])
 
     def _muon(self, p: Tensor, packs: int) -> Tensor:
         state, momentum = self.state[p], self.spec.momentum

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, Rate
-from kinfolk.optim.eager import eager
+from kinfolk.optim.eager import SpecOptimiser, eager
 from kinfolk.optim.optimiser import Optimiser
 
 
@@ -29,10 +29,9 @@ class ScheduleFree(Optimiser, kind="schedule-free"):
 
 
 @eager
-class _ScheduleFree(torch.optim.Optimizer):
+class _ScheduleFree(SpecOptimiser):
     def __init__(self, groups: list[dict[str, Any]], spec: ScheduleFree) -> None:
-        super().__init__(groups, {"lr": spec.lr})
-        self.spec = spec
+        super().__init__(groups, spec)
         self.means: dict[Tensor, Tensor] = {}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -44,17 +43,14 @@ class _ScheduleFree(torch.optim.Optimizer):
                     self.means[p] = p.clone()
                     p.lerp_(self.state[p]["z"], 1 - self.spec.betas[0])
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update from the gradients that are there, and leave the mean in the weights."""
-        assert closure is None, "schedule-free AdamW needs one gradient for each step"
-        for group in self.param_groups:
-            for p in group["params"]:
-                mean = self.means.pop(p, p)
-                if p.grad is not None:
-                    p.copy_(self._moved(p, mean, group))
-                elif mean is not p:
-                    p.copy_(mean)
+    def update(self, group: dict[str, Any]) -> None:
+        """Leave the mean in the weights."""
+        for p in group["params"]:
+            mean = self.means.pop(p, p)
+            if p.grad is not None:
+                p.copy_(self._moved(p, mean, group))
+            elif mean is not p:
+                p.copy_(mean)
 
     def _moved(self, p: Tensor, mean: Tensor, group: dict[str, Any]) -> Tensor:
         state, beta = self.state[p], self.spec.betas[1]
