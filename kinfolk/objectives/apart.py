@@ -9,7 +9,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output, State
-from kinfolk.objectives.objective import Learning, Vocabulary
+from kinfolk.objectives.objective import Learning, Vocabulary, real
 from kinfolk.objectives.supervised import Classify
 
 
@@ -31,7 +31,7 @@ class ClassifyApart(Classify, kind="classify-apart"):
         width = max(tokens.shape[1] for tokens, _ in sides)
         # of one width, so that both can run as one batch
         first, second = (
-            batch.replace(tokens=_wide(tokens, width), keep=_wide(_real(tokens, keep), width), source=None)
+            batch.replace(tokens=_wide(tokens, width), keep=_wide(real(tokens, keep), width), source=None)
             for tokens, keep in sides
         )
         other = OtherDocument(*self._read(super().prepare(second, rng, vocabulary)))
@@ -55,10 +55,6 @@ class ClassifyApart(Classify, kind="classify-apart"):
         if self.reads == "tokens":
             return batch.tokens, batch.keep  # type: ignore[return-value]
         return batch.source, batch.source_keep  # type: ignore[return-value]
-
-
-def _real(tokens: Tensor, keep: Tensor | None) -> Tensor:
-    return torch.ones_like(tokens, dtype=torch.bool) if keep is None else keep
 
 
 def _wide(x: Tensor, width: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Auxiliary losses at intermediate layers, positions and future tokens (Al-Rfou et al. 2018)."""
 
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.device import host, send
-from kinfolk.core.rng import Rng, derive
+from kinfolk.core.rng import derive
 from kinfolk.layers.heads.head import HeadModule, LMHead
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State, Transformer
-from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary
+from kinfolk.objectives.objective import Learning, Objective, Wrapper
 
 
-class Auxiliary(Objective, kind="auxiliary"):
+class Auxiliary(Wrapper, Objective, kind="auxiliary"):
     """What `of` asks for, and besides (Al-Rfou et al. 2018, section 3).
 
     `positions`: "every" one of a row is scored, or the "last" alone, which is what the others are auxiliary to.
@@ -27,15 +27,13 @@ class Auxiliary(Objective, kind="auxiliary"):
     `target_weight`, to the end of the training. Evaluation knows nothing of all this.
     """
 
+    wraps: ClassVar[str] = "of"
+
     of: Objective
     positions: Literal["every", "last"] = "every"
     layer_weight: NonNegativeFloat = 1.0
     n_targets: PositiveInt = 2
     target_weight: NonNegativeFloat = 0.5
-
-    @property
-    def extra_ids(self) -> int:
-        return self.of.extra_ids
 
     def on_pairs(self) -> Objective:
         return self.replace(of=self.of.on_pairs())
@@ -52,16 +50,6 @@ class Auxiliary(Objective, kind="auxiliary"):
         seeded(model.spec.init, heads, model.spec.dims, derive(seed, "further"))
         return heads.to(next(model.parameters()))
 
-    @property
-    def parts(self) -> tuple[Objective, ...]:
-        return self.of.parts
-
-    def on_topology(self, topology: str) -> Objective:
-        return self.replace(of=self.of.on_topology(topology))
-
-    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        return self.of.prepare(batch, rng, vocabulary)
-
     def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
         model, seen = learner.model, batch
         asks_layers = self.layer_weight > 0 and learner.stage < _depth(model.spec) - 1 and model.training
@@ -73,12 +61,6 @@ class Auxiliary(Objective, kind="auxiliary"):
             self._add_layers(output, seen, model, learner.stage)
             self._add_targets(output, seen, learner.partner)
         return output, seen
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.of.loss(output, batch)
-
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        return self.of.measure(output, batch)
 
     def _add_layers(self, output: Output, batch: Batch, model: Transformer, done: int) -> None:
         stack = model.encoder if model.decoder is None else model.decoder

@@ -6,7 +6,7 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import LATER, Objective, Vocabulary, joined, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, joined, summed, token_losses
 
 
 class CausalLM(Objective, kind="causal"):
@@ -32,8 +32,7 @@ class CausalLM(Objective, kind="causal"):
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Text: all positions, and the second half given the first, which an encoder-decoder can be asked for too."""
-        assert batch.targets is not None
-        losses, real = output.head.losses(output.hidden, batch.targets), batch.targets != IGNORE
+        losses, real = token_losses(output, batch)
         # the source of a pair is never scored, a text is from its first token on
         if not bool(real[:, 0].any()):
             return {"target-token": summed(losses, real)}

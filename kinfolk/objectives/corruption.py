@@ -9,8 +9,7 @@ from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.rng import Rng
-from kinfolk.models.model import Output
-from kinfolk.objectives.objective import LATER, Objective, Vocabulary, joined, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, real_rows, texts
 from kinfolk.objectives.sequence import SequenceToSequence
 
 Row = NDArray[Any]
@@ -55,19 +54,15 @@ class Corruption(Objective):
         return SequenceToSequence()
 
     def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
-        if batch.source is not None:
-            tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
-        made = []
-        for i, index in enumerate(batch.index.tolist()):
-            row = (tokens[i] if keep is None else tokens[i][keep[i]]).numpy()
+        divided = []
+        for row, index in zip(real_rows(*texts(batch, vocabulary)), batch.index.tolist(), strict=True):
             row = row[:-1] if self.whole and len(row) > 1 else row
-            made.append(self.divide(row, rng.example(index, self.kind), vocabulary))
-        source_BM, source_keep = padded([halves.source for halves in made], vocabulary.pad)
-        target_BL, target_keep = padded([halves.target for halves in made], vocabulary.pad)
-        before = [vocabulary.start if halves.before is None else halves.before for halves in made]
+            divided.append(self.divide(row, rng.example(index, self.kind), vocabulary))
+        source_BM, source_keep = padded([halves.source for halves in divided], vocabulary.pad)
+        target_BL, target_keep = padded([halves.target for halves in divided], vocabulary.pad)
+        before = [vocabulary.start if halves.before is None else halves.before for halves in divided]
         opening = torch.tensor(before, dtype=target_BL.dtype)[:, None]
-        first_B1 = torch.tensor([halves.first for halves in made])[:, None]
+        first_B1 = torch.tensor([halves.first for halves in divided])[:, None]
         return Batch(
             index=batch.index,
             source=source_BM,
@@ -78,11 +73,6 @@ class Corruption(Objective):
             targets=target_BL if target_keep is None else target_BL.masked_fill(~target_keep, IGNORE),
             positions=first_B1 + torch.arange(target_BL.shape[1]) if bool(first_B1.any()) else None,
         )
-
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
-        return {self.measured: summed(losses, batch.targets != IGNORE)}
 
 
 def padded(rows: list[Row], pad: int) -> tuple[Tensor, Tensor | None]:
@@ -101,6 +91,6 @@ def ended(row: Row, vocabulary: Vocabulary) -> Row:
     return np.append(row, vocabulary.eos)
 
 
-def real(row: Row, vocabulary: Vocabulary) -> Row:
+def ordinary_places(row: Row, vocabulary: Vocabulary) -> Row:
     """Return the positions of a row that may be corrupted: all but special ones."""
     return np.flatnonzero(~vocabulary.is_special[row])

@@ -9,7 +9,7 @@ are no probabilities, numbers or classes that hold together, are compared by the
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,8 @@ from torch import Tensor
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat
 from kinfolk.core.errors import SpecError
-from kinfolk.core.rng import Rng
 from kinfolk.models.model import Model, Output, State, Transformer
-from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary, side_loss
+from kinfolk.objectives.objective import Learning, Loss, Objective, Wrapper, side_loss
 from kinfolk.objectives.supervised import Classify
 
 CHUNK = 4096
@@ -55,11 +54,13 @@ class _Reporting:
         return self._model.run(batch, state, (*self._taps, *(taps or ())))
 
 
-class Distil(Objective, kind="distil"):
+class Distil(Wrapper, Objective, kind="distil"):
     """Do a task as a teacher does it. `teacher` is a run folder or a saved model; the weights are DistilBERT's.
 
     `states` (c) asks for a student of the teacher's width, and is left out at 0.
     """
+
+    wraps: ClassVar[str] = "task"
 
     task: Objective
     teacher: str
@@ -69,22 +70,8 @@ class Distil(Objective, kind="distil"):
     states: NonNegativeFloat = 1.0
 
     @property
-    def extra_ids(self) -> int:
-        return self.task.extra_ids
-
-    @property
     def inner(self) -> Objective:
         return self.task.inner
-
-    @property
-    def parts(self) -> tuple[Objective, ...]:
-        return self.task.parts
-
-    def on_topology(self, topology: str) -> Objective:
-        return self.replace(task=self.task.on_topology(topology))
-
-    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        return self.task.prepare(batch, rng, vocabulary)
 
     def companion(self, model: Model) -> Model | None:
         return self.task.companion(model)
@@ -137,9 +124,6 @@ class Distil(Objective, kind="distil"):
             real_BL = torch.ones_like(apart_BL) if output.keep is None else output.keep.to(apart_BL)
             total = total + self.states * ((apart_BL * real_BL).sum(1) / real_BL.sum(1).clamp(min=1)).sum()
         return Loss(total, task.count, task.side)
-
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        return self.task.measure(output, batch)
 
     def _soft(self, student: Output, teacher: Output, mine_LD: Tensor, its_LD: Tensor) -> Tensor:
         total = mine_LD.new_zeros(())

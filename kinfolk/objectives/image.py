@@ -9,14 +9,14 @@ import math
 import torch
 from torch import Tensor
 
-from kinfolk.core.batch import IGNORE, Batch
+from kinfolk.core.batch import Batch
 from kinfolk.core.bounds import Inside, PositiveInt
 from kinfolk.core.device import wide
 from kinfolk.core.errors import DataError, SpecError
 from kinfolk.core.grid import Grid
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import LATER, Objective, Vocabulary, summed
+from kinfolk.objectives.objective import LATER, Objective, Vocabulary, summed, token_losses
 
 
 class ImageObjective(Objective):
@@ -51,8 +51,7 @@ class ImageObjective(Objective):
         return Batch(index=batch.index, tokens=tokens, source=source, targets=target)
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses, real = output.head.losses(output.hidden, batch.targets), batch.targets != IGNORE
+        losses, real = token_losses(output, batch)
         nats, count = summed(losses, real)
         return {"bits-per-dimension": (nats / math.log(2), count)} | self._further(losses, real)
 

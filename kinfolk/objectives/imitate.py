@@ -5,6 +5,7 @@ $\mathrm{MSE}(H_m W, H_{g(m)})$, the same for what the embedding gives, and $\ma
 before the softmax, 0 where a key is hidden (TinyBERT, equations 7 to 9, and its code). W is learnt beside the student.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -60,7 +61,7 @@ class Imitate(Distil, kind="imitate"):
             return self.task.run(learner, batch, memory)
         own = next(learner.model.parameters())
         teacher = teacher_of(self.teacher, own.device, own.dtype)
-        with _Heard(learner.model) as mine, _Heard(teacher) as its:
+        with _embedded(learner.model) as mine, _embedded(teacher) as its:
             output, batch = super().run(learner, batch, memory)
         assert isinstance(output, Taught)
         assert output.teacher is not None
@@ -71,8 +72,8 @@ class Imitate(Distil, kind="imitate"):
             keeps = {"encoder": batch.keep if batch.source is None else batch.source_keep, "decoder": batch.keep}
             losses = self._inside(output, learner.partner, keeps, (learner.model.spec, teacher.spec))
             if self.embedding:
-                pairs = zip(mine.found, its.found, strict=True)
-                sides = [keeps["encoder"], keeps["decoder"]] if len(mine.found) == 2 else [batch.keep]
+                pairs = zip(mine, its, strict=True)
+                sides = [keeps["encoder"], keeps["decoder"]] if len(mine) == 2 else [batch.keep]
                 apart = [mean_square(learner.partner(a), b, keep) for (a, b), keep in zip(pairs, sides, strict=True)]
                 losses = [*losses, self.embedding * torch.stack(apart).sum()]
             output.side_losses["imitated"] += torch.stack(losses).sum() if losses else 0
@@ -110,8 +111,7 @@ class Widened(Module):
         nn.init.zeros_(self.map.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.map(x)
-        return y
+        return self.map(x)
 
 
 def teachers(n_student: int, n_teacher: int) -> list[int]:
@@ -157,16 +157,12 @@ def _apart(a_BHLM: Tensor, b_BHLM: Tensor, stack: str, layer: int) -> Tensor:
     return (a_BHLM - b_BHLM).square().mean()
 
 
-class _Heard:
-    """Hears what a model's embedding gives."""
-
-    def __init__(self, model: Any) -> None:
-        self.embedding = model.embedding
-        self.found: list[Tensor] = []
-
-    def __enter__(self) -> "_Heard":
-        self.handle = self.embedding.register_forward_hook(lambda module, given, out: self.found.append(out))
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.handle.remove()
+@contextlib.contextmanager
+def _embedded(model: Any) -> Iterator[list[Tensor]]:
+    """Give a list that gets every output of a model's embedding."""
+    outputs: list[Tensor] = []
+    handle = model.embedding.register_forward_hook(lambda module, given, out: outputs.append(out))
+    try:
+        yield outputs
+    finally:
+        handle.remove()

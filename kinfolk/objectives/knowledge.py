@@ -22,7 +22,7 @@ from kinfolk.layers.part import FeedForward, Part
 from kinfolk.layers.positions.position import NoPosition
 from kinfolk.models.model import Model
 from kinfolk.models.stack import Stack
-from kinfolk.objectives.objective import Vocabulary
+from kinfolk.objectives.objective import Vocabulary, real_rows
 from kinfolk.ops.patterns.leaves import Full
 
 
@@ -77,7 +77,7 @@ class Facts:
         """Read facts beside the rows: the sentence first, so that targets and spans stay where they are."""
         if batch.document is not None or batch.annotation(Visible) is not None or batch.positions is not None:
             raise ShapeError("knowledge: rows of packed documents, or with an attention mask of their own, take none")
-        trees = [self.tree(row, vocabulary, limit) for row in _rows(batch)]
+        trees = [self.tree(row, vocabulary, limit) for row in real_rows(batch.tokens, batch.keep)]
         if all(tree.trunk.all() for tree in trees):
             return batch
         width = max(batch.tokens.shape[1], *(len(tree.tokens) for tree in trees))
@@ -153,7 +153,7 @@ class Lexicon:
         """Say what rows name and may mean by it."""
         if batch.source is not None:
             raise ShapeError("knowledge: what an encoder-decoder reads is not looked up")
-        found = [self.mentions(row, vocabulary) for row in _rows(batch)]
+        found = [self.mentions(row, vocabulary) for row in real_rows(batch.tokens, batch.keep)]
         width = max(map(len, found))
         if not width:
             return batch
@@ -171,8 +171,3 @@ class Lexicon:
         """Return what a row names."""
         starts = None if vocabulary.pieces is None else vocabulary.pieces.word_starts(row)
         return list(self.names.mentions(row, starts))
-
-
-def _rows(batch: Batch) -> list[Ids]:
-    keep = batch.keep
-    return [(row if keep is None else row[keep[i]]).numpy() for i, row in enumerate(batch.tokens)]

@@ -1,21 +1,16 @@
 """Masked language modelling (BERT, Devlin et al. 2019)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Fraction, PositiveInt, Probability
 from kinfolk.core.rng import Rng
-from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Objective, Vocabulary, joined, summed
+from kinfolk.objectives.objective import Ids, Objective, Vocabulary, texts
 
 Unit = Literal["token", "word"]
-
-Ids = NDArray[np.int64]
 
 
 class MaskedLM(Objective, kind="masked"):
@@ -33,16 +28,11 @@ class MaskedLM(Objective, kind="masked"):
     unit: Unit = "token"
     longest: PositiveInt = 1
 
-    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        tokens, keep = batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
-        if batch.source is not None:
-            tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
-        return self.hidden(Batch(index=batch.index, tokens=tokens, keep=keep), rng, vocabulary)
+    measured: ClassVar[str] = "masked-token"
 
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
-        return {"masked-token": summed(losses, batch.targets != IGNORE)}
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        tokens, keep = texts(batch, vocabulary)
+        return self.hidden(Batch(index=batch.index, tokens=tokens, keep=keep), rng, vocabulary)
 
     def hidden(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
         """Hide tokens of a batch whose rows are as a model reads them, and make them its targets."""

@@ -1,7 +1,7 @@
 """Multi-token prediction: a chain of small modules predicts the tokens after the next (DeepSeek-V3, 2024)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +12,16 @@ from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.context import Context, Padding
 from kinfolk.core.device import host, send
 from kinfolk.core.errors import SpecError
-from kinfolk.core.rng import Rng, derive
+from kinfolk.core.rng import derive
 from kinfolk.layers.init import seeded
 from kinfolk.layers.module import Linear, Module, Shared
 from kinfolk.models.model import Model, Output, State, Transformer
 from kinfolk.models.stack import Stack
 from kinfolk.objectives.auxiliary import add_side_loss, later_targets
-from kinfolk.objectives.objective import Learning, Loss, Objective, Vocabulary
+from kinfolk.objectives.objective import Learning, Objective, Wrapper
 
 
-class MultiToken(Objective, kind="multi-token"):
+class MultiToken(Wrapper, Objective, kind="multi-token"):
     r"""What `of` asks for, and `n_modules` further tokens, each by a module that reads the one before it.
 
     DeepSeek-AI 2024 (DeepSeek-V3), section 2.2: module k joins the states of module k - 1 (of the model, for the first)
@@ -33,34 +33,18 @@ class MultiToken(Objective, kind="multi-token"):
     weights. Evaluation and generation know nothing of the modules.
     """
 
+    wraps: ClassVar[str] = "of"
+
     of: Objective
     n_modules: PositiveInt = 1
     target_weight: NonNegativeFloat = 0.3
 
     @property
-    def targets(self) -> str:
-        return self.of.targets
-
-    @property
-    def extra_ids(self) -> int:
-        return self.of.extra_ids
-
-    @property
     def inner(self) -> Objective:
         return self.of.inner
 
-    @property
-    def parts(self) -> tuple[Objective, ...]:
-        return self.of.parts
-
     def on_pairs(self) -> Objective:
         return self.replace(of=self.of.on_pairs())
-
-    def on_topology(self, topology: str) -> Objective:
-        return self.replace(of=self.of.on_topology(topology))
-
-    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
-        return self.of.prepare(batch, rng, vocabulary)
 
     def companion(self, model: Model) -> Model | None:
         """Return a decoder of the modules' blocks: what they cost, but for the maps that join states and tokens."""
@@ -80,12 +64,6 @@ class MultiToken(Objective, kind="multi-token"):
             assert isinstance(learner.partner, _Modules)
             self._predict(learner.model, learner.partner, batch, output)
         return output, batch
-
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return self.of.loss(output, batch)
-
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        return self.of.measure(output, batch)
 
     def _predict(self, model: Transformer, modules: "_Modules", batch: Batch, output: Output) -> None:
         assert batch.targets is not None
@@ -128,8 +106,7 @@ class _Module(Module):
 
     def forward(self, x_BLD: Tensor, token_BLD: Tensor, ctx: Context) -> Tensor:
         joined_BLD = self.join(torch.cat([self.norm_state(x_BLD), self.norm_token(token_BLD)], -1))
-        after_BLD: Tensor = self.block(joined_BLD, ctx, None)
-        return after_BLD
+        return self.block(joined_BLD, ctx, None)
 
 
 def _stack(model: Model) -> Stack:

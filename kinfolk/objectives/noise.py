@@ -9,7 +9,7 @@ import numpy as np
 
 from kinfolk.core.bounds import Inside, PositiveFloat, Probability
 from kinfolk.core.spec import Spec
-from kinfolk.objectives.corruption import Row, real
+from kinfolk.objectives.corruption import Row, ordinary_places
 from kinfolk.objectives.masked import Unit
 from kinfolk.objectives.objective import Vocabulary
 
@@ -32,7 +32,7 @@ class Masking(Noise, kind="mask"):
     as_random: Probability = 0.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
-        places, out = real(row, vocabulary), row.copy()
+        places, out = ordinary_places(row, vocabulary), row.copy()
         hidden = places[draw.random(len(places)) < self.share]
         out[hidden] = _masks(len(hidden), self.as_random, draw, vocabulary)
         return out
@@ -44,7 +44,7 @@ class Deletion(Noise, kind="delete"):
     share: Inside = 0.15
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
-        places = real(row, vocabulary)
+        places = ordinary_places(row, vocabulary)
         return np.delete(row, places[draw.random(len(places)) < self.share])
 
 
@@ -63,7 +63,7 @@ class Infilling(Noise, kind="infill"):
     as_random: Probability = 0.0
 
     def apply(self, row: Row, draw: np.random.Generator, vocabulary: Vocabulary) -> Row:
-        places = real(row, vocabulary)
+        places = ordinary_places(row, vocabulary)
         if not len(places):
             return row
         unit = vocabulary.words(row)[places] if self.unit == "word" else places

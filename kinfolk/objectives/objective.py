@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from kinfolk.core.rng import Rng
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Module
 from kinfolk.models.model import Model, Output, State, Transformer
+
+Ids = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,7 +49,7 @@ class Vocabulary:
         default=None, compare=False, repr=False
     )  # None: every token is a word
     # how often each id occurs in what is learnt from, where an objective asks; None: not known
-    counts: NDArray[np.int64] | None = dataclasses.field(default=None, compare=False, repr=False)
+    counts: Ids | None = dataclasses.field(default=None, compare=False, repr=False)
     # what prepared batches know about the names in them; None: nothing
     known: "Known | None" = dataclasses.field(default=None, compare=False, repr=False)
 
@@ -59,11 +61,11 @@ class Vocabulary:
         return table
 
     @functools.cached_property
-    def ordinary(self) -> NDArray[np.int64]:
+    def ordinary(self) -> Ids:
         """The ids of ordinary text tokens."""
         return np.flatnonzero(~self.is_special)
 
-    def words(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    def words(self, ids: Ids) -> Ids:
         """Return the number of the word that each token of a row belongs to, -1 of specials."""
         starts = np.ones(len(ids), dtype=np.bool_) if self.pieces is None else self.pieces.word_starts(ids)
         special = self.is_special[ids]
@@ -93,10 +95,11 @@ HIDDEN, LATER, AROUND, PERMUTED = "hidden", "later", "around", "permuted"
 class Objective(Spec):
     """Axis: training objectives: what is predicted from what.
 
-    `counts`: it asks how often each token occurs in the data.
+    `counts`: it asks how often each token occurs in the data. `measured`: the measure that its loss per target is.
     """
 
     counts: ClassVar[bool] = False
+    measured: ClassVar[str] = ""
 
     @property
     def targets(self) -> str:
@@ -169,7 +172,39 @@ class Objective(Spec):
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """Return sums and counts of what evaluation reports, by name; equal names are comparable across models."""
-        raise NotImplementedError
+        if not self.measured:
+            raise NotImplementedError
+        return {self.measured: summed(*token_losses(output, batch))}
+
+
+class Wrapper:
+    """Mix-in of objectives that wrap another: like the one in their field `wraps` unless they say otherwise."""
+
+    wraps: ClassVar[str]
+
+    @property
+    def _wrapped(self) -> Any:
+        return getattr(self, self.wraps)
+
+    @property
+    def extra_ids(self) -> int:
+        return self._wrapped.extra_ids
+
+    @property
+    def parts(self) -> tuple[Objective, ...]:
+        return self._wrapped.parts
+
+    def on_topology(self: Any, topology: str) -> Objective:
+        return self.replace(**{self.wraps: self._wrapped.on_topology(topology)})
+
+    def prepare(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> Batch:
+        return self._wrapped.prepare(batch, rng, vocabulary)
+
+    def loss(self, output: Output, batch: Batch) -> Loss:
+        return self._wrapped.loss(output, batch)
+
+    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        return self._wrapped.measure(output, batch)
 
 
 def side_loss(output: Output) -> Tensor:
@@ -184,21 +219,47 @@ def summed(losses_BL: Tensor, where_BL: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(where_BL, wide(losses_BL), 0.0).sum(), where_BL.sum()
 
 
+def token_losses(output: Output, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the loss of every target, and which of them are scored."""
+    assert batch.targets is not None
+    return output.head.losses(output.hidden, batch.targets), batch.targets != IGNORE
+
+
+def real(ids: Tensor, keep: Tensor | None) -> Tensor:
+    """Return which tokens are real; without a mask all are."""
+    return torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+
+
+def real_rows(tokens: Tensor, keep: Tensor | None) -> list[Ids]:
+    """Return the real tokens of each row."""
+    return [(row if keep is None else row[keep[i]]).numpy() for i, row in enumerate(tokens)]
+
+
+def to_front(keep: Tensor, *others: Tensor) -> list[Tensor]:
+    """Move the padding of each row to its end and cut what is padding in all: the mask, then tensors like it."""
+    # a stable sort keeps the order of what is real
+    order = (~keep).to(torch.uint8).sort(dim=1, stable=True).indices[:, : int(keep.sum(1).max())]
+    return [x.gather(1, order) for x in (keep, *others)]
+
+
+def texts(batch: Batch, vocabulary: Vocabulary) -> tuple[Tensor, Tensor | None]:
+    """Return the tokens of texts and which are real: all but the last, or of a pair its one joined row."""
+    if batch.source is not None:
+        return joined(batch, vocabulary.sep, vocabulary.pad)[:2]
+    return batch.tokens[:, :-1], None if batch.keep is None else batch.keep[:, :-1]
+
+
 def joined(source: Batch, separator: int, pad: int) -> tuple[Tensor, Tensor, Tensor]:
     """Write `source separator target` in one row: tokens, which are real, and which belong to the target.
 
     The target keeps its closing token; its opening one becomes the separator.
     """
     assert source.source is not None
-    s_keep = torch.ones_like(source.source, dtype=torch.bool) if source.source_keep is None else source.source_keep
-    t_keep = torch.ones_like(source.tokens, dtype=torch.bool) if source.keep is None else source.keep
+    s_keep, t_keep = real(source.source, source.source_keep), real(source.tokens, source.keep)
     target = source.tokens.clone()
     target[:, 0] = separator
     tokens, keep = torch.cat([source.source, target], 1), torch.cat([s_keep, t_keep], 1)
     is_target = torch.cat([torch.zeros_like(s_keep), t_keep], 1)
     is_target[:, s_keep.shape[1]] = False
-    # a stable sort moves the padding between the two to the end
-    order = (~keep).to(torch.uint8).sort(dim=1, stable=True).indices
-    n = int(keep.sum(1).max())
-    tokens, keep, is_target = (x.gather(1, order)[:, :n] for x in (tokens, keep, is_target))
+    keep, tokens, is_target = to_front(keep, tokens, is_target)
     return tokens.masked_fill(~keep, pad), keep, is_target

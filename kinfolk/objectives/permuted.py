@@ -1,5 +1,7 @@
 """Permutation language modelling (XLNet, Yang et al. 2019)."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +11,8 @@ from kinfolk.core.annotations import Continuation, Visible
 from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Fraction, PositiveInt
 from kinfolk.core.rng import Rng
-from kinfolk.models.model import Output
 from kinfolk.objectives.masked import MaskedLM, Unit
-from kinfolk.objectives.objective import PERMUTED, Vocabulary, joined, summed
-
-Ids = NDArray[np.int64]
+from kinfolk.objectives.objective import PERMUTED, Ids, Vocabulary, joined
 
 
 class PermutedLM(MaskedLM, kind="permuted"):
@@ -33,6 +32,8 @@ class PermutedLM(MaskedLM, kind="permuted"):
     share: Fraction = 1 / 6
     unit: Unit = "word"
     longest: PositiveInt = 5
+
+    measured: ClassVar[str] = "permuted-token"
 
     @property
     def targets(self) -> str:
@@ -59,11 +60,6 @@ class PermutedLM(MaskedLM, kind="permuted"):
             segments=torch.from_numpy(segments).gather(1, at),
             annotations=(Visible(streams["visible"]), *(() if continues is None else (continues,))),
         )
-
-    def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
-        return {"permuted-token": summed(losses, batch.targets != IGNORE)}
 
     def _rows(self, batch: Batch, rng: Rng, vocabulary: Vocabulary) -> tuple[Ids, NDArray[np.bool_] | None, Ids]:
         """Return rows as the content stream reads them, which tokens are real (None: all), and segments."""

@@ -1,5 +1,7 @@
 """Replaced-token detection with a small generator (ELECTRA, Clark et al. 2020)."""
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from kinfolk.layers.heads.head import HeadModule
 from kinfolk.layers.module import Module, borrow
 from kinfolk.models.model import Model, Output, State, Transformer, build_model
 from kinfolk.objectives.masked import MaskedLM
-from kinfolk.objectives.objective import Learning, Loss, Vocabulary, side_loss, summed
+from kinfolk.objectives.objective import Learning, Loss, Vocabulary, side_loss
 from kinfolk.ops.cross_entropy import CHUNK_BYTES
 
 GENERATOR = "generator"
@@ -35,6 +37,8 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
     weight: NonNegativeFloat = 50.0
     as_mask: Probability = 0.85
     as_random: Probability = 0.0
+
+    measured: ClassVar[str] = "replaced-token"
 
     def companion(self, model: Model) -> Model | None:
         return self.generator.replace(vocab_size=model.vocab_size, max_len=model.max_len)
@@ -89,12 +93,8 @@ class ReplacedTokens(MaskedLM, kind="replaced-tokens"):
         return Loss(total, (batch.targets != IGNORE).sum(), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
-        return {
-            "replaced-token": summed(losses, batch.targets != IGNORE),
-            "generator-token": (wide(output.taps["generator.nats"]), output.taps["generator.count"]),
-        }
+        generator = wide(output.taps["generator.nats"]), output.taps["generator.count"]
+        return super().measure(output, batch) | {"generator-token": generator}
 
 
 @torch.no_grad()

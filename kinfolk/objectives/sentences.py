@@ -5,7 +5,6 @@ from typing import Literal, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from kinfolk.core.annotations import OtherDocument
@@ -16,11 +15,9 @@ from kinfolk.core.rng import Rng
 from kinfolk.layers.heads.paired_head import PairedHeadModule
 from kinfolk.models.model import Output
 from kinfolk.objectives.masked import MaskedLM
-from kinfolk.objectives.objective import Loss, Vocabulary, joined, summed
+from kinfolk.objectives.objective import Ids, Loss, Vocabulary, joined, real_rows, summed
 
 MEASURES = {"next": "next-sentence", "order": "sentence-order"}
-
-Ids = NDArray[np.int64]
 
 
 class SentencePairs(MaskedLM, kind="sentence-pairs"):
@@ -45,9 +42,9 @@ class SentencePairs(MaskedLM, kind="sentence-pairs"):
             raise SpecError("objective.question: to ask what comes next takes passages: set training.order=documents")
         width = batch.tokens.shape[1] - 1
         rows, labels = [], []
-        for i, index in enumerate(batch.index.tolist()):
-            own = _real(batch.tokens, batch.keep, i)
-            other = own[:0] if passage is None else _real(passage.tokens_BM, passage.keep_BM, i)
+        owns = real_rows(batch.tokens, batch.keep)
+        others = [own[:0] for own in owns] if passage is None else real_rows(passage.tokens_BM, passage.keep_BM)
+        for own, other, index in zip(owns, others, batch.index.tolist(), strict=True):
             a, b, label = self.pair(own, other, max(2, width - 3), rng.example(index, "pair"), vocabulary)
             rows.append((a, b))
             labels.append(label)
@@ -114,11 +111,6 @@ def trimmed(a: Ids, b: Ids, limit: int, draw: np.random.Generator) -> tuple[Ids,
         cut = longer[1:] if front else longer[:-1]
         a, b = (cut, shorter) if len(a) > len(b) else (shorter, cut)
     return a, b
-
-
-def _real(tokens: Tensor, keep: Tensor | None, i: int) -> Ids:
-    row: Ids = (tokens[i] if keep is None else tokens[i][keep[i]]).numpy()
-    return row
 
 
 def _ends(ids: Ids, vocabulary: Vocabulary) -> Ids:

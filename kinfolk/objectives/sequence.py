@@ -9,7 +9,7 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import Rate
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, side_loss, summed
+from kinfolk.objectives.objective import LATER, Loss, Objective, Vocabulary, side_loss, summed, token_losses
 
 
 class SequenceToSequence(Objective, kind="sequence-to-sequence"):
@@ -51,7 +51,5 @@ class SequenceToSequence(Objective, kind="sequence-to-sequence"):
         return Loss(total, (batch.targets != IGNORE).sum(), side_loss(output))
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        losses = output.head.losses(output.hidden, batch.targets)
         name = "continuation" if batch.keep is None else "target-token"
-        return {name: summed(losses, batch.targets != IGNORE)}
+        return {name: summed(*token_losses(output, batch))}

@@ -14,9 +14,7 @@ from kinfolk.core.batch import IGNORE, Batch
 from kinfolk.core.bounds import NonNegativeFloat, PositiveInt
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import AROUND, Loss, Objective, Vocabulary, joined, side_loss, summed
-
-Ids = NDArray[np.int64]
+from kinfolk.objectives.objective import AROUND, Ids, Loss, Objective, Vocabulary, joined, real_rows, side_loss, summed
 
 
 class SkipGram(Objective, kind="skip-gram"):
@@ -46,8 +44,7 @@ class SkipGram(Objective, kind="skip-gram"):
             tokens, keep, _ = joined(batch, vocabulary.sep, vocabulary.pad)
         noise = np.cumsum(self.noise(vocabulary))
         rows = []
-        for i, index in enumerate(batch.index.tolist()):
-            row = (tokens[i] if keep is None else tokens[i][keep[i]]).numpy()
+        for row, index in zip(real_rows(tokens, keep), batch.index.tolist(), strict=True):
             draw = rng.example(index, "skip-gram")
             words, contexts = self.pairs(row[~vocabulary.is_special[row]], draw, vocabulary)
             others = np.searchsorted(noise, draw.random((len(words), self.n_negative)) * noise[-1], side="right")

@@ -91,8 +91,7 @@ class SpanCorruption(Corruption, kind="span-corruption"):
 
 def _begins(flags: Row) -> Row:
     """Return where runs of true flags begin."""
-    begins: Row = flags & ~np.concatenate([[False], flags[:-1]])
-    return begins
+    return flags & ~np.concatenate([[False], flags[:-1]])
 
 
 def _compose(n: int, k: int, draw: np.random.Generator) -> Row:

@@ -12,7 +12,7 @@ from kinfolk.core.device import wide
 from kinfolk.core.errors import SpecError
 from kinfolk.core.rng import Rng
 from kinfolk.models.model import Output
-from kinfolk.objectives.objective import Loss, Objective, Vocabulary, side_loss, summed
+from kinfolk.objectives.objective import Loss, Objective, Vocabulary, real, side_loss, summed, to_front, token_losses
 from kinfolk.ops.answer_span import best_span
 
 
@@ -155,14 +155,10 @@ class Tag(Labels, kind="tag"):
             raise SpecError(f"objective: {self.kind!r} scores tags of tokens, and this data has none")
         return self.given(opened(batch, vocabulary.cls) if self.opening == "cls" else batch, vocabulary)
 
-    def loss(self, output: Output, batch: Batch) -> Loss:
-        return Objective.loss(self, output, batch)
-
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        assert batch.targets is not None
-        real, losses = batch.targets != IGNORE, output.head.losses(output.hidden, batch.targets)
-        right = (output.logits.argmax(-1) == batch.targets) & real
-        return {"tag": summed(losses, real), "accuracy": (right.sum(), real.sum())}
+        losses, scored = token_losses(output, batch)
+        right = (output.logits.argmax(-1) == batch.targets) & scored
+        return {"tag": summed(losses, scored), "accuracy": (right.sum(), scored.sum())}
 
     def example_losses(self, logits: Tensor, batch: Batch) -> Tensor:
         """Return the mean over the words of each sentence."""
@@ -181,10 +177,10 @@ class Reconstruct(Tag, kind="reconstruct"):
 
     def measure(self, output: Output, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         assert batch.targets is not None
-        real, logits = batch.targets != IGNORE, wide(output.logits)
+        scored, logits = batch.targets != IGNORE, wide(output.logits)
         nats = F.cross_entropy(logits.mT, batch.targets, ignore_index=IGNORE, reduction="sum")
-        right = (logits.argmax(-1) == batch.targets) & real
-        return {"tag": (nats, real.sum()), "accuracy": (right.sum(), real.sum())}
+        right = (logits.argmax(-1) == batch.targets) & scored
+        return {"tag": (nats, scored.sum()), "accuracy": (right.sum(), scored.sum())}
 
 
 class SpanAnswer(Labels, kind="span-answer"):
@@ -269,17 +265,12 @@ def _number(labels: Tensor) -> Tensor:
 def side_by_side(batch: Batch, vocabulary: Vocabulary) -> Batch:
     """Write both sequences of a pair in one row. The end of the first becomes a separator; more may follow."""
     assert batch.source is not None
-    first, second = (
-        torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
-        for ids, keep in ((batch.tokens, batch.keep), (batch.source, batch.source_keep))
-    )
+    first, second = real(batch.tokens, batch.keep), real(batch.source, batch.source_keep)
     tokens = batch.tokens.scatter(1, first.sum(1, keepdim=True) - 1, vocabulary.sep)
     more = tokens.new_full((len(tokens), vocabulary.between - 1), vocabulary.sep)
     tokens, keep = torch.cat([tokens, more, batch.source], 1), torch.cat([first, torch.ones_like(more) > 0, second], 1)
     segments = F.pad(torch.ones_like(batch.source), (tokens.shape[1] - batch.source.shape[1], 0))
-    # a stable sort moves the padding between the two to the end
-    order = (~keep).to(torch.uint8).sort(dim=1, stable=True).indices[:, : int(keep.sum(1).max())]
-    tokens, keep, segments = (x.gather(1, order) for x in (tokens, keep, segments))
+    keep, tokens, segments = to_front(keep, tokens, segments)
     tokens, segments = tokens.masked_fill(~keep, vocabulary.pad), segments.masked_fill(~keep, 0)
     return batch.replace(tokens=tokens, keep=keep, segments=segments, source=None, source_keep=None)
 
