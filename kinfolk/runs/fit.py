@@ -76,8 +76,7 @@ def task_of(data: Data) -> Task | None:
     split = data.split("train")
     if data.task:
         return named(data.task)
-    lengths = split.lengths(np.arange(1))
-    return of_labels(split.asks, len(lengths) if isinstance(lengths, tuple) else 1, image=split.picture is not None)
+    return of_labels(split.asks, len(split.sides(np.arange(1))), image=split.picture is not None)
 
 
 def labelling_of(data: Data) -> Labelling | None:
@@ -92,8 +91,7 @@ def labelling_of(data: Data) -> Labelling | None:
     for name in data.splits:
         split = data.split(name)
         most = split.longest
-        lengths = split.lengths(np.arange(min(len(split), 1 if most else _LOOKED_AT)))
-        both = lengths if isinstance(lengths, tuple) else (lengths,)
+        both = split.sides(np.arange(min(len(split), 1 if most else _LOOKED_AT)))
         sides = len(both)
         here = max((most or int(side.max())) + int(split.ends) for side in both)
         # what is made up was asked for in its length; of files `n_cut` counts what is lost, and it is said

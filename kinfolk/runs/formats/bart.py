@@ -18,7 +18,7 @@ from kinfolk.ops.patterns.leaves import Causal
 from kinfolk.runs.formats.bert import over_texts
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, Misfit, layers, need, their_activation
-from kinfolk.runs.huggingface.places import Below, Led, Table
+from kinfolk.runs.huggingface.places import Below, Spread, Table
 
 LOOK: Table = {
     "parts.0.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -121,7 +121,7 @@ class Pairs(Format):
 
 def heads(whole: str, bare: str, table: str) -> tuple[Architecture, ...]:
     """Return the architectures; a body alone is opened with the tied head that everybody gives it."""
-    rows: Table = {"head.bias": Led.at("final_logits_bias")}
+    rows: Table = {"head.bias": Spread.at("final_logits_bias")}
     ties = dict.fromkeys(TIED, table)
     return (
         Architecture(whole, LMHead, lm, table=rows, ties=ties),

@@ -35,6 +35,26 @@ class StateSpace(Format):
         """Return what a configuration says of the mixer."""
         raise NotImplementedError
 
+    def sizes_of_mixer(self, config: Config, d_state: int) -> dict[str, Any]:
+        """Return what both mixers have; `d_state`: where a configuration says none."""
+        return {
+            "d_state": config.number("state_size", d_state),
+            "expand": int(config.get("expand", 2)),
+            "kernel": config.number("conv_kernel", 4),
+            "least": config.get("time_step_min", 0.001),
+            "most": config.get("time_step_max", 0.1),
+        }
+
+    def mixer_values(self, mixer: Mamba | Mamba2) -> dict[str, Any]:
+        """Return what a configuration says of both."""
+        return {
+            "state_size": mixer.d_state,
+            "expand": mixer.expand,
+            "conv_kernel": mixer.kernel,
+            "time_step_min": mixer.least,
+            "time_step_max": mixer.most,
+        }
+
     def model(self, config: Config, head: Head) -> Model:
         for name, value in {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu"}.items():
             config.only(name, value)
@@ -97,32 +117,20 @@ class MambaFormat(StateSpace, model_type="mamba"):
     }
 
     def mixer(self, config: Config) -> Mixer:
-        width, expand = config.number("hidden_size"), config.get("expand", 2)
-        config.only("intermediate_size", int(expand * width))
+        width = config.number("hidden_size")
+        config.only("intermediate_size", int(config.get("expand", 2) * width))
         for name in ("use_mambapy", "use_associative_scan"):
             config.get(name, None)
         if config.values.get("time_step_rank") == "auto":
             config.values["time_step_rank"] = math.ceil(width / 16)
         rank = config.number("time_step_rank", math.ceil(width / 16))
-        return Mamba(
-            d_state=config.number("state_size", 16),
-            expand=int(expand),
-            kernel=config.number("conv_kernel", 4),
-            rank=0 if rank == math.ceil(width / 16) else rank,
-            least=config.get("time_step_min", 0.001),
-            most=config.get("time_step_max", 0.1),
-        )
+        return Mamba(**self.sizes_of_mixer(config, 16), rank=0 if rank == math.ceil(width / 16) else rank)
 
     def own(self, model: Model) -> dict[str, Any]:
         mamba = need(Mamba, model, "decoder.blocks[0].parts[0]")
-        return {
-            "state_size": mamba.d_state,
-            "expand": mamba.expand,
+        return self.mixer_values(mamba) | {
             "intermediate_size": mamba.expand * model.d_model,
-            "conv_kernel": mamba.kernel,
             "time_step_rank": mamba.rank or math.ceil(model.d_model / 16),
-            "time_step_min": mamba.least,
-            "time_step_max": mamba.most,
         }
 
 
@@ -138,31 +146,18 @@ class Mamba2Format(StateSpace, model_type="mamba2"):
     }
 
     def mixer(self, config: Config) -> Mixer:
-        width, expand, n_heads = config.number("hidden_size"), int(config.get("expand", 2)), config.number("num_heads")
-        config.only("head_dim", expand * width // n_heads)
+        sizes, n_heads = self.sizes_of_mixer(config, 128), config.number("num_heads")
+        config.only("head_dim", sizes["expand"] * config.number("hidden_size") // n_heads)
         config.only("n_groups", 1)
         config.only("rms_norm", True)
         for name in ("chunk_size", "time_step_rank", "time_step_limit"):
             config.get(name, None)
-        return Mamba2(
-            n_heads=n_heads,
-            d_state=config.number("state_size", 128),
-            expand=expand,
-            kernel=config.number("conv_kernel", 4),
-            norm=RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5)),
-            least=config.get("time_step_min", 0.001),
-            most=config.get("time_step_max", 0.1),
-        )
+        return Mamba2(**sizes, n_heads=n_heads, norm=RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5)))
 
     def own(self, model: Model) -> dict[str, Any]:
         mamba = need(Mamba2, model, "decoder.blocks[0].parts[0]")
-        return {
+        return self.mixer_values(mamba) | {
             "num_heads": mamba.n_heads,
             "head_dim": mamba.expand * model.d_model // mamba.n_heads,
             "n_groups": 1,
-            "state_size": mamba.d_state,
-            "expand": mamba.expand,
-            "conv_kernel": mamba.kernel,
-            "time_step_min": mamba.least,
-            "time_step_max": mamba.most,
         }

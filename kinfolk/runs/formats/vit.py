@@ -16,7 +16,7 @@ from kinfolk.models.model import Model
 from kinfolk.runs.formats.bert import class_values, layer_values, n_classes
 from kinfolk.runs.huggingface.config import Config
 from kinfolk.runs.huggingface.format import ACTIVATIONS, Architecture, Format, layers, need
-from kinfolk.runs.huggingface.places import Led, Patch, Table
+from kinfolk.runs.huggingface.places import Patch, Spread, Table
 
 PICTURES = "preprocessor_config.json"
 VALUES = 263  # seven specials and 256 values
@@ -33,8 +33,8 @@ class Vit(Format, model_type="vit"):
     prefix = "vit."
     refuses = "channels with different means, qkv_bias false"
     table: ClassVar[Table] = {
-        "embedding.position.table.weight": Led.at("embeddings.position_embeddings"),
-        "embedding.token.weight": Led.at("embeddings.cls_token"),
+        "embedding.position.table.weight": Spread.at("embeddings.position_embeddings"),
+        "embedding.token.weight": Spread.at("embeddings.cls_token"),
         "encoder.norm": "layernorm",
         **layers(
             "encoder.blocks.*",

@@ -94,20 +94,6 @@ class Below(Place):
 
 
 @dataclasses.dataclass(frozen=True)
-class Led(Place):
-    """As many axes of size 1 more before the others."""
-
-    axes: int = 1
-
-    def read(self, get: Get, names: tuple[str, ...], shape: Shape) -> Tensor:
-        x = get(names[0])
-        return x.view(x.shape[self.axes :]) if x.shape[: self.axes] == (1,) * self.axes else x
-
-    def write(self, x: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        return {names[0]: x.view(*(1,) * self.axes, *x.shape)}
-
-
-@dataclasses.dataclass(frozen=True)
 class Spread(Place):
     """One axis of size 1 more, at `axis`."""
 
@@ -150,10 +136,7 @@ class HeadRows(Place):
         # the last name has what the others leave
         single = {name: rows[i].clone() for i, name in enumerate(names[:-1])}
         rest = rows[len(names) - 1 :]
-        return single | {names[-1]: rest[0].clone() if self._alone(names, rows) else rest.clone()}
-
-    def _alone(self, names: tuple[str, ...], rows: Tensor) -> bool:
-        return len(names) == len(rows)
+        return single | {names[-1]: (rest[0] if len(rest) == 1 else rest).clone()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,14 +212,12 @@ class PlacedRow:
 
 def rows(table: Table, ours: Iterable[str]) -> list[PlacedRow]:
     """Find the place of every parameter of a model; one without a place is named."""
-    patterns = [
-        (re.compile(re.escape(key).replace(r"\*", r"(\d+)")), key, place_of(value)) for key, value in table.items()
-    ]
-    found = {name: next((row for pattern in patterns if (row := _row(name, *pattern))), None) for name in ours}
-    lost = [name for name, row in found.items() if row is None]
+    patterns = [(re.compile(re.escape(key).replace(r"\*", r"(\d+)")), place_of(value)) for key, value in table.items()]
+    places = {name: next((row for pattern in patterns if (row := _row(name, *pattern))), None) for name in ours}
+    lost = [name for name, row in places.items() if row is None]
     if lost:
         raise CheckpointError(f"no place in that kind of checkpoint for {', '.join(lost[:8])}")
-    return [row for row in found.values() if row is not None]
+    return [row for row in places.values() if row is not None]
 
 
 def place_of(value: "str | tuple[str, ...] | Place") -> Place:
@@ -246,7 +227,7 @@ def place_of(value: "str | tuple[str, ...] | Place") -> Place:
     return Place.at(value) if isinstance(value, str) else Stacked(value)
 
 
-def _row(name: str, pattern: re.Pattern[str], key: str, place: Place) -> PlacedRow | None:
+def _row(name: str, pattern: re.Pattern[str], place: Place) -> PlacedRow | None:
     """Match a parameter, or the module that owns it."""
     match, leaf = pattern.fullmatch(name), ""
     if match is None:

@@ -7,6 +7,7 @@ import tokenizers
 from tokenizers import decoders, normalizers, pre_tokenizers
 
 from kinfolk.core.errors import CheckpointError, DataError
+from kinfolk.data.tokenizers.choice import PAIRS
 from kinfolk.data.tokenizers.files import ROLES, add_specials, around, byte_pairs, letter_pairs, named, word_pieces
 from kinfolk.data.tokenizers.sentencepiece import (
     SPACE,
@@ -23,7 +24,8 @@ WHOLE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 PIECES = ("spiece.model", "sentencepiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
 SEGMENTED = ("bert", "electra", "albert", "funnel", "xlnet", "deberta", "deberta-v2", "big_bird")
 """Families whose models take the segment of each token."""
-PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+BERT_FRAME = ("[CLS] $A [SEP]", "[SEP]")
+"""What is put around a text, and between two."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -88,64 +90,84 @@ def sentence_pieces(file: Path, model_type: str = "", settings: dict[str, Any] |
     return plain_tokenizer(model) if build is None else build(model, settings)
 
 
+def _built(
+    model: SentencePieces,
+    steps: list[Any],
+    specials: tuple[str, ...],
+    frame: tuple[str, str] | None = None,
+    *,
+    words: bool = False,
+    more: list[str] | None = None,
+    vocab: list[tuple[str, float]] | None = None,
+    unk_id: int | None = None,
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer that a family makes of a SentencePiece model.
+
+    steps: normalisers. specials: tokens that are special where the vocabulary has them; `more` are added to it.
+    frame: what is put around a text, and between two. words: any white space separates words, and none is a piece.
+    vocab, unk_id: the vocabulary and its unknown token, where they are not those of the file.
+    """
+    unk_id = model.unk_id if unk_id is None else unk_id
+    tokenizer = tokenizers.Tokenizer(model_of(model, vocab or model.scored, unk_id))
+    if steps:
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    whole = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace]) if words else metaspace
+    tokenizer.pre_tokenizer = whole
+    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    add_symbols(tokenizer, model)
+    present = [name for name in specials if tokenizer.token_to_id(name) is not None]
+    add_specials(tokenizer, [*present, *(more or [])])
+    if frame:
+        around(tokenizer, *frame)
+    return tokenizer
+
+
+def _charsmap(model: SentencePieces) -> list[Any]:
+    return [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
+
+
+def _cleaned(model: SentencePieces, settings: dict[str, Any], lower: bool, keeps: bool) -> list[Any]:
+    """ALBERT and XLNet: quotation marks made alike, accents and capitals removed where the settings say so."""
+    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [] if keeps and settings.get("keep_accents", False) else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [normalizers.Lowercase()] if settings.get("do_lower_case", lower) else []
+    return steps + _charsmap(model)
+
+
 def _t5(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     """T5 and Switch: sentinels behind the pieces, the end of the text at the end."""
     extra = [f"<extra_id_{i}>" for i in reversed(range(int(settings.get("extra_ids", 100))))]
     vocab = [*model.scored, *((name, 0.0) for name in extra)]
-    tokenizer = tokenizers.Tokenizer(model_of(model, vocab, model.unk_id))
-    steps = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    _finish(tokenizer, model, steps, words=True)
-    add_specials(tokenizer, [*_present(tokenizer, ("<pad>", "</s>", "<unk>")), *extra])
-    around(tokenizer, "$A </s>", "</s>")
-    return tokenizer
-
-
-def _cleaned(model: SentencePieces, settings: dict[str, Any], lower: bool, keeps: bool) -> tokenizers.Tokenizer:
-    """ALBERT and XLNet: quotation marks made alike, accents and capitals removed where the settings say so."""
-    tokenizer = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
-    steps: list[Any] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    steps += [] if keeps and settings.get("keep_accents", False) else [normalizers.NFKD(), normalizers.StripAccents()]
-    steps += [normalizers.Lowercase()] if settings.get("do_lower_case", lower) else []
-    steps += [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    _finish(tokenizer, model, steps, words=True)
-    return tokenizer
+    specials, frame = ("<pad>", "</s>", "<unk>"), ("$A </s>", "</s>")
+    return _built(model, _charsmap(model), specials, frame, words=True, more=extra, vocab=vocab)
 
 
 def _albert(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    tokenizer = _cleaned(model, settings, lower=True, keeps=True)
-    add_specials(tokenizer, _present(tokenizer, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")))
-    around(tokenizer, "[CLS] $A [SEP]", "[SEP]")
-    return tokenizer
+    specials = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+    return _built(model, _cleaned(model, settings, lower=True, keeps=True), specials, BERT_FRAME, words=True)
 
 
 def _xlnet(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    tokenizer = _cleaned(model, settings, lower=False, keeps=False)
-    names = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
-    add_specials(tokenizer, _present(tokenizer, names))
-    around(tokenizer, "$A <sep> <cls>", "<sep>")
-    return tokenizer
+    steps = _cleaned(model, settings, lower=False, keeps=False)
+    specials = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+    return _built(model, steps, specials, ("$A <sep> <cls>", "<sep>"), words=True)
 
 
 def _big_bird(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
-    _finish(tokenizer, model, [normalizers.Replace(tokenizers.Regex(" {2,}"), SPACE)], words=False)
-    names = ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
-    add_specials(tokenizer, _present(tokenizer, names))
-    around(tokenizer, "[CLS] $A [SEP]", "[SEP]")
-    return tokenizer
+    steps = [normalizers.Replace(tokenizers.Regex(" {2,}"), SPACE)]
+    return _built(model, steps, ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), BERT_FRAME)
 
 
 def _deberta_v2(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
     steps: list[Any] = [normalizers.Lowercase()] if settings.get("do_lower_case", False) else []
     steps += [normalizers.Replace(tokenizers.Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    _finish(tokenizer, model, [*steps, normalizers.Strip(left=False, right=True)], words=False)
+    steps += [normalizers.Strip(left=False, right=True)]
+    # the file of the release has no piece for what is masked; its id follows the pieces
+    tokenizer = _built(model, steps, ("[PAD]", "[UNK]", "[CLS]", "[SEP]"), BERT_FRAME, more=["[MASK]"])
     if settings.get("split_by_punct", False):
         split = pre_tokenizers.Punctuation(behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, tokenizer.pre_tokenizer])
-    # the file of the release has no piece for what is masked; its id follows the pieces
-    add_specials(tokenizer, [*_present(tokenizer, ("[PAD]", "[UNK]", "[CLS]", "[SEP]")), "[MASK]"])
-    around(tokenizer, "[CLS] $A [SEP]", "[SEP]")
     return tokenizer
 
 
@@ -153,22 +175,14 @@ def _camembert(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.To
     """CamemBERT: five ids before the pieces, as in fairseq, and the mask behind them."""
     first = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)]
     vocab = [*first, *model.scored[1:], ("<mask>", 0.0)]
-    tokenizer = tokenizers.Tokenizer(model_of(model, vocab, 3))
-    steps = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
-    _finish(tokenizer, model, steps, words=True)
-    names = ("<s>", "</s>", "<unk>", "<pad>", "<mask>", "<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
-    add_specials(tokenizer, _present(tokenizer, names))
-    around(tokenizer, "<s> $A </s>", "</s> </s>")
-    return tokenizer
+    specials = ("<s>", "</s>", "<unk>", "<pad>", "<mask>", "<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED")
+    frame = ("<s> $A </s>", "</s> </s>")
+    return _built(model, _charsmap(model), specials, frame, words=True, vocab=vocab, unk_id=3)
 
 
 def _reformer(model: SentencePieces, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    tokenizer = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
     collapse = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
-    steps = [normalizers.Precompiled(model.charsmap), collapse] if model.charsmap else []
-    _finish(tokenizer, model, steps, words=False)
-    add_specials(tokenizer, _present(tokenizer, ("</s>", "<unk>")))
-    return tokenizer
+    return _built(model, [*_charsmap(model), collapse] if model.charsmap else [], ("</s>", "<unk>"))
 
 
 FAMILIES = {
@@ -181,18 +195,3 @@ FAMILIES = {
     "camembert": _camembert,
     "reformer": _reformer,
 }
-
-
-def _finish(tokenizer: tokenizers.Tokenizer, model: SentencePieces, steps: list[Any], words: bool) -> None:
-    """Set normaliser, pre-tokenizer and decoder; `words`: any white space separates words, and none is a piece."""
-    if steps:
-        tokenizer.normalizer = normalizers.Sequence(steps)
-    metaspace = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
-    whole = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace]) if words else metaspace
-    tokenizer.pre_tokenizer = whole
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
-    add_symbols(tokenizer, model)
-
-
-def _present(tokenizer: tokenizers.Tokenizer, names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if tokenizer.token_to_id(name) is not None]
