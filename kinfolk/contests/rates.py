@@ -14,7 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried, Spent
+from kinfolk.contests.evidence import FULL, HALF, RateCurve, RatePoint, RateTried, Spent
 from kinfolk.contests.outcome import Outcome
 
 FACTOR = 3.0
@@ -37,10 +37,91 @@ class SearchOrder:
     seed: int
     others: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def point(self) -> RatePoint:
+        """The rate with the other hyperparameters."""
+        return self.lr, self.others
+
+
+class TwoStageSearch:
+    """A search in two stages: trials at half of the budget, then the best two and the recipe's own at all of it."""
+
+    own: float
+    measure: str
+    higher: bool
+
+    def orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
+        """Return the trials that are needed next, some of which may have ended; none when the search is over.
+
+        All orders of a stage are returned until every one of them has an outcome.
+        """
+        first = self.first(outcomes)
+        if any(order not in outcomes for order in first):
+            return first
+        final = self._final(self.finalists(first, outcomes))
+        return final if any(order not in outcomes for order in final) else []
+
+    def result(self, outcomes: Mapping[SearchOrder, Outcome]) -> RateCurve:
+        """Return the choice, and everything that was tried."""
+        lr, others = self._choice(outcomes)
+        tried: dict[tuple[RatePoint, float], dict[str, float | None]] = {}
+        for order in sorted(outcomes):
+            losses = tried.setdefault((order.point, order.share), {})
+            losses[str(order.seed)] = score_of(outcomes[order], self.measure)
+        return RateCurve(
+            measure=self.measure,
+            own=self.own,
+            chosen=lr,
+            others=dict(others),
+            tried=tuple(
+                RateTried(lr=point[0], share=share, losses=losses, others=dict(point[1]))
+                for (point, share), losses in tried.items()
+            ),
+            spent=Spent.by(outcomes.values()),
+        )
+
+    def first(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
+        """Return the trials at half of the budget, as far as their outcomes tell which they are."""
+        raise NotImplementedError
+
+    def preferred(self, finalists: Sequence[RatePoint]) -> Sequence[RatePoint]:
+        """Return the points of which the first wins that is within one standard error of the best."""
+        return finalists
+
+    def cost(self, order: SearchOrder, outcomes: Mapping[SearchOrder, Outcome]) -> float:
+        """Return the score of a trial, less is better; infinite for one that failed or has not ended."""
+        score = score_of(outcomes.get(order), self.measure)
+        return math.inf if score is None else -score if self.higher else score
+
+    def finalists(self, first: Sequence[SearchOrder], outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
+        """Return the recipe's own and the best two, by their trials at half of the budget; fewer where none scored."""
+        costs = {order: self.cost(order, outcomes) for order in first}
+        ranked = sorted((order for order in first if costs[order] < math.inf), key=lambda order: (costs[order], order))
+        return list(dict.fromkeys([*(order for order in ranked if order.point == (self.own, ())), *ranked[:2]]))
+
+    def _final(self, finalists: Sequence[SearchOrder]) -> list[SearchOrder]:
+        # one alone needs no final
+        seeds = SEEDS[1:] if len(finalists) > 1 else ()
+        return [dataclasses.replace(order, share=FULL, seed=seed) for seed in seeds for order in finalists]
+
+    def _choice(self, outcomes: Mapping[SearchOrder, Outcome]) -> RatePoint:
+        """Return the point the verdict is on; the recipe's own where none has a score."""
+        first = self.first(outcomes)
+        finalists = self.finalists(first, outcomes) if all(order in outcomes for order in first) else []
+        preferred = self.preferred([order.point for order in finalists])
+        costs: dict[RatePoint, list[float]] = {}
+        for order in self._final(finalists):
+            costs.setdefault(order.point, []).append(self.cost(order, outcomes))
+        if not costs:
+            return next(iter(preferred), (self.own, ()))
+        best = min(costs, key=lambda point: (sum(costs[point]), point))
+        finished = [point for point in preferred if point in costs and math.inf not in costs[point]]
+        return next((point for point in finished if within_noise(costs[point], costs[best])), best)
+
 
 @dataclasses.dataclass(frozen=True)
-class Search:
-    """The search of one contestant. `own` is its recipe's rate, `higher` whether a higher score is better."""
+class Search(TwoStageSearch):
+    """The search for a rate. `own` is the recipe's, `higher` whether a higher score is better."""
 
     own: float
     measure: str
@@ -50,90 +131,32 @@ class Search:
         """Return a rate of the ladder; the recipe's own is exact, the others have six digits."""
         return self.own if exponent == 0 else float(f"{self.own * FACTOR**exponent:.6g}")
 
-    def orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
-        """Return the trials that are needed next, some of which may have ended; none when the search is over.
-
-        All orders of a stage are returned until every one of them has an outcome.
-        """
-        first = self._ladder_orders(self._exponents(outcomes))
-        if any(order not in outcomes for order in first):
-            return first
-        final = self._final_orders(outcomes)
-        return final if any(order not in outcomes for order in final) else []
-
     def result(self, outcomes: Mapping[SearchOrder, Outcome]) -> RateCurve:
-        """Return the choice, and everything that was tried."""
-        exponents = self._exponents(outcomes)
-        chosen = self._choice(outcomes)
-        tried: dict[tuple[float, float], dict[str, float | None]] = {}
-        for order in sorted(outcomes):
-            tried.setdefault((order.lr, order.share), {})[str(order.seed)] = score_of(outcomes.get(order), self.measure)
-        edge = ""
-        if any(score is not None for losses in tried.values() for score in losses.values()):
-            edge = {self.rate(exponents[0]): "lowest", self.rate(exponents[-1]): "highest"}.get(chosen, "")
-        return RateCurve(
-            measure=self.measure,
-            own=self.own,
-            chosen=chosen,
-            tried=tuple(RateTried(lr=lr, share=share, losses=losses) for (lr, share), losses in tried.items()),
-            edge=edge,
-            spent=Spent.by(outcomes.values()),
-        )
+        """Return the choice, everything that was tried, and whether the choice is the last rate on its side."""
+        curve, rates = super().result(outcomes), [order.lr for order in self.first(outcomes)]
+        if all(score is None for tried in curve.tried for score in tried.losses.values()):
+            return curve
+        return dataclasses.replace(curve, edge={rates[0]: "lowest", rates[-1]: "highest"}.get(curve.chosen, ""))
 
-    def _exponents(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[int]:
+    def first(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return the ladder, extended for as long as its best rate is at an edge and there is an outcome to tell."""
         exponents = list(LADDER)
-        while len(exponents) < len(LADDER) + EXTENSIONS:
-            if any(order not in outcomes for order in self._ladder_orders(exponents)):
-                break
-            worth = self._worth(exponents, outcomes)
-            best = min(exponents, key=lambda e: (worth[e], e))
-            if best == exponents[0] or worth[best] == math.inf:
+        while True:
+            orders = [SearchOrder(self.rate(e), HALF, SEEDS[0]) for e in exponents]
+            if len(exponents) == len(LADDER) + EXTENSIONS or any(order not in outcomes for order in orders):
+                return orders
+            best = min(orders, key=lambda order: (self.cost(order, outcomes), order))
+            if best == orders[0] or self.cost(best, outcomes) == math.inf:
                 # where nothing ended with a score, smaller rates are what may
                 exponents.insert(0, exponents[0] - 1)
-            elif best == exponents[-1]:
+            elif best == orders[-1]:
                 exponents.append(exponents[-1] + 1)
             else:
-                break
-        return exponents
+                return orders
 
-    def _ladder_orders(self, exponents: Sequence[int]) -> list[SearchOrder]:
-        return [SearchOrder(self.rate(e), HALF, SEEDS[0]) for e in exponents]
-
-    def _worth(self, exponents: Sequence[int], outcomes: Mapping[SearchOrder, Outcome]) -> dict[int, float]:
-        """Return what each rate of the ladder is worth, less is better; a trial that failed is worth nothing."""
-        scores = {e: score_of(outcomes.get(SearchOrder(self.rate(e), HALF, SEEDS[0])), self.measure) for e in exponents}
-        sign = -1 if self.higher else 1
-        return {e: math.inf if score is None else sign * score for e, score in scores.items()}
-
-    def _finalists(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[float]:
-        """Return the best two rates of the ladder and the recipe's own, the smallest first; fewer where none scored."""
-        exponents = self._exponents(outcomes)
-        worth = self._worth(exponents, outcomes)
-        best = sorted((e for e in exponents if worth[e] < math.inf), key=lambda e: (worth[e], e))[:2]
-        own = {0} if worth[0] < math.inf else set()
-        return [self.rate(e) for e in sorted({*best, *own})]
-
-    def _final_orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
-        finalists = self._finalists(outcomes)
-        # one alone needs no final
-        return [SearchOrder(lr, FULL, seed) for seed in SEEDS[1:] for lr in finalists] if len(finalists) > 1 else []
-
-    def _choice(self, outcomes: Mapping[SearchOrder, Outcome]) -> float:
-        """Return the rate the verdict is on; the recipe's own where none has a score."""
-        finalists = self._finalists(outcomes)
-        if len(finalists) < 2:
-            return finalists[0] if finalists else self.own
-        sign = -1 if self.higher else 1
-        losses: dict[float, list[float]] = {}
-        for lr in finalists:
-            scores = [score_of(outcomes.get(SearchOrder(lr, FULL, seed)), self.measure) for seed in SEEDS[1:]]
-            if None not in scores:
-                losses[lr] = [sign * score for score in scores if score is not None]
-        if not losses:
-            return finalists[0]
-        best = min(losses, key=lambda lr: (sum(losses[lr]), lr))
-        return next(lr for lr in finalists if lr in losses and within_noise(losses[lr], losses[best]))
+    def finalists(self, first: Sequence[SearchOrder], outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
+        """Return the finalists, the smallest rate first: it wins among those within one standard error of the best."""
+        return sorted(super().finalists(first, outcomes))
 
 
 def score_of(outcome: Outcome | None, measure: str) -> float | None:

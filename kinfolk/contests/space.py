@@ -9,14 +9,13 @@ round, in the order in which they were drawn, so asked again after an interrupti
 """
 
 import dataclasses
-import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.evidence import FULL, HALF, RateCurve, RateTried, Spent
+from kinfolk.contests.evidence import HALF, RatePoint
 from kinfolk.contests.outcome import Outcome
-from kinfolk.contests.rates import SEEDS, SearchOrder, score_of, within_noise
+from kinfolk.contests.rates import SEEDS, SearchOrder, TwoStageSearch, score_of
 from kinfolk.core import paths
 from kinfolk.core.errors import MissingExtraError, SpecError
 from kinfolk.family.recipe import Recipe
@@ -39,7 +38,7 @@ RANGE, ROUND, ROUNDS_EACH = 9.0, 5, 1
 
 
 @dataclasses.dataclass(frozen=True)
-class SpaceSearch:
+class SpaceSearch(TwoStageSearch):
     """The search of one contestant: `names` of the hyperparameters that it has, `own` its recipe's rate."""
 
     own: float
@@ -47,34 +46,7 @@ class SpaceSearch:
     measure: str
     higher: bool = False
 
-    def orders(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
-        """Return the trials that are needed next, some of which may have ended; none when the search is over."""
-        first = self._drawn(outcomes)
-        if any(order not in outcomes for order in first):
-            return first
-        final = self._final(first, outcomes)
-        return final if any(order not in outcomes for order in final) else []
-
-    def result(self, outcomes: Mapping[SearchOrder, Outcome]) -> RateCurve:
-        """Return the choice, and everything that was tried."""
-        lr, others = self._choice(outcomes)
-        tried: dict[tuple[float, tuple[tuple[str, float], ...], float], dict[str, float | None]] = {}
-        for order in sorted(outcomes):
-            place = tried.setdefault((order.lr, order.others, order.share), {})
-            place[str(order.seed)] = score_of(outcomes[order], self.measure)
-        return RateCurve(
-            measure=self.measure,
-            own=self.own,
-            chosen=lr,
-            others=dict(others),
-            tried=tuple(
-                RateTried(lr=lr, share=share, losses=losses, others=dict(more))
-                for (lr, more, share), losses in tried.items()
-            ),
-            spent=Spent.by(outcomes.values()),
-        )
-
-    def _drawn(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
+    def first(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return all rounds up to the first that has not ended; the recipe's own point comes first."""
         study, drawn = _study(self.higher), [SearchOrder(self.own, HALF, SEEDS[0])]
         for _ in range(1 + ROUNDS_EACH * len(self.names)):
@@ -84,38 +56,17 @@ class SpaceSearch:
             if any(order not in outcomes for order in orders):
                 break
             for trial, order in zip(trials, orders, strict=True):
-                score = score_of(outcomes[order], self.measure)
-                _tell(study, trial, score)
+                _tell(study, trial, score_of(outcomes[order], self.measure))
         return drawn
+
+    def preferred(self, finalists: Sequence[RatePoint]) -> Sequence[RatePoint]:
+        """Return the recipe's own point."""
+        return [(self.own, ())]
 
     def _order(self, point: Mapping[str, float]) -> SearchOrder:
         """Return a point as an order, with six digits, so that a name is a number."""
         short = {name: float(f"{value:.6g}") for name, value in point.items()}
         return SearchOrder(short.pop("lr", self.own), HALF, SEEDS[0], tuple(sorted(short.items())))
-
-    def _final(self, first: list[SearchOrder], outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
-        """Return the final: the recipe's own and the best two at all of the budget."""
-        sign = -1 if self.higher else 1
-        scores = {order: score_of(outcomes[order], self.measure) for order in first}
-        ranked = sorted((o for o in first if scores[o] is not None), key=lambda o: (sign * (scores[o] or 0.0), o))
-        finalists = dict.fromkeys([*(o for o in first[:1] if o in ranked), *ranked[:2]])
-        if len(finalists) < 2:
-            return []
-        return [dataclasses.replace(o, share=FULL, seed=seed) for seed in SEEDS[1:] for o in finalists]
-
-    def _choice(self, outcomes: Mapping[SearchOrder, Outcome]) -> tuple[float, tuple[tuple[str, float], ...]]:
-        first = self._drawn(outcomes)
-        own: tuple[float, tuple[tuple[str, float], ...]] = (self.own, ())
-        if any(order not in outcomes for order in first):
-            return own
-        sign, losses = -1 if self.higher else 1, dict[tuple[float, tuple[tuple[str, float], ...]], list[float]]()
-        for order in self._final(first, outcomes):
-            score = score_of(outcomes.get(order), self.measure)
-            losses.setdefault((order.lr, order.others), []).append(math.inf if score is None else sign * score)
-        best = min(losses, key=lambda point: (sum(losses[point]), point), default=own)
-        if own in losses and math.inf not in losses[own] and within_noise(losses[own], losses[best]):
-            return own
-        return best
 
 
 def available(names: tuple[str, ...], recipe: Recipe) -> tuple[str, ...]:
