@@ -107,18 +107,12 @@ class Running:
 
     def _settle(self, status: str, reason: str) -> Outcome:
         """Complete the child's own account, or give one in its place when it left none, and write it down."""
-        job, words = self.job, self.child.last_words()
-        outcome = Outcome.read(job.folder) or Outcome(
-            name=job.name,
-            seed=job.seed,
-            key=job.key,
-            status=status,
-            reason=f"{reason}\n{words}".strip(),
-        )
+        words = self.child.last_words()
+        outcome = Outcome.read(self.job.folder) or self.job.ended(status, f"{reason}\n{words}".strip())
         outcome = outcome.replace(
             peak_bytes=max(outcome.peak_bytes, self.child.peak_bytes), neighbours=round(self.child.neighbours, 2)
         )
-        outcome.write(job.folder)
+        outcome.write(self.job.folder)
         return outcome
 
 

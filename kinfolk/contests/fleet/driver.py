@@ -124,9 +124,7 @@ class Driver:
         """Return what a trial left, or an account of the workers that died over it."""
         if (outcome := Outcome.read(job.folder)) is not None:
             return outcome
-        reason = (
-            f"{max(DEATHS, ticket.deaths)} workers died while they ran it{f': {ticket.reason}' * bool(ticket.reason)}"
-        )
-        outcome = Outcome(name=job.name, seed=job.seed, key=job.key, status=CRASHED, reason=reason)
+        last = f": {ticket.reason}" if ticket.reason else ""
+        outcome = job.ended(CRASHED, f"{max(DEATHS, ticket.deaths)} workers died while they ran it{last}")
         outcome.write(job.folder)
         return outcome

@@ -74,7 +74,8 @@ class Shipment:
             paths[digest] = (path, "")
             return f"{MARK}{digest}/{path.name}"
 
-        data = order["data"] if "env" in order["data"] else moved(_without_cache(order["data"]), move)
+        data = {key: value for key, value in order["data"].items() if key != "cache"}
+        data = data if "env" in data else moved(data, move)
         begins = dict(order.get("begins", {}))
         source = Path(begins.get("source", ""))
         if TRUNK in begins:
@@ -183,10 +184,6 @@ def _prune(folder: Path, names: set[str]) -> None:
                 path.rmdir()
         else:
             path.unlink(missing_ok=True)
-
-
-def _without_cache(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in source.items() if key != "cache"}
 
 
 def _inside(folder: Path, name: str) -> Path:

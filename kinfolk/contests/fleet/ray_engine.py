@@ -19,7 +19,7 @@ from kinfolk.contests.fleet.driver import Driver
 from kinfolk.contests.fleet.parcels import Shipment, pack, receive
 from kinfolk.contests.fleet.places import RAY, PerTrial
 from kinfolk.contests.fleet.queue import Claim, Queue
-from kinfolk.contests.fleet.ray_task import attempt, content, load_order
+from kinfolk.contests.fleet.ray_task import Errand, attempt, content, load_order
 from kinfolk.contests.fleet.worker import HEARTBEAT, Journal
 from kinfolk.contests.outcome import Outcome
 from kinfolk.core import plugins
@@ -55,19 +55,12 @@ class Mailbox:
         return letters
 
 
-def task(what: tuple[Any, ...], parcels: dict[str, list[Any]], mailbox: Any, sender: str) -> list[str]:
-    """Run one attempt on a node.
-
-    what: the first arguments of `attempt`. parcels: references to files by hash, in lists so that Ray fetches none.
-    """
+def task(errand: Errand, parcels: dict[str, list[Any]], mailbox: Any, sender: str) -> list[str]:
+    """Run one attempt on a node. parcels: references to files by hash, in lists so that Ray fetches none."""
     import ray
 
-    order, requires, limit, begun = what
     return attempt(
-        order,
-        requires,
-        limit,
-        begun,
+        errand,
         fetch=lambda digest: ray.get(parcels[digest][0]),
         send=lambda letter: ray.get(mailbox.put.remote(sender, letter)),
     )
@@ -212,8 +205,8 @@ class RayEngine:
             file = Path(entry["path"])
             parcels[entry["sha256"]] = self._plugin(file, entry["sha256"])
         Journal(driver.queue, sender).write("claimed", ticket)
-        what = (shipment.order, ticket.requires, ticket.limit, content(desk.folder))
-        self.attempts[sender] = Attempt(claim, desk, self.remote.remote(what, parcels, self.mailbox, sender))
+        errand = Errand(shipment.order, ticket.requires, ticket.limit, content(desk.folder))
+        self.attempts[sender] = Attempt(claim, desk, self.remote.remote(errand, parcels, self.mailbox, sender))
         return True
 
     def _digest(self, path: Path, prefix: str) -> str:

@@ -114,17 +114,12 @@ class SlurmEngine:
         from submitit.core.utils import FailedJobError
 
         try:
-            jobs = self._array(n)
+            with self.executor.batch():
+                jobs = [self.executor.submit(Pull(self.home)) for _ in range(n)]
         except (FailedJobError, subprocess.SubprocessError, OSError) as error:
             raise SpecError(f"slurm: the workers were refused: {' '.join(str(error).split())[-300:]}") from None
         self.jobs += [str(job.job_id) for job in jobs]
         driver.screen.note(f"slurm: {n} workers submitted as {self.jobs[-1].partition('_')[0]}")
-
-    def _array(self, n: int) -> list[Any]:
-        pull = Pull(self.home)
-        with self.executor.batch():
-            jobs = [self.executor.submit(pull) for _ in range(n)]
-        return list(jobs)
 
     def _words(self) -> str:
         logs = sorted(self.logs.glob("*_log.err"), key=lambda path: path.stat().st_mtime)

@@ -34,6 +34,9 @@ JOURNAL = "journal"
 DATA = "data"
 """In what a ticket requires: the fingerprint of its trial's data."""
 
+PLUGIN = "plugin "
+"""In what a ticket requires: how the names of plugins begin."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
@@ -254,7 +257,7 @@ class Journal:
 def requirements() -> dict[str, str]:
     """Return what a worker must have to run trials of this process: the package's version, plugins by hash."""
     own = {"kinfolk": importlib.metadata.version("kinfolk")}
-    return own | {f"plugin {Path(entry['path']).name}": entry["sha256"] for entry in plugins.loaded()}
+    return own | {f"{PLUGIN}{Path(entry['path']).name}": entry["sha256"] for entry in plugins.loaded()}
 
 
 def mismatches(required: dict[str, str]) -> list[str]:
@@ -262,24 +265,15 @@ def mismatches(required: dict[str, str]) -> list[str]:
     mine = requirements()
     return [
         f"{name} {value[:12]} is required, this worker has {mine[name][:12] if name in mine else 'none'}"
-        + ("" if name in mine or not name.startswith("plugin ") else " (start it with --plugin)")
+        + ("" if name in mine or not name.startswith(PLUGIN) else " (start it with --plugin)")
         for name, value in required.items()
         if name != DATA and mine.get(name) != value
     ]
 
 
 def job_of(home: Path, ticket: Ticket, folder: Path) -> Job:
-    """Return the job of a ticket: the trial in a folder, by the command of this installation and no other."""
-    trial = trial_of(home, ticket)
-    return Job(
-        name=trial.name,
-        seed=trial.seed,
-        key=trial.key,
-        folder=folder,
-        command=child.module("kinfolk.contests.trial", folder),
-        threads=ticket.threads,
-        limit=ticket.limit,
-    )
+    """Return the job of a ticket: its trial in a folder."""
+    return Job.of(trial_of(home, ticket), folder, threads=ticket.threads, limit=ticket.limit)
 
 
 def trial_of(home: Path, ticket: Ticket) -> Trial:

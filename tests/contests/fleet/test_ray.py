@@ -22,7 +22,7 @@ from kinfolk.contests.fleet import driver, places, ray_engine
 from kinfolk.contests.fleet.desk import Desk
 from kinfolk.contests.fleet.parcels import MARK
 from kinfolk.contests.fleet.queue import Queue, Ticket
-from kinfolk.contests.fleet.ray_task import attempt
+from kinfolk.contests.fleet.ray_task import Errand, attempt
 from kinfolk.contests.run import run
 from kinfolk.core.errors import DataError, SpecError
 from tests.contests.fleet.conftest import CLIENTS, NODE, patiently
@@ -145,7 +145,7 @@ def on_a_full_disk(*_: object) -> list[str]:
     def write(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    return attempt({"data": {"name": f"{MARK}0/x"}}, {}, None, {}, write, lambda _: None)
+    return attempt(Errand({"data": {"name": f"{MARK}0/x"}}, {}, None, {}), write, lambda _: None)
 
 
 @pytest.mark.long
