@@ -5,8 +5,6 @@ result = kf.compare(["gpt", "gpt2"], data="my.txt", budget="10m")
 result.best, result.rows, result.folder
 """
 
-import sys
-import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +46,3 @@ def compare(
     return run(
         settings, command=f"kf.compare({list(settings.contestants)}, data={settings.data!r}, budget={budget!r}, …)"
     )
-
-
-class _Verb(types.ModuleType):
-    """This package, which can be called: `kf.compare` is the function even after a submodule made it the package."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> "Comparison":
-        return compare(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _Verb

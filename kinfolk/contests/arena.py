@@ -8,7 +8,7 @@ standard library replace film reviews and papers that cite each other, drawn sha
 import dataclasses
 from collections.abc import Mapping
 
-from kinfolk.core.errors import SpecError, suggest
+from kinfolk.contests.settings import require
 
 PAPER = "Tay et al. 2021, Long Range Arena: A Benchmark for Efficient Transformers, arXiv:2011.04006"
 
@@ -43,22 +43,18 @@ PUBLISHED: dict[str, tuple[float, float, float, float, float]] = {
 }
 """Accuracies in per cent, in the order of `COLUMNS`."""
 
-_ROWS = {
-    "bert": "Transformer",
-    "roberta": "Transformer",
-    "vanilla": "Transformer",
-    "vanilla-pre": "Transformer",
-    "local": "Local Attention",
-    "linear": "Linear Transformer",
-    "reformer": "Reformer",
-    "reformer-lsh": "Reformer",
-    "sparse-strided": "Sparse Transformer",
-    "sparse-fixed": "Sparse Transformer",
-    "linformer": "Linformer",
-    "performer": "Performer",
-    "longformer": "Longformer",
-    "bigbird": "BigBird",
+_RELATIVES = {
+    "Transformer": ("bert", "roberta", "vanilla", "vanilla-pre"),
+    "Local Attention": ("local",),
+    "Linear Transformer": ("linear",),
+    "Reformer": ("reformer", "reformer-lsh"),
+    "Sparse Transformer": ("sparse-strided", "sparse-fixed"),
+    "Linformer": ("linformer",),
+    "Performer": ("performer",),
+    "Longformer": ("longformer",),
+    "BigBird": ("bigbird",),
 }
+"""Relatives by their published row, without those of the Synthesizer, which are recognised by their names."""
 
 NOT_COMPARABLE = (
     "Not comparable with ours: the published models have 1 to 6 layers of width 32 to 512 and were trained for 5,000 "
@@ -190,14 +186,15 @@ ARENAS = {
 
 def arena(name: str) -> Arena:
     """Return a suite by its name."""
-    if name not in ARENAS:
-        raise SpecError(f"suite: unknown {name!r}{suggest(name, ARENAS)}")
+    require("suite", name, ARENAS)
     return ARENAS[name]
 
 
 def row_of(relative: str) -> str:
     """Return the published row of a relative; most have none."""
-    return "Synthesizer" if relative.startswith("synthesizer") else _ROWS.get(relative, "")
+    if relative.startswith("synthesizer"):
+        return "Synthesizer"
+    return next((row for row, relatives in _RELATIVES.items() if relative in relatives), "")
 
 
 def average(scores: tuple[float, ...]) -> float:

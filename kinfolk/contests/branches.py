@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kinfolk.contests.evidence import Branch
+from kinfolk.contests.evidence import Branch, mean_of
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.plan import Entrant, Plan
 from kinfolk.contests.space import assigned
@@ -88,17 +88,16 @@ class Tree:
 
 def gathered(measure: str, outcomes: Mapping[float, Sequence[Outcome]]) -> tuple[Branch, ...]:
     """Return the finished loss at every share of the budget."""
-    found = []
+    branches = []
     for share, trials in sorted(outcomes.items()):
         losses = {str(trial.seed): trial.scores.get(measure) if trial.done else None for trial in trials}
-        values = [loss for loss in losses.values() if loss is not None]
-        found.append(
+        branches.append(
             Branch(
                 share=share,
                 tokens=max((trial.tokens for trial in trials), default=0),
                 flops=max((trial.flops for trial in trials), default=0.0),
                 losses=losses,
-                mean=sum(values) / len(values) if values and len(values) == len(losses) else None,
+                mean=mean_of(losses),
             )
         )
-    return tuple(found)
+    return tuple(branches)

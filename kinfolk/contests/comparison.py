@@ -8,6 +8,7 @@ from typing import Any
 
 from kinfolk.contests.evidence import Battery, Branch, Protocol, RateCurve, SeedLimits, Sizes
 from kinfolk.contests.flags import epochs, flags
+from kinfolk.contests.groups import scores_of
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.published import Beside, beside
 from kinfolk.contests.results import ResultRow, interval_of, limits, rows
@@ -96,7 +97,7 @@ class Comparison:
 
     def _completed(self, row: ResultRow, card: Card) -> ResultRow:
         """Add what is known besides the trials that are ranked."""
-        own = [o.scores[row.measure] for o in self.as_is.get(row.name, ()) if o.done and row.measure in o.scores]
+        own = list(scores_of(self.as_is.get(row.name, ()), row.measure).values())
         around = interval_of(own) or (None, None)
         rates = self.rates.get(row.name)
         return dataclasses.replace(

@@ -14,10 +14,12 @@ A table is a TOML file that names contestants and says in a few numbers what eac
 
 import dataclasses
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from kinfolk.contests.settings import require
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import registry
 from kinfolk.family.about import About
@@ -134,28 +136,29 @@ def gather(
 
     labels: what they are called instead of their names, one for each.
     """
-    if size not in SIZES:
-        raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
+    require("size", size, SIZES)
     contestants = [each.changed(assignments) for name in (names or FIRST) for each in _named(name, size)]
     if labels:
         if len(labels) != len(contestants):
             names_of = ", ".join(contestant.name for contestant in contestants)
             raise SpecError(f"expected one contestant for each of {', '.join(labels)}, found {names_of}")
         contestants = [dataclasses.replace(one, name=label) for one, label in zip(contestants, labels, strict=True)]
-    for i, contestant in enumerate(contestants):
-        if contestant.name in (other.name for other in contestants[:i]):
-            raise SpecError(
-                f"contestant {contestant.name!r} is named twice; a table of contestants gives names of its own"
-            )
+    refuse_repeated(contestants, "a table of contestants gives names of its own")
     return contestants
+
+
+def refuse_repeated(contestants: Sequence[Contestant], advice: str) -> None:
+    """Refuse two contestants of one name."""
+    for name, count in Counter(contestant.name for contestant in contestants).items():
+        if count > 1:
+            raise SpecError(f"contestant {name!r} is named twice; {advice}")
 
 
 def gather_rows(
     name: str, rows: str, size: str = "tiny", assignments: Sequence[str] = ()
 ) -> tuple[list[Contestant], list[tuple[str, str]]]:
     """Find the rows of a published table that were asked for, and those of them that cannot be run, with the reason."""
-    if size not in SIZES:
-        raise SpecError(f"size: unknown {size!r}{suggest(size, SIZES)}")
+    require("size", size, SIZES)
     contestants, missing, published = [], [], table(name)
     for row in published.pick(rows):
         if row.change is None:

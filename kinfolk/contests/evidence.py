@@ -53,6 +53,12 @@ class Spent:
         )
 
 
+def mean_of(losses: Mapping[str, float | None]) -> float | None:
+    """Return the mean over seeds; None where any of them failed."""
+    values = [value for value in losses.values() if value is not None]
+    return sum(values) / len(values) if values and len(values) == len(losses) else None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RateTried:
     """One learning rate at one share of the budget, with a finished schedule of its own.
@@ -73,8 +79,7 @@ class RateTried:
     @property
     def mean(self) -> float | None:
         """Mean over seeds; None where any of them failed."""
-        values = [value for value in self.losses.values() if value is not None]
-        return sum(values) / len(values) if values and len(values) == len(self.losses) else None
+        return mean_of(self.losses)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

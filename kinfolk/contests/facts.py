@@ -63,19 +63,14 @@ def _chances(protocol: Protocol) -> dict[str, str]:
     whole = sum(cost.flops or cost.tokens for cost in protocol.costs.values())
     tuning = protocol.costs.get("tuning")
     share = f"{(tuning.flops or tuning.tokens) / whole:.0%} of all training" if tuning and whole else "not finished"
-    if protocol.tune != "lr":
-        return {
-            "hyperparameters": f"{protocol.tune} searched for each contestant at half of the budget (Optuna, TPE), the "
-            f"best two and its own again at all of it with two further seeds; {tuning.trials if tuning else 0} trials, "
-            f"{share}",
-            **_splits(protocol),
-        }
-    return {
-        "learning rates": f"tuned for each contestant: rates a factor of {FACTOR:g} apart around its own at half of "
-        f"the budget, the best two and its own again at all of it with two further seeds; "
-        f"{tuning.trials if tuning else 0} trials, {share}",
-        **_splits(protocol),
-    }
+    final = "the best two and its own again at all of it with two further seeds"
+    if protocol.tune == "lr":
+        name = "learning rates"
+        search = f"tuned for each contestant: rates a factor of {FACTOR:g} apart around its own at half of the budget"
+    else:
+        name = "hyperparameters"
+        search = f"{protocol.tune} searched for each contestant at half of the budget (Optuna, TPE)"
+    return {name: f"{search}, {final}; {tuning.trials if tuning else 0} trials, {share}", **_splits(protocol)}
 
 
 def _splits(protocol: Protocol) -> dict[str, str]:

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kinfolk.contests.contestants import Contestant
+from kinfolk.contests.contestants import Contestant, refuse_repeated
 from kinfolk.contests.settings import Settings
-from kinfolk.core.errors import SpecError
 from kinfolk.data import Data
 from kinfolk.family.recipe import Recipe
 from kinfolk.runs.fit import Needs
@@ -87,8 +86,5 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
             )
             words = [source.name] * (len(sources) > 1) + [tactic] * (len(tactics) > 1 or len(sources) == 1)
             contestants.append(Tuned(" ".join(words), written=prepared.recipe, made=prepared))
-    names = [one.name for one in contestants]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SpecError(f"contestant {twice!r} is named twice; give sources and tactics names of their own")
+    refuse_repeated(contestants, "give sources and tactics names of their own")
     return contestants

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.evidence import RateCurve, Retrial
+from kinfolk.contests.groups import scores_of
 from kinfolk.contests.outcome import CRASHED, DIVERGED, OUT_OF_MEMORY, TIMED_OUT, Outcome
 from kinfolk.objectives.measures.measure import measure_of
 
@@ -12,8 +13,6 @@ EARLY_SHARE = 1 / 8
 
 TURNED = 0.01
 """A last validation that is worse than the best one by this share of it has turned up."""
-
-ENDINGS = {DIVERGED: "diverged", CRASHED: "crashed", OUT_OF_MEMORY: "out of memory", TIMED_OUT: "timed out"}
 
 
 def flags(
@@ -31,9 +30,9 @@ def flags(
     """
     trials = outcomes.get(name, ())
     found = []
-    for status, word in ENDINGS.items():
+    for status in (DIVERGED, CRASHED, OUT_OF_MEMORY, TIMED_OUT):
         if n := sum(trial.status == status for trial in trials):
-            found.append(f"{word} ({n} of {len(trials)} trials)")
+            found.append(f"{status} ({n} of {len(trials)} trials)")
     if n := sum(trial.cut_short for trial in trials):
         found.append(f"cut short by the clock ({n} of {len(trials)} trials)")
     done = [trial for trial in trials if trial.done and measure in trial.curve[-1].valid]
@@ -54,9 +53,7 @@ def flags(
 
 def _better(some: Sequence[Outcome], others: Sequence[Outcome], measure: str) -> bool:
     """Tell whether some trials are better than others under every seed that both have, two at least."""
-    first, second = (
-        {o.seed: o.scores[measure] for o in each if o.done and measure in o.scores} for each in (some, others)
-    )
+    first, second = scores_of(some, measure), scores_of(others, measure)
     sign = -1 if measure_of(measure).higher else 1
     gaps = [sign * (first[seed] - second[seed]) for seed in first.keys() & second.keys()]
     return len(gaps) > 1 and all(gap < 0 for gap in gaps)

@@ -45,12 +45,14 @@ def group(outcomes: Mapping[str, Sequence[Outcome]]) -> list[Group]:
 
 def aligned(measure: str, outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, list[float]]:
     """Return the last score of every contestant by seed, in one order of seeds; NaN where a trial has none."""
-    ends = {
-        name: {o.seed: o.scores[measure] for o in finished(trials) if measure in o.scores}
-        for name, trials in outcomes.items()
-    }
+    ends = {name: scores_of(trials, measure) for name, trials in outcomes.items()}
     seeds = sorted({seed for row in ends.values() for seed in row})
     return {name: [row.get(seed, math.nan) for seed in seeds] for name, row in ends.items()}
+
+
+def scores_of(trials: Sequence[Outcome], measure: str) -> dict[int, float]:
+    """Return the last score of each seed that has one."""
+    return {trial.seed: trial.scores[measure] for trial in finished(trials) if measure in trial.scores}
 
 
 def finished(trials: Sequence[Outcome]) -> list[Outcome]:

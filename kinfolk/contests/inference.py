@@ -137,8 +137,7 @@ def _largest(rng: np.random.Generator, sigma: Floats, looks: tuple[int, ...], pa
 def _rarest(k: int, looks: tuple[int, ...], paired: bool, scatter: float) -> Floats:
     """Return the share of samples at least as extreme at the same look, the smallest over looks: [samples]."""
     largest = null(k, looks, paired, scatter)
-    rarest: Floats = (1 - largest.argsort(0).argsort(0) / len(largest)).min(-1)
-    return rarest
+    return (1 - largest.argsort(0).argsort(0) / len(largest)).min(-1)
 
 
 @functools.cache

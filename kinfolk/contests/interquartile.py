@@ -19,15 +19,14 @@ SAMPLES = 2000
 def interquartile_mean(scores: Floats) -> Floats:
     """Return the mean along the last axis without the lowest and the highest quarter, both rounded down."""
     n = scores.shape[-1]
-    middle: Floats = np.sort(scores, -1)[..., n // 4 : n - n // 4].mean(-1)
-    return middle
+    return np.sort(scores, -1)[..., n // 4 : n - n // 4].mean(-1)
 
 
 def bootstrap(tasks: Sequence[Sequence[float]], level: float = LEVEL) -> tuple[float, float, float]:
     """Return the interquartile mean of scores by task and seed, and its interval; the same for the same scores."""
     # a generator of its own: the same numbers in every process, whatever else is random
     rng = np.random.default_rng(2021)
-    found = [np.asarray(scores, dtype=np.float64) for scores in tasks]
-    drawn = [scores[rng.integers(len(scores), size=(SAMPLES, len(scores)))] for scores in found]
+    by_task = [np.asarray(scores, dtype=np.float64) for scores in tasks]
+    drawn = [scores[rng.integers(len(scores), size=(SAMPLES, len(scores)))] for scores in by_task]
     low, high = np.quantile(interquartile_mean(np.concatenate(drawn, -1)), [level / 2, 1 - level / 2])
-    return float(interquartile_mean(np.concatenate(found))), float(low), float(high)
+    return float(interquartile_mean(np.concatenate(by_task))), float(low), float(high)

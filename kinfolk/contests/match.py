@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.contests.outcome import read_kept
-from kinfolk.core.errors import SpecError, suggest
 from kinfolk.core.spec import Spec
 
 BY = ("params", "flops", "time", "none")
@@ -22,22 +21,14 @@ WIDTHS = "widths.json"
 """Widths that were matched by time, in the folder of a comparison."""
 
 
-def check(by: str) -> str:
-    """Return how to match, or refuse it."""
-    if by not in BY:
-        raise SpecError(f"match: unknown choice {by!r}{suggest(by, BY)}")
-    return by
-
-
 def kept_widths(folder: Path) -> dict[str, dict[str, int]] | None:
     """Return the widths that were matched by time in this folder, by contestant; None before they were.
 
     Seconds are a stopwatch's: measured again they would be others. So they decide once, and the folder remembers.
     """
-    widths: dict[str, dict[str, int]] | None = read_kept(
+    return read_kept(
         folder / WIDTHS, lambda data: all(type(n) is int and n > 0 for one in data.values() for n in one.values())
     )
-    return widths
 
 
 def nearest_width(value_of: Callable[[int], float], target: float, unit: int) -> int:

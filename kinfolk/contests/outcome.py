@@ -86,6 +86,11 @@ class Outcome:
         return self.done and self.steps < self.planned_steps
 
     @property
+    def pace(self) -> float:
+        """Seconds of a step; 0 for a trial that did none."""
+        return self.seconds / self.steps if self.status == DONE and self.steps else 0.0
+
+    @property
     def most_bytes(self) -> int:
         """The most memory it had where it was trained: of the accelerator, or of the process."""
         return self.device_bytes or self.peak_bytes

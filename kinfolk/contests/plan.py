@@ -53,6 +53,9 @@ KEPT = "layout.json"
 PROGRAM_BYTES = 4e8
 """What a trial takes before it has a model: interpreter, libraries, a view of the data."""
 
+_EQUAL = ("batch_size", "length", "accumulate", "eval_batches", "precision", "compile")
+"""Fields of a training that all contestants have from the first."""
+
 _version = functools.cache(importlib.metadata.version)
 """Read from disk once, and not for each of thousands of trials."""
 
@@ -147,11 +150,7 @@ class Plan:
             flops_per_token=entrant.cost.train_flops_per_token,
             threads=self.layout.threads,
             nice=self.settings.nice,
-            extra={
-                "version": _version("kinfolk"),
-                "budget": str(self.budget),
-                "foreign": _foreign(recipe),
-            }
+            extra={"version": _version("kinfolk"), "budget": str(self.budget), "foreign": _foreign(recipe)}
             | ({"jobs": self.layout.jobs} if self.budget.unit == "seconds" else {})
             | dict(extra or {}),
             **fields,
@@ -162,7 +161,7 @@ class Plan:
         contestant = entrant.contestant
         if not isinstance(contestant, Tuned):
             # a relative path must not depend on where the trial is started
-            return {"data": located(_arguments(self.settings)), "fingerprint": self.data.fingerprint}
+            return {"data": located(self.settings.source), "fingerprint": self.data.fingerprint}
         begins = contestant.begins
         return {"data": begins.pop("where"), "fingerprint": contestant.data.fingerprint, "begins": begins}
 
@@ -206,7 +205,7 @@ def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan
     names = [contestant.name for contestant in contestants]
     if settings.baseline and settings.baseline not in names:
         raise SpecError(f"against: {settings.baseline!r} is not a contestant{suggest(settings.baseline, names)}")
-    data = open_data(**_arguments(settings))
+    data = open_data(**settings.source)
     if settings.tune != "off":
         # a part that cannot be divided is refused before anything runs
         judging(halved(data), batch_size=1, length=1)
@@ -246,8 +245,7 @@ def _tuning(settings: Settings) -> Plan:
     entrants = []
     for one in contestants:
         reading = read_of(one.data.fingerprint)
-        entrant = _entrant(one, one.prepared.recipe, first, reading)
-        entrants.append(dataclasses.replace(entrant, reading=reading))
+        entrants.append(dataclasses.replace(_entrant(one, one.prepared.recipe, first, reading), reading=reading))
     reading = read_of(contestants[0].data.fingerprint)
     return Plan(
         settings=settings,
@@ -261,15 +259,8 @@ def _tuning(settings: Settings) -> Plan:
 
 def _entrant(contestant: Contestant, recipe: Recipe, first: Recipe, reading: Reading) -> Entrant:
     """Settle a recipe: the same batches as the first contestant, and numbers in the same precision for all."""
-    training = recipe.training.replace(
-        batch_size=first.training.batch_size,
-        accumulate=first.training.accumulate,
-        length=first.training.length,
-        eval_batches=first.training.eval_batches,
-        precision=first.training.precision,
-        compile=first.training.compile,
-    )
-    recipe = recipe.replace(name=contestant.name, training=training)
+    equal = {name: getattr(first.training, name) for name in _EQUAL}
+    recipe = recipe.replace(name=contestant.name, training=recipe.training.replace(**equal))
     return Entrant(contestant=contestant, recipe=recipe, cost=_cost(recipe, reading))
 
 
@@ -306,26 +297,21 @@ def _matched(
     def size(**widths: int) -> float:
         return _size(at(**widths).cost, by)
 
-    kept = match.kept_widths(settings.folder) if by == "time" else None
-    if kept and entrant.name in kept:
-        entrant_at = at(**kept[entrant.name])
-        widths_text = ", ".join(f"{name} {width}" for name, width in kept[entrant.name].items())
-        left = match.difference(_size(entrant_at.cost, by), _size(first.cost, by))
-        return dataclasses.replace(
-            entrant_at, matched=f"matched to {first.name} by time: {widths_text}; operations {left}"
-        )
-    unit = match.unit_of(entrant.recipe.model)
-    widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
-    if "d_ff" in widths:
-        # what is left is taken up by the feed-forward, whose width knows no heads
-        finer = match.nearest_width(lambda f: size(d_model=widths["d_model"], d_ff=f), target, 8)
-        widths["d_ff"] = match.near(finer, widths["d_ff"], 8)
-    entrant_at = at(**widths)
-    left = match.difference(_size(entrant_at.cost, by), target)
-    widths_text = ", ".join(f"{name} {width}" for name, width in widths.items())
-    return dataclasses.replace(
-        entrant_at, widths=widths, matched=f"matched to {first.name}: {widths_text}; {by} {left}"
-    )
+    kept = (match.kept_widths(settings.folder) or {}) if by == "time" else {}
+    if entrant.name in kept:
+        widths, how, what = kept[entrant.name], " by time", "operations"
+    else:
+        unit = match.unit_of(entrant.recipe.model)
+        widths = contestant.widths(match.nearest_width(lambda d: size(**contestant.widths(d)), target, unit))
+        if "d_ff" in widths:
+            # what is left is taken up by the feed-forward, whose width knows no heads
+            finer = match.nearest_width(lambda f: size(d_model=widths["d_model"], d_ff=f), target, 8)
+            widths["d_ff"] = match.near(finer, widths["d_ff"], 8)
+        how, what = "", by
+    scaled = at(**widths)
+    text = ", ".join(f"{name} {width}" for name, width in widths.items())
+    left = match.difference(_size(scaled.cost, by), target)
+    return dataclasses.replace(scaled, widths=widths, matched=f"matched to {first.name}{how}: {text}; {what} {left}")
 
 
 def _size(cost: ModelCost, by: str) -> float:
@@ -347,8 +333,7 @@ def _settled(recipe: Recipe, settings: Settings) -> Recipe:
 
 def _kept(settings: Settings) -> Mapping[str, Any]:
     """Return what this folder's trials were begun with."""
-    kept: Mapping[str, Any] | None = read_kept(settings.folder / KEPT, _is_layout)
-    return kept or {}
+    return read_kept(settings.folder / KEPT, _is_layout) or {}
 
 
 def _is_layout(data: Any) -> bool:
@@ -384,23 +369,9 @@ def _differences(parent: Recipe | None, recipe: Recipe) -> tuple[tuple[str, str,
     """Say what a recipe changes against its parent, leaving out what a comparison makes equal or counts itself."""
     if parent is None:
         return ()
-    equal = {name: getattr(recipe.training, name) for name in _GIVEN}
+    equal = {name: getattr(recipe.training, name) for name in ("steps", *_EQUAL)}
     parent = parent.replace(name=recipe.name, training=parent.training.replace(**equal))
     return tuple((d.path, paths.show(d.a), paths.show(d.b)) for d in paths.diff(parent, recipe))
-
-
-_GIVEN = ("steps", "batch_size", "length", "accumulate", "eval_batches", "precision", "compile")
-
-
-def _arguments(settings: Settings) -> dict[str, Any]:
-    """Return how to open the data."""
-    arguments = {
-        "name": settings.data,
-        "cache": settings.cache,
-        "tokenizer": settings.tokenizer,
-        "vocab": settings.vocab,
-    }
-    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _foreign(recipe: Recipe) -> list[str]:

@@ -138,28 +138,24 @@ def _mean_ranks(values: Sequence[float]) -> list[float]:
     return [sum(v < x for v in values) + (sum(v == x for v in values) + 1) / 2 for x in values]
 
 
+FIGURES: dict[str, tuple[str, str, Callable[[float, float], float]]] = {
+    "final": ("final", "final", operator.sub),
+    "early": ("early", "early", operator.sub),
+    "params": ("params", "params", operator.truediv),
+    "ops": ("flops_per_token", "ops", operator.truediv),
+    "speed": ("tokens_per_second", "steps_per_second", operator.truediv),
+}
+"""Fields of a line: those of a row and of the table that they come from, and how they are held against the baseline."""
+
+
 def _line(row: ResultRow, base: ResultRow | None, printed: Published, base_printed: Published) -> Line:
-    def ours(of: Callable[[float, float], float], name: str) -> float | None:
-        return _against(of, getattr(row, name), None if base is None else getattr(base, name))
-
-    def theirs(of: Callable[[float, float], float], name: str) -> float | None:
-        value = _against(of, getattr(printed, name), getattr(base_printed, name))
+    numbers: dict[str, float | None] = {}
+    for name, (own, theirs, of) in FIGURES.items():
+        numbers[name] = _against(of, getattr(row, own), getattr(base, own, None))
+        published = _against(of, getattr(printed, theirs), getattr(base_printed, theirs))
         # what is printed with three digits has no more after a subtraction
-        return None if value is None else round(value, 6)
-
-    return Line(
-        name=row.name,
-        final=ours(operator.sub, "final"),
-        final_published=theirs(operator.sub, "final"),
-        early=ours(operator.sub, "early"),
-        early_published=theirs(operator.sub, "early"),
-        params=ours(operator.truediv, "params"),
-        params_published=theirs(operator.truediv, "params"),
-        ops=ours(operator.truediv, "flops_per_token"),
-        ops_published=theirs(operator.truediv, "ops"),
-        speed=ours(operator.truediv, "tokens_per_second"),
-        speed_published=theirs(operator.truediv, "steps_per_second"),
-    )
+        numbers[f"{name}_published"] = None if published is None else round(published, 6)
+    return Line(name=row.name, **numbers)  # type: ignore[arg-type]
 
 
 def _against(of: Callable[[float, float], float], value: float | None, base: float | None) -> float | None:

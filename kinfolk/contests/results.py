@@ -24,6 +24,9 @@ MARKS = {WORSE: "*", OPEN: "≈", BETTER: "+"}
 NESTED = ("rates", "retrials", "speedup", "branches", "battery")
 """Fields of a row that a CSV cannot hold; `results.json` has them."""
 
+USED = ("tokens_per_second", "steps", "tokens", "seconds", "flops")
+"""Fields of trials of which a row has the mean."""
+
 SEQUENTIAL = ("next-token", "continuation", "target-token")
 """Measures that predict a text from what precedes it, so that they are code lengths: bits per byte."""
 
@@ -100,39 +103,37 @@ def rows(
     rates, retried: how rates were chosen, and trials at others, see `kinfolk.contests.retrials`.
     """
     groups = group(outcomes)
-    made: list[ResultRow] = []
-    for found in groups:
-        for place in standings(found, outcomes, against, looks, rates, retried):
-            made.append(_row(place, outcomes[place.name], costs[place.name], found.measure))
-    scored = {row.name for row in made}
-    made += [_row(Standing(name=name), outcomes[name], costs[name], "") for name in outcomes if name not in scored]
-    if len(groups) > 1:
-        first = groups[0].measure
-        alone = {found.names[0] for found in groups if len(found.names) == 1}
-        made = [_set_apart(row, first, row.name in alone) if row.measure not in ("", first) else row for row in made]
-    return made
+    places = [
+        (place, each.measure) for each in groups for place in standings(each, outcomes, against, looks, rates, retried)
+    ]
+    scored = {place.name for place, _ in places}
+    places += [(Standing(name=name), "") for name in outcomes if name not in scored]
+    table = [_row(place, outcomes[place.name], costs[place.name], measure) for place, measure in places]
+    first = groups[0].measure if groups else ""
+    alone = {each.names[0] for each in groups if len(each.names) == 1}
+    return [_set_apart(row, first, row.name in alone) if row.measure not in ("", first) else row for row in table]
 
 
 def limits(table: Sequence[ResultRow]) -> list[SeedLimits]:
     """Say what the seeds of each group can and cannot show."""
-    found = []
+    every = []
     for measure in dict.fromkeys(row.measure for row in table if row.p is not None):
         group = [row for row in table if row.measure == measure and row.noise is not None]
         tested = [row for row in group if row.p is not None]
         reference = next((row.name for row in group if row.p is None), "")
         reach = [(row.high - row.low) / 2 for row in tested if row.high is not None and row.low is not None]
-        found.append(
+        every.append(
             SeedLimits(
                 measure=measure,
                 reference=reference,
                 seeds=max(row.seeds for row in group),
                 noise=statistics.median(row.noise for row in group if row.noise is not None),
                 smallest=statistics.median(reach),
-                open=tuple((reference, row.name) for row in tested if row.mark == MARKS[OPEN]),
+                open=tuple((reference, row.name) for row in tested if row.verdict == OPEN),
                 needed=_needed(tested),
             )
         )
-    return found
+    return every
 
 
 def held_against(table: Sequence[ResultRow], measure: str) -> str:
@@ -146,7 +147,7 @@ def _needed(tested: Sequence[ResultRow]) -> int | None:
     waiting = (
         math.ceil(row.seeds * ((row.high - row.low) / 2 / row.difference) ** 2)
         for row in tested
-        if row.mark == MARKS[OPEN] and row.difference and row.high is not None and row.low is not None
+        if row.verdict == OPEN and row.difference and row.high is not None and row.low is not None
     )
     return min(waiting, default=None)
 
@@ -183,7 +184,7 @@ def _row(place: Standing, trials: Sequence[Outcome], cost: tuple[int, float], me
     done = finished(trials)
     failed = [trial for trial in trials if not trial.done]
     row = ResultRow(
-        **{field.name: getattr(place, field.name) for field in dataclasses.fields(place)} | {"seeds": len(done)},
+        **vars(place) | {"seeds": len(done)},
         params=cost[0] or next((trial.params for trial in trials if trial.params), 0),
         flops_per_token=cost[1],
         failed=len(failed),
@@ -194,6 +195,7 @@ def _row(place: Standing, trials: Sequence[Outcome], cost: tuple[int, float], me
     )
     if place.final is None:
         return row
+    used: dict[str, Any] = {field: statistics.fmean(getattr(trial, field) for trial in done) for field in USED}
     first = [value for trial in done if (value := early(trial, measure)) is not None]
     around = interval_of([trial.scores[measure] for trial in done]) or (None, None)
     return dataclasses.replace(
@@ -204,13 +206,8 @@ def _row(place: Standing, trials: Sequence[Outcome], cost: tuple[int, float], me
         final_high=around[1],
         bits_per_byte=_bits_per_byte(place.final, done, measure),
         growth_bytes=max(trial.growth_bytes for trial in done),
-        **_used(done),
+        **used,
     )
-
-
-def _used(done: Sequence[Outcome]) -> dict[str, Any]:
-    fields = ("tokens_per_second", "steps", "tokens", "seconds", "flops")
-    return {field: statistics.fmean(getattr(trial, field) for trial in done) for field in fields}
 
 
 def _bits_per_byte(nats: float, done: Sequence[Outcome], measure: str) -> float | None:

@@ -21,7 +21,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from kinfolk.contests.evidence import FULL, RateCurve, RatePoint, Retrial
-from kinfolk.contests.groups import Group, aligned
+from kinfolk.contests.groups import Group, aligned, scores_of
 from kinfolk.contests.inference import BETTER, OPEN, WORSE, Standing, judge
 from kinfolk.contests.outcome import Outcome
 from kinfolk.objectives.measures.measure import measure_of
@@ -107,7 +107,7 @@ def standings(
         name = pair.row(named)
         for point in pair.points:
             trials = (retried or {}).get((pair.worse, point), ())
-            scores = [o.scores[found.measure] for o in trials if o.done and found.measure in o.scores]
+            scores = scores_of(trials, found.measure).values()
             if len(scores) > 1:
                 again = judged(named or pair.better, {**outcomes, pair.worse: trials})
                 at_point = next(place for place in again if place.name == name)

@@ -19,12 +19,10 @@ from kinfolk.contests.outcome import DONE, Outcome, write_json
 from kinfolk.contests.plan import Entrant, Plan
 from kinfolk.contests.rates import Search, SearchOrder
 from kinfolk.contests.report.files import write
-from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import ROUND, Settings
 from kinfolk.contests.space import SpaceSearch, available
 from kinfolk.contests.trial import BATTERY, Trial
-from kinfolk.contests.trials import CALIBRATIONS, Trials
-from kinfolk.core.child import terminable
+from kinfolk.contests.trials import CALIBRATIONS, Trials, opened
 from kinfolk.core.console import Console, progress_console
 from kinfolk.core.errors import SpecError, TrainingError
 from kinfolk.family.tables import table
@@ -36,16 +34,12 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
     console = console or progress_console(settings.events)
     if settings.sizes:
         return _at_sizes(settings, command, console)
-    made = plan.make(settings)
-    with (
-        lock(settings.folder) as held,
-        terminable(),
-        Trials(settings, made.layout, console, held, made.data.kind == "text") as trials,
-    ):
+    planned = plan.make(settings)
+    with opened(settings, planned.layout, console, ungrouped=planned.data.kind == "text") as trials:
         if settings.matching == "time" and match.kept_widths(settings.folder) is None:
-            made = _match_by_time(made, trials)
-        _say(made, console)
-        contest = _Contest(made, command, trials)
+            planned = _match_by_time(planned, trials)
+        _announce(planned, console)
+        contest = _Contest(planned, command, trials)
         try:
             contest.calibrate()
             contest.tune()
@@ -62,29 +56,29 @@ def run(settings: Settings, command: str = "", console: Console | None = None) -
 
 def _at_sizes(settings: Settings, command: str, console: Console) -> Comparison:
     """Compare at every size, each in a folder of its own, and say what they come to together."""
-    found = {}
+    results = {}
     for size in settings.sizes:
         console.print(f"size {size} ({', '.join(settings.sizes)})", markup=False, highlight=False)
         one = dataclasses.replace(settings, sizes=(), size=size, out=settings.folder / size)
-        found[size] = run(one, command, console)
-    result = sizes.joined(found, f"{found[settings.sizes[-1]].title}, {len(found)} sizes", command)
+        results[size] = run(one, command, console)
+    result = sizes.joined(results, f"{results[settings.sizes[-1]].title}, {len(results)} sizes", command)
     write(result)
     return result
 
 
-def _match_by_time(made: Plan, trials: Trials) -> Plan:
+def _match_by_time(planned: Plan, trials: Trials) -> Plan:
     """Measure how long steps take at widths of equal operations, scale, measure again, and keep the widths."""
-    factors = {entrant.name: 1.0 for entrant in made.entrants}
+    factors = {entrant.name: 1.0 for entrant in planned.entrants}
     for _ in range(MATCHING):
-        measured = _Contest(made, "", trials).measure()
-        seconds = {name: o.seconds / o.steps for name, o in measured.items() if o.status == DONE and o.steps}
-        first = seconds.get(made.entrants[0].name)
+        measured = _Contest(planned, "", trials).measure()
+        paces = {name: outcome.pace for name, outcome in measured.items() if outcome.pace}
+        first = paces.get(planned.entrants[0].name)
         if first is None:
             raise TrainingError("match: the steps of the first contestant could not be measured")
-        factors |= {name: factors[name] * first / own for name, own in seconds.items()}
-        made = plan.make(made.settings, factors)
-    write_json(made.settings.folder / match.WIDTHS, {e.name: dict(e.widths) for e in made.entrants if e.widths})
-    return plan.make(made.settings)
+        factors |= {name: factors[name] * first / own for name, own in paces.items()}
+        planned = plan.make(planned.settings, factors)
+    write_json(planned.settings.folder / match.WIDTHS, {e.name: dict(e.widths) for e in planned.entrants if e.widths})
+    return plan.make(planned.settings)
 
 
 MATCHING = 2
@@ -93,27 +87,26 @@ MATCHING = 2
 
 def pace(settings: Settings, console: Console | None = None) -> dict[str, Outcome]:
     """Measure how long a step of each contestant takes and what memory it needs, without training."""
-    made = plan.make(settings)
-    console = console or Console(stderr=True)
-    with lock(settings.folder) as held, terminable(), Trials(settings, made.layout, console, held) as trials:
-        return _Contest(made, "", trials).measure()
+    planned = plan.make(settings)
+    with opened(settings, planned.layout, console or progress_console(settings.events)) as trials:
+        return _Contest(planned, "", trials).measure()
 
 
 class _Contest:
     """A comparison in motion: every step of the protocol asks for trials, and depends on nothing but their outcomes."""
 
-    def __init__(self, made: Plan, command: str, trials: Trials) -> None:
-        self.plan, self.settings, self.command, self.trials = made, made.settings, command, trials
-        self.folder = made.settings.folder
+    def __init__(self, planned: Plan, command: str, trials: Trials) -> None:
+        self.plan, self.settings, self.command, self.trials = planned, planned.settings, command, trials
+        self.folder = planned.settings.folder
         self.paces: dict[str, float] = {}
         self.problems: dict[str, str] = {}
-        self.searched: dict[str, dict[SearchOrder, Outcome]] = {entrant.name: {} for entrant in made.entrants}
+        self.searched: dict[str, dict[SearchOrder, Outcome]] = {entrant.name: {} for entrant in planned.entrants}
         self.rates: dict[str, RateCurve] = {}
         self.branched: dict[str, dict[float, list[Outcome]]] = {}
         self.trunks: list[Outcome] = []
         self.batteries: dict[str, Battery] = {}
         self.retried: dict[tuple[str, RatePoint], list[Trial]] = {}
-        self.n_seeds = {entrant.name: made.settings.seeds for entrant in made.entrants}
+        self.n_seeds = {entrant.name: planned.settings.seeds for entrant in planned.entrants}
 
     @property
     def tuned(self) -> bool:
@@ -127,8 +120,8 @@ class _Contest:
         measured = self.measure()
         for entrant in self.plan.entrants:
             outcome = measured.get(entrant.name)
-            if outcome is not None and outcome.status == DONE and outcome.steps:
-                self.paces[entrant.name] = outcome.seconds / outcome.steps
+            if outcome is not None and outcome.pace:
+                self.paces[entrant.name] = outcome.pace
             else:
                 why = outcome.reason if outcome else "it was not measured"
                 self.problems[entrant.name] = f"its steps could not be measured: {why}"
@@ -144,8 +137,7 @@ class _Contest:
             for i, order in enumerate(list(orders.values())[:short]):
                 jobs.append(self.trials.job(order, self.folder / CALIBRATIONS / f"company-{i}"))
             self.trials.start(jobs, kept=0, what="measuring how long a step takes")
-        found = {name: self.trials.known(order) for name, order in orders.items()}
-        return {name: outcome for name, outcome in found.items() if outcome is not None}
+        return {name: outcome for name, order in orders.items() if (outcome := self.trials.known(order)) is not None}
 
     def tune(self) -> None:
         """Search for every contestant's learning rate, all contestants at once, stage by stage."""
@@ -223,7 +215,8 @@ class _Contest:
         for entrant in self.plan.entrants:
             judged = next((t for t in self._judged(entrant) if _is_done(self.trials.known(t))), None)
             if judged is not None:
-                orders[entrant.name] = (judged, self._questions(entrant, judged, level))
+                begins = {"source": str(self.trials.place(judged).resolve()), BATTERY: level, "trial": judged.key}
+                orders[entrant.name] = (judged, dataclasses.replace(judged, begins=begins, max_seconds=0.0))
         self.trials.run([order for _, order in orders.values()], f"battery: {level}")
         for name, (judged, order) in orders.items():
             trained, outcome = self.trials.known(judged), self.trials.known(order)
@@ -231,66 +224,55 @@ class _Contest:
                 plain = outcome.battery or {"problems": {"battery": outcome.reason or outcome.status}}
                 self.batteries[name] = dataclasses.replace(Battery(**plain), train_bytes=trained.growth_bytes)
 
-    def _questions(self, entrant: Entrant, judged: Trial, level: str) -> Trial:
-        source = str(self.trials.place(judged).resolve())
-        begins = {"source": source, BATTERY: level, "trial": judged.key}
-        return dataclasses.replace(judged, begins=begins, max_seconds=0.0)
-
     def _trees(self, entrant: Entrant) -> list[Tree]:
         """Return the trunks of a contestant; none where it has no rate, or too few steps to be cut into forty parts."""
-        first = self.settings.seed
-        found = []
-        for seed in range(first, first + self.settings.branches):
-            fields = self._chosen(entrant)
-            whole = None if self.tuned and not fields else self._trial(entrant, seed, **fields)
-            if whole is not None and not whole.begins and whole.recipe["training"]["steps"] >= UNIT:
-                found.append(Tree(self.plan, entrant, seed, whole.recipe["training"]["steps"], **fields))
-        return found
+        point = self._point(entrant)
+        if self.tuned and point is None:
+            return []
+        return [
+            Tree(self.plan, entrant, whole.seed, whole.recipe["training"]["steps"], **_judged_at(point))
+            for whole in self._seeds(entrant, self.settings.branches, point)
+            if not whole.begins and whole.recipe["training"]["steps"] >= UNIT
+        ]
 
     def result(self) -> Comparison:
         """Gather what there is."""
-        made, cards = self.plan, []
-        outcomes, as_is = {}, {}
-        for entrant in made.entrants:
+        cards, outcomes, as_is = [], {}, {}
+        for entrant in self.plan.entrants:
             trials = self._judged(entrant)
-            cards.append(made.card(entrant, trials[0] if trials else None, self.problems.get(entrant.name, "")))
+            cards.append(self.plan.card(entrant, trials[0] if trials else None, self.problems.get(entrant.name, "")))
             outcomes[entrant.name] = self._ended(trials)
             if self.tuned:
                 as_is[entrant.name] = self._ended(self._own(entrant) or trials[: self.settings.seeds])
-        searched = {name: tuple(found.values()) for name, found in self.searched.items() if found}
-        every = [o for found in outcomes.values() for o in found]
+        searched = {name: tuple(trials.values()) for name, trials in self.searched.items() if trials}
+        every = [outcome for trials in outcomes.values() for outcome in trials]
         protocol = self._protocol(every, as_is, searched)
-        planned = sum(self.n_seeds.values())
+        ended, measures = facts.ended(every, sum(self.n_seeds.values())), _measures(outcomes)
         return Comparison(
             folder=self.folder,
-            title=_title(made),
-            facts=facts.gather(made, self.command, protocol, facts.ended(every, planned), self.paces),
+            title=_title(self.plan),
+            facts=facts.gather(self.plan, self.command, protocol, ended, self.paces),
             cards=tuple(cards),
             outcomes=outcomes,
-            table=made.settings.table,
-            unavailable=made.unavailable,
+            table=self.settings.table,
+            unavailable=self.plan.unavailable,
             protocol=protocol,
             as_is=as_is,
             searched=searched,
             retried=self._retried(),
             rates=self.rates,
-            branches={name: gathered(self._measure(name, outcomes), found) for name, found in self.branched.items()},
+            branches={name: gathered(measures.get(name, ""), shares) for name, shares in self.branched.items()},
             battery=self.batteries,
-            train_tokens=made.data.split("train").n_tokens,
+            train_tokens=self.plan.data.split("train").n_tokens,
         )
-
-    def _measure(self, name: str, outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-        return next((found.measure for found in group(outcomes) if name in found.names), "")
 
     def _searches(self) -> list[tuple[Entrant, Search | SpaceSearch]]:
         """Return the search of every contestant that can run; the measure is the one it will be judged by."""
-        groups = group({name: tuple(found.values()) for name, found in self.searched.items()})
-        measures = {name: found.measure for found in groups for name in found.names}
+        measures = _measures({name: tuple(trials.values()) for name, trials in self.searched.items()})
         return [
-            (entrant, self._search(entrant, measure))
+            (entrant, self._search(entrant, measures.get(entrant.name, "")))
             for entrant in self.plan.entrants
             if self._trial(entrant, 0) is not None
-            for measure in [measures.get(entrant.name, "")]
         ]
 
     def _search(self, entrant: Entrant, measure: str) -> Search | SpaceSearch:
@@ -307,25 +289,25 @@ class _Contest:
         """Return the trials of a contestant that the verdict is on: none before its rate is known."""
         if self.tuned and entrant.name not in self.rates:
             return []
-        return self._seeds(entrant, self.n_seeds[entrant.name], **self._chosen(entrant))
+        return self._seeds(entrant, self.n_seeds[entrant.name], self._point(entrant))
 
-    def _chosen(self, entrant: Entrant) -> dict[str, Any]:
-        """Return the fields of a trial at what was chosen for a contestant; none where nothing was."""
+    def _point(self, entrant: Entrant) -> RatePoint | None:
+        """Return what was chosen for a contestant; None before, and where nothing is tuned."""
         curve = self.rates.get(entrant.name)
-        if curve is None:
-            return {}
-        return {"lr": curve.chosen, "others": curve.others, "held_out": "judged"}
+        return None if curve is None else curve.point
 
     def _own(self, entrant: Entrant) -> list[Trial]:
         """Return the trials at a recipe's own rate, where another was chosen."""
         curve = self.rates.get(entrant.name)
-        if curve is None or (curve.chosen == curve.own and not curve.others):
+        if curve is None or curve.point == (curve.own, ()):
             return []
-        return self._seeds(entrant, self.settings.seeds, lr=curve.own, held_out="judged")
+        return self._seeds(entrant, self.settings.seeds, (curve.own, ()))
 
-    def _seeds(self, entrant: Entrant, n: int, **fields: object) -> list[Trial]:
+    def _seeds(self, entrant: Entrant, n: int, point: RatePoint | None) -> list[Trial]:
+        """Return the trials of a contestant at a point, or as its recipe is, with the first seeds of the verdict."""
         first = self.settings.seed
-        return [found for seed in range(first, first + n) if (found := self._trial(entrant, seed, **fields))]
+        trials = (self._trial(entrant, seed, **_judged_at(point)) for seed in range(first, first + n))
+        return [trial for trial in trials if trial is not None]
 
     def _ordered(self, *kinds: object) -> list[Trial]:
         """Return trials of all contestants by seed, so that breaking off leaves a balance."""
@@ -337,13 +319,13 @@ class _Contest:
 
     def _undecided(self) -> list[str]:
         """Return the contestants of open pairs: those not told apart from their reference, and the reference."""
-        found: list[str] = []
+        names: list[str] = []
         for each, outcomes in self._groups():
             places = self._standings(each, outcomes)
             waiting = [place.name for place in places if place.verdict == OPEN and place.difference]
             references = [place.name for place in places if place.p is None and place.seeds > 1]
-            found += [*references, *waiting] if waiting else []
-        return [name for name in self.n_seeds if name in found and self.n_seeds[name] < self.settings.looks[-1]]
+            names += [*references, *waiting] if waiting else []
+        return [name for name in self.n_seeds if name in names and self.n_seeds[name] < self.settings.looks[-1]]
 
     def _groups(self) -> list[tuple[Group, dict[str, tuple[Outcome, ...]]]]:
         """Return groups of contestants by what they are judged by, with the trials of the verdict."""
@@ -358,7 +340,7 @@ class _Contest:
     def _at(self, name: str, point: RatePoint) -> list[Trial]:
         """Return the trials of a contestant at a rate that it was not judged with."""
         entrant = next(entrant for entrant in self.plan.entrants if entrant.name == name)
-        return self._seeds(entrant, self.n_seeds[name], lr=point[0], others=dict(point[1]), held_out="judged")
+        return self._seeds(entrant, self.n_seeds[name], point)
 
     def _retried(self) -> dict[tuple[str, RatePoint], tuple[Outcome, ...]]:
         return {at: self._ended(trials) for at, trials in self.retried.items()}
@@ -408,31 +390,41 @@ class _Contest:
             return None
 
 
-def _say(made: Plan, console: Console) -> None:
-    """Say who takes part, and what all of them are computed with."""
+def _judged_at(point: RatePoint | None) -> dict[str, Any]:
+    """Return the fields of a trial of the verdict at a point; none where nothing was tuned."""
+    return {} if point is None else {"lr": point[0], "others": dict(point[1]), "held_out": "judged"}
+
+
+def _measures(outcomes: Mapping[str, Sequence[Outcome]]) -> dict[str, str]:
+    """Return the measure by which each contestant is ranked."""
+    return {name: each.measure for each in group(outcomes) for name in each.names}
+
+
+def _announce(planned: Plan, console: Console) -> None:
+    """Print who takes part, and what all of them are computed with."""
     from kinfolk.core.device import choose_device
 
     lines = []
-    for entrant in made.entrants:
+    for entrant in planned.entrants:
         try:
-            steps = f"{made.steps(entrant):,} steps"
+            steps = f"{planned.steps(entrant):,} steps"
         except SpecError:
             # seconds need a measurement first, and a part of a user's own may not say what it costs
             steps = "steps not known yet"
         lines.append(f"{entrant.name}: {entrant.cost.params:,} parameters, {steps}")
-    training, tokens = made.entrants[0].recipe.training, made.data.split("train").n_tokens
+    training, tokens = planned.entrants[0].recipe.training, planned.data.split("train").n_tokens
     lines.append(
-        f"{made.data.name}: {tokens:,} tokens to learn from; {training.precision}, {made.layout}, "
-        f"{choose_device('auto').type} -> {made.settings.folder}"
+        f"{planned.data.name}: {tokens:,} tokens to learn from; {training.precision}, {planned.layout}, "
+        f"{choose_device('auto').type} -> {planned.settings.folder}"
     )
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _title(made: Plan) -> str:
-    if made.settings.table:
-        return f"{table(made.settings.table).title} {len(made.entrants)} rows on {made.data.name}"
-    return f"{', '.join(e.name for e in made.entrants)} on {made.data.name}"
+def _title(planned: Plan) -> str:
+    if planned.settings.table:
+        return f"{table(planned.settings.table).title} {len(planned.entrants)} rows on {planned.data.name}"
+    return f"{', '.join(e.name for e in planned.entrants)} on {planned.data.name}"
 
 
 def _is_done(outcome: Outcome | None) -> bool:

@@ -1,13 +1,15 @@
-"""What the user asked for, checked before anything starts."""
+"""Settings of a comparison, checked before anything starts."""
 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from kinfolk.contests import budget as budgets
+from kinfolk.contests import match
 from kinfolk.contests.fleet import places
-from kinfolk.contests.match import check
 from kinfolk.core.errors import SpecError, suggest
 from kinfolk.family import tables
 from kinfolk.train.finetune import names
@@ -15,7 +17,7 @@ from kinfolk.train.finetune import names
 TUNE = ("lr", "weight_decay", "dropout", "clip", "off")
 BATTERY = ("none", "quick", "full")
 LAST_SEED = 10_000
-BEST = "best"
+THE_BEST = "best"
 """In the place of a baseline: all others are held against the one that turns out best."""
 ROUND = 2
 """Seeds that are added at a time where a verdict is open."""
@@ -87,8 +89,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        check(self.matching)
-        self._check_extent()
+        require("match", self.matching, match.BY)
+        require("battery", self.battery, BATTERY)
+        for name in self.tuning or ("off",):
+            require("tune", name, TUNE)
+        self._check_sizes()
         if not 0 <= self.seed <= LAST_SEED:
             raise SpecError(
                 f"seed: {self.seed} is not allowed; 0 to {LAST_SEED}, so that no seed both chooses and judges"
@@ -111,20 +116,13 @@ class Settings:
         if self.timeout and budgets.parse(self.timeout).unit != "seconds":
             raise SpecError(f"timeout {self.timeout!r}: expected a duration, for example 2h")
 
-    def _check_extent(self) -> None:
-        """Refuse unknown hyperparameters, questions and sizes."""
-        if self.battery not in BATTERY:
-            raise SpecError(f"battery: unknown choice {self.battery!r}{suggest(self.battery, BATTERY)}")
-        for name in self.tuning or ("off",):
-            if name not in TUNE:
-                raise SpecError(f"tune: unknown choice {name!r}{suggest(name, TUNE)}")
+    def _check_sizes(self) -> None:
         if self.sizes:
             # imports the tensor library, and what runs is printed before that
             from kinfolk.family.sizes import SIZES
 
             for size in self.sizes:
-                if size not in SIZES:
-                    raise SpecError(f"sizes: unknown {size!r}{suggest(size, SIZES)}")
+                require("sizes", size, SIZES)
         if len(set(self.sizes)) < len(self.sizes):
             raise SpecError(f"sizes: each once, found {', '.join(self.sizes)}")
         if self.sizes and (self.table or self.finetune):
@@ -137,6 +135,12 @@ class Settings:
             raise SpecError("--finetune has contestants of its own, whose widths are what they are")
         for tactic in self.tactics:
             names.read(tactic)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """The arguments of `open_data`."""
+        source = {"name": self.data, "cache": self.cache, "tokenizer": self.tokenizer, "vocab": self.vocab}
+        return {name: value for name, value in source.items() if value is not None}
 
     @property
     def resources(self) -> places.PerTrial:
@@ -162,7 +166,7 @@ class Settings:
         """
         if not self.against and self.table:
             return tables.table(self.table).rows[0].name
-        return "" if self.against == BEST else self.against
+        return "" if self.against == THE_BEST else self.against
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -189,9 +193,12 @@ class Settings:
         """Where the comparison lives: the same command finds the same folder, and so goes on."""
         if self.out is not None:
             return Path(self.out)
-        question = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_THE_QUESTION}
         # a comparison without a table, or without fine-tuning, is called what it was before there were any
-        question = {name: value for name, value in question.items() if value or name not in _LATER}
+        question = {
+            name: value
+            for name, value in dataclasses.asdict(self).items()
+            if name not in _NOT_THE_QUESTION and (value or name not in _LATER)
+        }
         question |= {"match": self.matching}
         if self.tune == "off":
             del question["tune"]
@@ -200,18 +207,16 @@ class Settings:
 
 
 _LATER = ("labels", "seed", "table", "rows", "finetune", "tactics", "valid", "sizes")
-_NOT_THE_QUESTION: tuple[str, ...] = (
-    "on",
-    "per_trial",
-    "events",
-    "out",
-    "cache",
-    "nice",
-    "jobs",
-    "threads",
-    "timeout",
-    "seeds",
-    "max_seeds",
-    "against",
+"""Fields that came later than the names of folders."""
+
+_NOT_THE_QUESTION = (
+    *("on", "per_trial", "events", "out", "cache", "nice", "jobs", "threads", "timeout"),
+    *("seeds", "max_seeds", "against", "branches", "battery"),
 )
-_NOT_THE_QUESTION += ("branches", "battery")
+"""Fields that a folder's name does not depend on: where and how trials run, and what can be added to it later."""
+
+
+def require(field: str, choice: str, choices: Collection[str]) -> None:
+    """Refuse a choice that there is not."""
+    if choice not in choices:
+        raise SpecError(f"{field}: unknown choice {choice!r}{suggest(choice, choices)}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from kinfolk.contests.arena import Arena, average, row_of
 from kinfolk.contests.comparison import Comparison
+from kinfolk.contests.groups import scores_of
 from kinfolk.contests.interquartile import bootstrap
 from kinfolk.contests.outcome import DONE, Outcome
 
@@ -91,7 +92,7 @@ class SuiteResult:
         for s in self.standings:
             scores = [s.scores.get(task, "") for task in self.suite.tasks]
             out.writerow(
-                [s.name, *scores, _or_nothing(s.average), *(s.middle or ("",) * 3)]
+                [s.name, *scores, "" if s.average is None else s.average, *(s.middle or ("",) * 3)]
                 + [found.get(n, "") for found in (s.speed, s.memory) for n in lengths]
                 + [s.published]
             )
@@ -101,7 +102,7 @@ class SuiteResult:
         judged: dict[str, list[float]] = {}
         notes: list[str] = []
         for task, found in self.comparisons.items():
-            done = [100 * o.scores[MEASURE] for o in found.outcomes.get(name, ()) if o.done and MEASURE in o.scores]
+            done = [100 * score for score in scores_of(found.outcomes.get(name, ()), MEASURE).values()]
             judged |= {task: done} if done else {}
             row = next((row for row in found.rows if row.name == name), None)
             notes += [f"{task}: {row.note}"] if row is not None and row.note else []
@@ -124,13 +125,9 @@ class SuiteResult:
         )
 
     def _speed(self, name: str) -> dict[int, float]:
-        found = {n: outcomes[name] for n, outcomes in self.paces.items() if name in outcomes}
-        return {n: o.steps / o.seconds for n, o in found.items() if o.status == DONE and o.seconds > 0}
+        timed = {n: outcomes[name] for n, outcomes in self.paces.items() if name in outcomes}
+        return {n: o.steps / o.seconds for n, o in timed.items() if o.status == DONE and o.seconds > 0}
 
 
 def _mean(scores: Mapping[str, float]) -> float:
     return average(tuple(scores.values())) if scores else -math.inf
-
-
-def _or_nothing(value: float | None) -> Any:
-    return "" if value is None else value

@@ -28,6 +28,7 @@ from kinfolk.objectives.measures.measure import measure_of
 if TYPE_CHECKING:
     from kinfolk.data import Data
     from kinfolk.family.recipe import Recipe
+    from kinfolk.train import RunOptions
     from kinfolk.train.job import Result
 
 FILE, RUN = "trial.json", "run"
@@ -171,11 +172,6 @@ def last_row(folder: Path) -> dict[str, Any]:
     return newest
 
 
-def last_step(folder: Path) -> int:
-    """Return how far the run in a trial's folder has come."""
-    return int(last_row(folder).get("step", 0))
-
-
 def main(folder: Path) -> int:
     """Carry out the order in a folder."""
     trial = Trial.read(folder)
@@ -215,11 +211,9 @@ def _scores(data: "Data", out: Path) -> dict[str, float]:
 
 def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     from kinfolk.runs.checkpoint import name as checkpoint_name
-    from kinfolk.train import RunOptions, resume, train
+    from kinfolk.train import resume, train
 
-    options = RunOptions(
-        threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False, report=False
-    )
+    options = _options(trial)
     if (out / "run.toml").exists():
         return resume(out, data=data, options=options)
     recipe = _recipe(trial)
@@ -230,28 +224,32 @@ def _train(trial: Trial, data: "Data", out: Path) -> "Result":
     return train(recipe, data, out, seed=trial.seed, options=options, source=trial.data, start=start)
 
 
-def _act(trial: Trial, out: Path, known: Outcome) -> Outcome | None:
+def _options(trial: Trial) -> "RunOptions":
+    from kinfolk.train import RunOptions
+
+    return RunOptions(threads=trial.threads, max_seconds=trial.max_seconds, quiet=True, tensorboard=False, report=False)
+
+
+def _act(trial: Trial, out: Path, outcome: Outcome) -> Outcome | None:
     """Train in an environment; None when it was interrupted."""
     from kinfolk.contests.acting import open_world, resume, train
     from kinfolk.contests.acting.environment import require_permitted
-    from kinfolk.train import RunOptions
 
     require_permitted(trial.data["env"], out.parent)
-
-    options = RunOptions(threads=trial.threads, quiet=True, tensorboard=False, report=False)
+    options = _options(trial)
     if (out / "run.toml").exists():
         result = resume(out, options=options)
     else:
         result = train(_recipe(trial), open_world(trial.data["env"]), out, seed=trial.seed, options=options)
     if result.status == "interrupted":
         return None
-    known = _with_result(known, result, out, trial)
+    outcome = _with_result(outcome, result, out, trial)
     # the headline of a run is a cost, of which less is better; a report shows the return itself
     returns = (
         dataclasses.replace(point, valid={name: x for name, x in point.valid.items() if name != "cost"})
-        for point in known.curve
+        for point in outcome.curve
     )
-    return _judged(known.replace(curve=tuple(returns)), 2)
+    return _judged(outcome.replace(curve=tuple(returns)), 2)
 
 
 def _battery(trial: Trial, data: "Data", folder: Path) -> dict[str, Any]:
@@ -299,9 +297,8 @@ def _recipe(trial: Trial) -> "Recipe":
     return from_plain(Recipe, trial.recipe, trial.name)
 
 
-def _with_result(known: Outcome, result: "Result", out: Path, trial: Trial) -> Outcome:
-    known = _with_curve(known, out, trial)
-    return known.replace(
+def _with_result(outcome: Outcome, result: "Result", out: Path, trial: Trial) -> Outcome:
+    return _with_curve(outcome, out, trial).replace(
         params=result.parameters,
         planned_steps=result.total_steps,
         steps=result.step,
@@ -314,9 +311,12 @@ def _with_result(known: Outcome, result: "Result", out: Path, trial: Trial) -> O
     )
 
 
-def _with_curve(known: Outcome, out: Path, trial: Trial) -> Outcome:
+def _with_curve(outcome: Outcome, out: Path, trial: Trial) -> Outcome:
     """Add what the metrics of a run tell, also of one that broke off."""
-    rows = _rows(out)
+    from kinfolk.train import metrics
+
+    file = out / "metrics.jsonl"
+    rows = list(metrics.read(file)) if file.exists() else []
     points = (
         Point(
             step=row["step"],
@@ -329,7 +329,7 @@ def _with_curve(known: Outcome, out: Path, trial: Trial) -> Outcome:
         if "valid" in row
     )
     last = rows[-1] if rows else {"step": 0, "tokens": 0, "seconds": 0.0}
-    return known.replace(
+    return outcome.replace(
         curve=tuple(point for point in points if all(map(math.isfinite, point.valid.values()))),
         planned_steps=trial.recipe["training"]["steps"],
         steps=last["step"],
@@ -337,13 +337,6 @@ def _with_curve(known: Outcome, out: Path, trial: Trial) -> Outcome:
         seconds=last["seconds"],
         flops=last["tokens"] * trial.flops_per_token,
     )
-
-
-def _rows(out: Path) -> list[dict[str, Any]]:
-    from kinfolk.train import metrics
-
-    file = out / "metrics.jsonl"
-    return list(metrics.read(file)) if file.exists() else []
 
 
 def _judged(outcome: Outcome, vocab_size: int) -> Outcome:

@@ -5,10 +5,10 @@ every command that asks for it. A version whose recipes had fewer fields wrote a
 completed and compared.
 """
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self
 
 from kinfolk.contests import devices
 from kinfolk.contests.fleet import hosts
@@ -21,11 +21,11 @@ from kinfolk.contests.job import Job
 from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import KEPT, Outcome
 from kinfolk.contests.plan import slug
-from kinfolk.contests.schedule import run_all
+from kinfolk.contests.schedule import lock, run_all
 from kinfolk.contests.screen import Screen
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
-from kinfolk.core import child
+from kinfolk.core.child import terminable
 from kinfolk.core.console import Console
 from kinfolk.core.errors import KinfolkError
 
@@ -45,10 +45,8 @@ class Trials:
         self._earlier: dict[Path, Path | None] = {}
         self._listed: dict[Path, dict[str, list[Path]]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Stop what starts workers, if anything does."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -100,13 +98,9 @@ class Trials:
         """Return a trial as a job: its order is written into its folder, where the command finds it."""
         order.write(folder)
         steps, seconds = order.recipe["training"]["steps"], self.settings.allowance.unit == "seconds"
-        return Job(
-            name=order.name,
-            seed=order.seed,
-            key=order.key,
-            folder=folder,
-            command=child.module("kinfolk.contests.trial", folder),
-            threads=order.threads,
+        return Job.of(
+            order,
+            folder,
             weight=1.0 if seconds else steps * (order.flops_per_token or 1.0),
             limit=self.settings.limit,
             steps=steps,
@@ -153,6 +147,17 @@ class Trials:
     def _is_kept(self, order: Trial) -> bool:
         outcome = self.known(order)
         return outcome is not None and outcome.status in KEPT
+
+
+@contextlib.contextmanager
+def opened(settings: Settings, layout: Layout, console: Console, ungrouped: bool = False) -> Iterator[Trials]:
+    """Lock the folder of a comparison and give what runs its trials; a request to terminate ends them like Ctrl-C."""
+    with (
+        lock(settings.folder) as held,
+        terminable(),
+        contextlib.closing(Trials(settings, layout, console, held, ungrouped)) as trials,
+    ):
+        yield trials
 
 
 def _line(text: str) -> None:

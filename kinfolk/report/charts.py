@@ -47,7 +47,7 @@ class ChartDot:
     """
 
     x: float
-    y: float
+    y: float = 0.0
     colour: int = 0
     name: str = ""
     tip: str = ""
@@ -91,6 +91,13 @@ class Chart:
     marks: Sequence[Mark]
     width: int = 640
     height: int = 340
+
+
+def forest(title: str, x: Axis, dots: Sequence[ChartDot], rule: Rule) -> Chart:
+    """Return a forest plot: every dot with its interval on a line of its own, beside its name, and a rule down."""
+    placed = [dataclasses.replace(dot, y=float(i), across=True, label=dot.name) for i, dot in enumerate(dots)]
+    y = Axis(label="", include=(-0.6, len(dots) - 0.5), descending=True, bare=True)
+    return Chart(title=title, x=x, y=y, marks=[*placed, rule], height=90 + 34 * len(dots))
 
 
 def draw(chart: Chart) -> Html:

@@ -105,5 +105,5 @@ def test_refusals_of_files(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_an_unknown_size_is_refused() -> None:
-    with pytest.raises(SpecError, match="size: unknown 'tinny'; did you mean 'tiny'"):
+    with pytest.raises(SpecError, match="size: unknown choice 'tinny'; did you mean 'tiny'"):
         gather(["gpt"], size="tinny")

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kinfolk.contests.match import check, difference, near, nearest_width, unit_of
+from kinfolk.contests.match import difference, near, nearest_width, unit_of
+from kinfolk.contests.settings import Settings
 from kinfolk.core.errors import SpecError
 from kinfolk.core.spec import Spec
 
@@ -49,6 +50,6 @@ def test_a_match_stays_near_what_is_usual() -> None:
 def test_what_is_said() -> None:
     assert difference(103, 100) == "+3.0 %"
     assert difference(99, 100) == "-1.0 %"
-    assert check("params") == "params"
+    assert Settings(match="params").matching == "params"
     with pytest.raises(SpecError, match="did you mean 'params'"):
-        check("param")
+        Settings(match="param")

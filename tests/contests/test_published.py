@@ -175,7 +175,7 @@ def test_the_listing_names_all_rows(capsys: pytest.CaptureFixture[str]) -> None:
         ({"table": "narrang"}, "table 'narrang': unknown; did you mean 'narang'"),
         ({"rows": "8"}, r"rows '8': of which table\? \(known: narang, modern\)"),
         ({"table": "narang", "contestants": ("gpt",)}, "has contestants of its own, found gpt"),
-        ({"table": "narang", "size": "tinny"}, "size: unknown 'tinny'; did you mean 'tiny'"),
+        ({"table": "narang", "size": "tinny"}, "size: unknown choice 'tinny'; did you mean 'tiny'"),
     ],
 )
 def test_refusals(asked: dict[str, str], message: str) -> None:

@@ -217,7 +217,7 @@ def test_what_cannot_be_run_is_refused(machine: Machine, tmp_path: Path, asked: 
 
 
 def test_an_unknown_suite_is_refused() -> None:
-    with pytest.raises(SpecError, match="unknown 'lar'; did you mean 'lra'"):
+    with pytest.raises(SpecError, match="unknown choice 'lar'; did you mean 'lra'"):
         run_suite("lar", Settings())
 
 

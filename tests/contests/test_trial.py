@@ -50,7 +50,7 @@ def test_a_good_end(order: Trial, tmp_path: Path) -> None:
     assert outcome.params > 0
     assert outcome.peak_bytes >= outcome.start_bytes > 0
     assert outcome.bytes_per_token > 0
-    assert trial.last_step(tmp_path) == 6
+    assert trial.last_row(tmp_path).get("step", 0) == 6
 
 
 def test_orders_are_carried_out_from_a_folder(order: Trial, tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_the_key_knows_a_source_by_its_weights(order: Trial) -> None:
 
 
 def test_progress_of_nothing_and_of_half_a_line(tmp_path: Path) -> None:
-    assert trial.last_step(tmp_path) == 0
+    assert trial.last_row(tmp_path).get("step", 0) == 0
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 7}\n{"st')
-    assert trial.last_step(tmp_path) == 7
+    assert trial.last_row(tmp_path).get("step", 0) == 7
 
 
 def test_the_last_weights_are_judged_on_what_did_not_validate(order: Trial, tmp_path: Path) -> None:

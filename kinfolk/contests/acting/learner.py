@@ -60,8 +60,7 @@ class PolicyLearner(Learner):
         return None if state is None else ActorMemory(state, self)
 
     def forward(self, batch: Batch, memory: ActorMemory | None = None) -> Loss:  # type: ignore[override]
-        loss: Loss = super().forward(batch, None if memory is None else memory.state)
-        return loss
+        return super().forward(batch, None if memory is None else memory.state)
 
     def measure(self, batch: Batch, memory: object = None) -> dict[str, tuple[Tensor, Tensor]]:
         """Return what episodes cost (minus what they brought: the headline, of which less is better), and the rest."""

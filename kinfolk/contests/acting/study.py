@@ -19,12 +19,10 @@ from kinfolk.contests.layout import Layout
 from kinfolk.contests.outcome import Outcome
 from kinfolk.contests.report.evidence import learning_charts
 from kinfolk.contests.report.files import write
-from kinfolk.contests.schedule import lock
 from kinfolk.contests.settings import Settings
 from kinfolk.contests.trial import Trial
-from kinfolk.contests.trials import Trials
-from kinfolk.core.child import terminable
-from kinfolk.core.console import Console
+from kinfolk.contests.trials import opened
+from kinfolk.core.console import Console, progress_console
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.family import registry
@@ -136,16 +134,13 @@ def run(study: ActingStudy, command: str = "", console: Console | None = None) -
     first = settings.seed
     permit(study.world.name)
     orders = [study.trial(name, seed) for seed in range(first, first + settings.seeds) for name in study.recipes]
-    console = console or Console(stderr=True)
-    with lock(settings.folder) as held, terminable(), Trials(settings, study.layout, console, held) as trials:
+    with opened(settings, study.layout, console or progress_console(settings.events)) as trials:
         try:
             trials.run(orders)
         except KeyboardInterrupt:
-            _write(study, _gathered(study, command, [trials.known(order) for order in orders]))
+            _report(study, command, [trials.known(order) for order in orders])
             raise
-        result = _gathered(study, command, [trials.known(order) for order in orders])
-        _write(study, result)
-    return result
+        return _report(study, command, [trials.known(order) for order in orders])
 
 
 def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None]) -> Comparison:
@@ -155,7 +150,7 @@ def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None])
     }
     settings, training = study.settings, next(iter(study.recipes.values())).training
     every = [outcome for found in outcomes.values() for outcome in found]
-    told = {
+    setting = {
         "command": command,
         "budget": f"{settings.budget.removesuffix('-tokens')} steps in the environment for every trial",
         "match": "sizes as they are",
@@ -171,7 +166,7 @@ def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None])
     return Comparison(
         folder=settings.folder,
         title=f"{', '.join(study.recipes)} in {study.world.name}",
-        facts=told,
+        facts=setting,
         cards=tuple(study.card(name) for name in study.recipes),
         outcomes=outcomes,
         protocol=Protocol(
@@ -182,7 +177,9 @@ def _gathered(study: ActingStudy, command: str, known: Sequence[Outcome | None])
     )
 
 
-def _write(study: ActingStudy, result: Comparison) -> None:
+def _report(study: ActingStudy, command: str, known: Sequence[Outcome | None]) -> Comparison:
+    """Write results, report and curves, and return the result."""
+    result = _gathered(study, command, known)
     write(result)
     durable.write(result.folder / TABLE, table(result.outcomes, study.threshold) + "\n")
     charts = learning_charts(result).get(RETURN, {})
@@ -191,6 +188,7 @@ def _write(study: ActingStudy, result: Comparison) -> None:
         solved = Rule(y=study.threshold, label="solved")
         drawn = dataclasses.replace(chart, marks=[*chart.marks, solved])
         durable.write(result.folder / CURVES, file(f"{study.world.name}: mean return of an episode", [drawn]))
+    return result
 
 
 def curve_of(outcome: Outcome) -> list[tuple[int, float]]:

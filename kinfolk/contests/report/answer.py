@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from kinfolk.contests.comparison import Comparison
 from kinfolk.contests.inference import BETTER, OPEN, WORSE
-from kinfolk.contests.results import MARKS, ResultRow
+from kinfolk.contests.results import ResultRow
 from kinfolk.contests.table import interval
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.numbers import memory
@@ -35,44 +35,43 @@ def answer(rows: Sequence[ResultRow], against: str = "") -> Recommendation:
     if baseline is not None and first.spread is not None:
         return _beside(baseline, [row for row in rows if row.measure == first.measure and row is not baseline])
     rivals = [row for row in rows if row.measure == first.measure and row.name != first.name]
-    alike, title = [row for row in rivals if row.mark == MARKS[OPEN]], measure_of(first.measure).title
+    alike, title = [row for row in rivals if row.verdict == OPEN], measure_of(first.measure).title
     if not rivals:
-        said = f"{first.name} has {_score(first)}; no other contestant shares its metric."
-        return Recommendation(first.name, said, tuple(_costs(first, [])))
+        sentence = f"{first.name} has {_score(first)}; no other contestant shares its metric."
+        return Recommendation(first.name, sentence, tuple(_costs(first, [])))
     if first.spread is None:
-        said = f"{first.name} has the {_extreme(first)} {title} ({_score(first)}), but with one seed "
-        said += "that may be chance: run more seeds before you choose."
-        return Recommendation(first.name, said, tuple(_costs(first, rivals)))
+        sentence = f"{first.name} has the {_extreme(first)} {title} ({_score(first)}), but with one seed "
+        sentence += "that may be chance: run more seeds before you choose."
+        return Recommendation(first.name, sentence, tuple(_costs(first, rivals)))
     if not alike:
-        said = f"Use {first.name}: it has the {_extreme(first)} {title} ({_score(first)}), and every "
-        said += "other contestant is worse by more than chance."
-        return Recommendation(first.name, said, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
+        sentence = f"Use {first.name}: it has the {_extreme(first)} {title} ({_score(first)}), and every "
+        sentence += "other contestant is worse by more than chance."
+        return Recommendation(first.name, sentence, (*_gaps(rivals), *_costs(first, rivals), *_cautions(first)))
     chosen = _cheapest([first, *alike])
-    tied = listed([row.name for row in (first, *alike)], "and")
-    said = f"These seeds cannot tell {tied} apart."
+    tied = listed([row.name for row in (first, *alike)])
+    sentence = f"These seeds cannot tell {tied} apart."
     if chosen is first:
-        said += f" Take {first.name}: it has the {_extreme(first)} mean ({_score(first)}) and none of them is cheaper."
+        sentence += (
+            f" Take {first.name}: it has the {_extreme(first)} mean ({_score(first)}) and none of them is cheaper."
+        )
     else:
-        said += f" Take {chosen.name}, which is cheaper to train; {first.name} has the {_extreme(first)} mean."
-    return Recommendation(chosen.name, said, (*_gaps(rivals), *_costs(chosen, [first, *rivals]), *_cautions(chosen)))
+        sentence += f" Take {chosen.name}, which is cheaper to train; {first.name} has the {_extreme(first)} mean."
+    return Recommendation(
+        chosen.name, sentence, (*_gaps(rivals), *_costs(chosen, [first, *rivals]), *_cautions(chosen))
+    )
 
 
 def _beside(baseline: ResultRow, others: Sequence[ResultRow]) -> Recommendation:
     """Recommend the best contestant that is better than a named baseline by more than chance, or the baseline."""
-    better = [row for row in others if row.mark == MARKS[BETTER]]
-    reasons = [
-        f"{row.name}: {interval(row)} against {baseline.name}; {_MARKED[row.mark]}." for row in others if row.mark
-    ]
+    better = [row for row in others if row.verdict == BETTER]
+    reasons = [f"{row.name}: {interval(row)} against {baseline.name}; {row.verdict}." for row in others if row.mark]
     if not better:
-        said = f"Keep {baseline.name} ({_score(baseline)}): no contestant is better than it by more than chance."
-        return Recommendation(baseline.name, said, (*reasons, *_cautions(baseline)))
+        sentence = f"Keep {baseline.name} ({_score(baseline)}): no contestant is better than it by more than chance."
+        return Recommendation(baseline.name, sentence, (*reasons, *_cautions(baseline)))
     chosen = better[0]
-    said = f"Use {chosen.name} ({_score(chosen)}): it is better than the baseline {baseline.name} "
-    said += f"({_score(baseline)}) by more than chance."
-    return Recommendation(chosen.name, said, (*reasons, *_costs(chosen, [baseline]), *_cautions(chosen)))
-
-
-_MARKED = {MARKS[BETTER]: "better", MARKS[WORSE]: "worse", MARKS[OPEN]: "not told apart"}
+    sentence = f"Use {chosen.name} ({_score(chosen)}): it is better than the baseline {baseline.name} "
+    sentence += f"({_score(baseline)}) by more than chance."
+    return Recommendation(chosen.name, sentence, (*reasons, *_costs(chosen, [baseline]), *_cautions(chosen)))
 
 
 def _cautions(row: ResultRow) -> list[str]:
@@ -85,15 +84,20 @@ def _cautions(row: ResultRow) -> list[str]:
 
 def protocol(comparison: Comparison) -> list[str]:
     """Describe how the comparison was run, in five lines that can be pasted into a paper."""
-    facts, made = comparison.facts, comparison.protocol
-    names = listed([card.name for card in comparison.cards], "and")
+    facts, protocol = comparison.facts, comparison.protocol
+    matched = facts.get("match") or _MATCHED.get(protocol.match, protocol.match)
+    seeds = f"{len(protocol.seeds)} seeds" if protocol.seeds else facts.get("seeds", "seeds not recorded")
+    if len(protocol.looks) > 1:
+        looks = f", level kept over looks at {listed([str(n) for n in protocol.looks])} seeds"
+    else:
+        looks = ""
     lines = [
-        f"Contestants: {names}; {facts.get('match') or _MATCHED.get(made.match, made.match)}.",
-        f"Data: {facts.get('data', 'not recorded')}; verdict on {made.judged_on}.",
+        f"Contestants: {listed([card.name for card in comparison.cards])}; {matched}.",
+        f"Data: {facts.get('data', 'not recorded')}; verdict on {protocol.judged_on}.",
         f"Training: {facts.get('budget', 'budget not recorded')}; {_tuning(comparison)}; "
         f"{facts.get('batches', 'the same batches for all contestants under one seed')}.",
-        f"Statistics: {_seeds(comparison)}, paired by seed; simultaneous {1 - made.level:.0%} intervals for "
-        f"differences to {made.against or 'the best'} with moderated variances{_looks(made.looks)}.",
+        f"Statistics: {seeds}, paired by seed; simultaneous {1 - protocol.level:.0%} intervals for "
+        f"differences to {protocol.against or 'the best'} with moderated variances{looks}.",
         f"Machine: {facts.get('machine', 'not recorded')}; {facts.get('versions', 'versions not recorded')}.",
     ]
     # a name may hold a line break
@@ -114,29 +118,20 @@ _MATCHED = {"none": "sizes as they are", "params": "matched by parameters withou
 
 
 def _tuning(comparison: Comparison) -> str:
-    made = comparison.protocol
-    if made.tune == "off":
+    protocol = comparison.protocol
+    if protocol.tune == "off":
         return "each recipe's own learning rate"
     trials = sum(curve.spent.trials for curve in comparison.rates.values())
-    where = f" on {made.chosen_on}" if made.chosen_on else ""
+    where = f" on {protocol.chosen_on}" if protocol.chosen_on else ""
     return (
         f"a learning rate for each contestant, searched{where} in {trials} trials with seeds of their own, and judged "
         "again at every other rate that may be its best where it is worse"
     )
 
 
-def _seeds(comparison: Comparison) -> str:
-    seeds = comparison.protocol.seeds
-    return f"{len(seeds)} seeds" if seeds else comparison.facts.get("seeds", "seeds not recorded")
-
-
-def _looks(looks: Sequence[int]) -> str:
-    return f", level kept over looks at {listed([str(n) for n in looks], 'and')} seeds" if len(looks) > 1 else ""
-
-
-def listed(names: Sequence[str], last: str) -> str:
+def listed(names: Sequence[str]) -> str:
     """Write names as a list in a sentence."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {last} {names[-1]}"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _extreme(row: ResultRow) -> str:
@@ -158,7 +153,7 @@ def _cheapest(rows: Sequence[ResultRow]) -> ResultRow:
 def _gaps(rivals: Sequence[ResultRow]) -> list[str]:
     """Say how far the nearest contestant that is worse is behind, and who cannot be told apart."""
     lines = []
-    worse = [row for row in rivals if row.mark == MARKS[WORSE] and row.difference is not None]
+    worse = [row for row in rivals if row.verdict == WORSE and row.difference is not None]
     if worse:
         nearest = min(worse, key=lambda row: row.difference or 0.0)
         lines.append(
@@ -166,7 +161,7 @@ def _gaps(rivals: Sequence[ResultRow]) -> list[str]:
             f"(interval {abs(nearest.low or 0):.4f} to {abs(nearest.high or 0):.4f})."
         )
     for row in rivals:
-        if row.mark == MARKS[OPEN] and row.low is not None and row.high is not None:
+        if row.verdict == OPEN and row.low is not None and row.high is not None:
             lines.append(f"{row.name} may be better by {-row.low:.4f} or worse by {row.high:.4f}.")
     return lines
 

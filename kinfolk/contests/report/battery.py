@@ -11,6 +11,8 @@ from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount, memory
 from kinfolk.report.tables import table
 
+Points = list[tuple[float, float]]
+
 
 def battery(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the section, or nothing where no battery was run."""
@@ -24,28 +26,23 @@ def battery(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
 
 def battery_charts(found: Mapping[str, Battery], colour: Mapping[str, int]) -> dict[str, Chart]:
     """Return the charts that have figures, by the name of their file."""
+
+    def decoding(figure_name: str) -> Callable[[Battery], Points]:
+        return lambda one: [(float(at), row[figure_name]) for at, row in one.decoding.items() if figure_name in row]
+
+    def by_position(one: Battery) -> Points:
+        return [(float(position), loss) for position, loss in one.by_position.items()]
+
+    def longer(one: Battery) -> Points:
+        return [(float(times.removesuffix("x")), loss) for times, loss in one.longer.items()]
+
     drawn = {
-        "loss-by-position": _chart(found, colour, _by_position, "Loss by position", "position", "loss"),
-        "loss-beyond": _chart(found, colour, _longer, "Loss beyond the trained length", "times the length", "loss"),
-        "decoding-speed": _chart(found, colour, _decoding("tokens_per_second"), "Decoding", "position", "tokens/s"),
-        "decoding-state": _chart(found, colour, _decoding("state_bytes"), "State in decoding", "position", "bytes"),
+        "loss-by-position": _chart(found, colour, by_position, "Loss by position", "position", "loss"),
+        "loss-beyond": _chart(found, colour, longer, "Loss beyond the trained length", "times the length", "loss"),
+        "decoding-speed": _chart(found, colour, decoding("tokens_per_second"), "Decoding", "position", "tokens/s"),
+        "decoding-state": _chart(found, colour, decoding("state_bytes"), "State in decoding", "position", "bytes"),
     }
     return {name: chart for name, chart in drawn.items() if chart is not None}
-
-
-Points = list[tuple[float, float]]
-
-
-def _by_position(one: Battery) -> Points:
-    return [(float(position), loss) for position, loss in one.by_position.items()]
-
-
-def _longer(one: Battery) -> Points:
-    return [(float(times.removesuffix("x")), loss) for times, loss in one.longer.items()]
-
-
-def _decoding(figure_name: str) -> Callable[[Battery], Points]:
-    return lambda one: [(float(at), found[figure_name]) for at, found in one.decoding.items() if figure_name in found]
 
 
 def _chart(

@@ -7,7 +7,7 @@ from kinfolk.contests.evidence import Sizes
 from kinfolk.contests.results import ResultRow
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
+from kinfolk.report.charts import Chart, ChartDot, ChartLine, Rule, forest
 from kinfolk.report.figures import bullets, figure, section
 from kinfolk.report.html import Html, tag
 from kinfolk.report.numbers import amount
@@ -34,16 +34,11 @@ def branch_chart(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Chart 
     """Return losses against tokens of finished trainings."""
     marks = []
     for row in rows:
-        points = [(branch.tokens, branch.mean, branch.share) for branch in row.branches if branch.mean is not None]
+        finished = [(branch.tokens, branch.mean, branch.share) for branch in row.branches if branch.mean is not None]
+        points = [(tokens, mean) for tokens, mean, _ in finished]
+        tips = [f"{row.name}\n{mean:.4f} at {share:g} of the budget" for _, mean, share in finished]
         if points:
-            marks.append(
-                ChartLine(
-                    points=[(tokens, mean) for tokens, mean, _ in points],
-                    colour=colour.get(row.name, 7),
-                    name=row.name,
-                    tips=[f"{row.name}\n{mean:.4f} at {share:g} of the budget" for _, mean, share in points],
-                )
-            )
+            marks.append(ChartLine(points=points, colour=colour.get(row.name, 7), name=row.name, tips=tips))
     x = Axis(label="tokens of a finished training", scale="log")
     title = "Finished loss against the budget"
     return Chart(title=title, x=x, y=Axis(label="loss"), marks=marks) if marks else None
@@ -62,28 +57,20 @@ def speedup_chart(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Chart
     known = [(row.name, row.speedup) for row in rows if row.speedup is not None and row.speedup.value is not None]
     if not known:
         return None
-    marks: list[Mark] = [
+    dots = [
         ChartDot(
-            x=found.value or 1.0,
-            y=float(i),
-            low=found.low,
-            high=found.high,
-            across=True,
+            x=speedup.value or 1.0,
+            low=speedup.low,
+            high=speedup.high,
             colour=colour.get(name, 7),
             name=name,
-            label=name,
-            tip=f"{name}\n{found.value:.2f} (speed {found.speed_ratio:.2f})",
+            tip=f"{name}\n{speedup.value:.2f} (speed {speedup.speed_ratio:.2f})",
         )
-        for i, (name, found) in enumerate(known)
+        for name, speedup in known
     ]
     baseline = known[0][1].baseline
-    return Chart(
-        title=f"Effective speed-up against {baseline}",
-        x=Axis(label=f"times the budget of {baseline}", scale="log", include=(1.0,)),
-        y=Axis(label="", include=(-0.6, len(known) - 0.5), descending=True, bare=True),
-        marks=[*marks, Rule(x=1.0, label=baseline)],
-        height=90 + 34 * len(known),
-    )
+    x = Axis(label=f"times the budget of {baseline}", scale="log", include=(1.0,))
+    return forest(f"Effective speed-up against {baseline}", x, dots, Rule(x=1.0, label=baseline))
 
 
 def sizes(comparison: Comparison, colour: Mapping[str, int]) -> Html:
@@ -94,13 +81,14 @@ def sizes(comparison: Comparison, colour: Mapping[str, int]) -> Html:
     names = [name for name in colour if any(name in losses for losses in found.losses.values())]
     head = ["contestant", *(f"{size}: loss (rank)" for size in found.losses)]
     lines = [[name, *(_loss(found, size, name) for size in found.losses)] for name in names]
-    said = [
-        f"Kendall's tau of the ranks at {pair.replace(',', ' and ')}: {_tau(tau)}" for pair, tau in found.tau.items()
+    lines_below = [
+        f"Kendall's tau of the ranks at {pair.replace(',', ' and ')}: {'not defined' if tau is None else f'{tau:+.2f}'}"
+        for pair, tau in found.tau.items()
     ]
-    said += [f"{crossing.first} and {crossing.second}: {crossing.says}" for crossing in found.crossings]
+    lines_below += [f"{crossing.first} and {crossing.second}: {crossing.says}" for crossing in found.crossings]
     chart = size_chart(found, colour, next((row.measure for row in comparison.rows if row.measure), "loss"))
     drawn = figure(chart, names={name: colour[name] for name in names})
-    return section("Sizes", drawn, table(head, lines), bullets(said), key="sizes")
+    return section("Sizes", drawn, table(head, lines), bullets(lines_below), key="sizes")
 
 
 def size_chart(found: Sizes, colour: Mapping[str, int], measure: str) -> Chart:
@@ -124,10 +112,6 @@ def _loss(found: Sizes, size: str, name: str) -> str:
         return "-"
     rank = found.ranks.get(size, {}).get(name)
     return f"{found.losses[size][name]:.4f}{f' ({rank})' if rank else ''}"
-
-
-def _tau(tau: float | None) -> str:
-    return "not defined" if tau is None else f"{tau:+.2f}"
 
 
 def costs(comparison: Comparison) -> Html:

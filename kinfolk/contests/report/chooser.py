@@ -38,7 +38,8 @@ def _decoding(rows: Sequence[ResultRow]) -> list[Criterion]:
     """Return latency, and speed and state of decoding at the shortest and the longest context that was measured."""
     found = {row.name: row.battery for row in rows if row.battery is not None}
     contexts = sorted({int(at) for one in found.values() for at in one.decoding})
-    limits = [_criterion("first token", True, {name: one.latency for name, one in found.items()}, _milliseconds)]
+    latency = {name: one.latency for name, one in found.items()}
+    limits = [_criterion("first token", True, latency, lambda seconds: f"{1000 * seconds:.1f} ms")]
     for at in dict.fromkeys(contexts[:1] + contexts[-1:]):
         here = {name: one.decoding.get(str(at), {}) for name, one in found.items()}
         speeds = {name: figures.get("tokens_per_second") for name, figures in here.items()}
@@ -46,10 +47,6 @@ def _decoding(rows: Sequence[ResultRow]) -> list[Criterion]:
         limits.append(_criterion(f"tokens/s in decoding at context {at:,}", False, speeds, _count))
         limits.append(_criterion(f"bytes of state at context {at:,}", True, states, _count))
     return limits
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms"
 
 
 def _criterion(name: str, most: bool, values: Mapping[str, float | None], write: Callable[[float], str]) -> Criterion:

@@ -10,7 +10,7 @@ from kinfolk.contests.results import ResultRow, held_against
 from kinfolk.contests.table import WORDS, cells, gain_of, notes, number
 from kinfolk.objectives.measures.measure import measure_of
 from kinfolk.report.axes import Axis
-from kinfolk.report.charts import Chart, ChartDot, ChartLine, Mark, Rule
+from kinfolk.report.charts import Chart, ChartDot, ChartLine, Rule, forest
 from kinfolk.report.figures import bullets, figure, section, swatch, tabs
 from kinfolk.report.html import Html, join, tag
 from kinfolk.report.numbers import amount, memory
@@ -113,12 +113,12 @@ def curves(comparison: Comparison) -> Html:
     """Return the learning curves: one tab per metric, and one per what they are drawn against."""
     charts = learning_charts(comparison)
     colour = colours(comparison)
-    told = "Thick: mean over seeds; thin: each seed. With scripts, press a name to hide or show it."
+    note = "Thick: mean over seeds; thin: each seed. With scripts, press a name to hide or show it."
     panels = {
         measure: tabs(
             f"curve-{i}",
             "drawn against",
-            {key: figure(chart, told, _present(comparison, colour, measure)) for key, chart in found.items()},
+            {key: figure(chart, note, _present(comparison, colour, measure)) for key, chart in found.items()},
         )
         for i, (measure, found) in enumerate(charts.items())
     }
@@ -128,7 +128,7 @@ def curves(comparison: Comparison) -> Html:
 def learning_charts(comparison: Comparison) -> dict[str, dict[str, Chart]]:
     """Return charts of validations by metric, and by what they are drawn against."""
     trials = [trial for found in comparison.outcomes.values() for trial in found if trial.curve]
-    names = list(dict.fromkeys(row.measure for row in comparison.rows if row.measure))
+    names = measures_of(comparison.rows)
     names += sorted({name for trial in trials for point in trial.curve for name in point.valid} - set(names))
     return {
         measure: {key: _learning(comparison, measure, key) for key in USED if _reaches(trials, measure, key)}
@@ -175,7 +175,7 @@ def _learning(comparison: Comparison, measure: str, key: str) -> Chart:
 def trade(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
     """Return quality against cost, one tab per cost."""
     panels = {}
-    for i, measure in enumerate(_measures(rows)):
+    for i, measure in enumerate(measures_of(rows)):
         charts = cost_charts(rows, colours(comparison), measure)
         better = "higher" if measure_of(measure).higher else "lower"
         note = f"{better.capitalize()} is better; the bar is the standard deviation over seeds."
@@ -205,23 +205,21 @@ def _trade(rows: Sequence[ResultRow], colour: Mapping[str, int], measure: str, k
         )
         for row, cost in shown
     ]
-    title = f"{measure_of(measure).title} against {label}"
-    return (
-        Chart(title=title, x=Axis(label=label), y=Axis(label=measure_of(measure).title), marks=marks) if marks else None
-    )
+    metric = measure_of(measure).title
+    title = f"{metric} against {label}"
+    return Chart(title=title, x=Axis(label=label), y=Axis(label=metric), marks=marks) if marks else None
 
 
 def intervals(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the differences to the best, or to a named baseline, with their intervals, as a chart per metric."""
-    charts = [
-        chart for chart in (interval_chart(rows, colour, measure) for measure in _measures(rows)) if chart is not None
-    ]
-    told = "Simultaneous intervals; one that reaches 0 is not told apart."
-    drawn = join(*(figure(chart, told) for chart in charts if chart is not None))
+    charts = (interval_chart(rows, colour, measure) for measure in measures_of(rows))
+    note = "Simultaneous intervals; one that reaches 0 is not told apart."
+    drawn = join(*(figure(chart, note) for chart in charts if chart is not None))
     return section("Differences", drawn or None, key="intervals")
 
 
-def _measures(rows: Sequence[ResultRow]) -> list[str]:
+def measures_of(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the metrics of rows, in their order."""
     return list(dict.fromkeys(row.measure for row in rows if row.measure))
 
 
@@ -230,25 +228,18 @@ def interval_chart(rows: Sequence[ResultRow], colour: Mapping[str, int], measure
     tested = [row for row in rows if row.measure == measure and row.p is not None and row.difference is not None]
     if not tested:
         return None
-    marks: list[Mark] = [
+    dots = [
         ChartDot(
             x=row.difference or 0.0,
-            y=float(i),
             low=row.low,
             high=row.high,
-            across=True,
             colour=colour.get(row.name, 7),
             name=row.name,
-            label=row.name,
             tip=f"{row.name}\n{row.difference:+.4f} [{row.low:+.4f}, {row.high:+.4f}]",
         )
-        for i, row in enumerate(tested)
+        for row in tested
     ]
-    held = held_against(rows, measure)
-    return Chart(
-        title=f"Difference to {held} in {measure_of(measure).title} with simultaneous intervals",
-        x=Axis(label=f"difference in {measure_of(measure).title}, positive is worse", include=(0.0,)),
-        y=Axis(label="", include=(-0.6, len(tested) - 0.5), descending=True, bare=True),
-        marks=[*marks, Rule(x=0.0, label=held)],
-        height=90 + 34 * len(tested),
-    )
+    reference, metric = held_against(rows, measure), measure_of(measure).title
+    title = f"Difference to {reference} in {metric} with simultaneous intervals"
+    x = Axis(label=f"difference in {metric}, positive is worse", include=(0.0,))
+    return forest(title, x, dots, Rule(x=0.0, label=reference))

@@ -11,7 +11,14 @@ from kinfolk.contests.outcome import write_json
 from kinfolk.contests.report.answer import methods
 from kinfolk.contests.report.battery import battery_charts
 from kinfolk.contests.report.budgets import branch_chart, size_chart, speedup_chart
-from kinfolk.contests.report.evidence import colours, columns_of, cost_charts, interval_chart, learning_charts
+from kinfolk.contests.report.evidence import (
+    colours,
+    columns_of,
+    cost_charts,
+    interval_chart,
+    learning_charts,
+    measures_of,
+)
 from kinfolk.contests.report.page import render
 from kinfolk.contests.report.rates import rate_charts
 from kinfolk.contests.results import ResultRow, to_csv
@@ -77,7 +84,7 @@ def figures(comparison: Comparison) -> dict[str, Chart]:
     drawn: dict[str, Chart | None] = {}
     for measure, charts in learning_charts(comparison).items():
         drawn |= {f"curves-{measure}-{used}": chart for used, chart in charts.items()}
-    for measure in dict.fromkeys(row.measure for row in rows if row.measure):
+    for measure in measures_of(rows):
         drawn[f"differences-{measure}"] = interval_chart(rows, colour, measure)
         drawn |= {f"{measure}-by-{cost}": chart for cost, chart in cost_charts(rows, colour, measure).items()}
     for measure, chart in rate_charts(comparison.rates, colour).items():
@@ -86,7 +93,8 @@ def figures(comparison: Comparison) -> dict[str, Chart]:
     if comparison.sizes is not None and comparison.sizes.losses:
         drawn["sizes"] = size_chart(comparison.sizes, colour, rows[0].measure)
     drawn |= battery_charts({row.name: row.battery for row in rows if row.battery is not None}, colour)
-    return {_file_name(name): chart for name, chart in drawn.items() if chart is not None}
+    file_names = {name: re.sub(r"[^A-Za-z0-9._-]+", "-", name).lower() for name in drawn}
+    return {file_names[name]: chart for name, chart in drawn.items() if chart is not None}
 
 
 def latex(rows: Sequence[ResultRow]) -> str:
@@ -106,7 +114,3 @@ def _write_figures(comparison: Comparison, folder: Path) -> None:
     for old in folder.glob("*.svg"):
         if old.stem not in drawn:
             old.unlink()
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).lower()

@@ -46,6 +46,7 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
     texts: samples of trained contestants by name.
     """
     rows, colour = comparison.rows, colours(comparison)
+    choices = chooser(rows)
     body = tag(
         "main",
         _head(comparison, rows),
@@ -54,7 +55,7 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
         published(comparison.beside),
         curves(comparison),
         section("Protocol", tag("pre", "\n".join(protocol(comparison)), class_="command", id="protocol"), key="how"),
-        chooser(rows),
+        choices,
         rates(rows, colour),
         branches(rows, colour),
         sizes(comparison, colour),
@@ -63,39 +64,35 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
         speedups(rows, colour),
         costs(comparison),
         _texts(texts),
-        _failures(comparison),
+        section("What failed", *_failed(comparison), key="failures"),
         _changes(comparison),
         _specs(comparison.cards),
         card(comparison),
         _method(comparison),
     )
-    return page(comparison.title, asset("page.css"), body, scripts(_chooser_script(rows)))
-
-
-def _chooser_script(rows: Sequence[ResultRow]) -> Html:
-    return tag("script", asset("chooser.js", __package__)) if chooser(rows) else Html("")
+    script = tag("script", asset("chooser.js", __package__)) if choices else Html("")
+    return page(comparison.title, asset("page.css"), body, scripts(script))
 
 
 def _head(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
-    known, found = comparison.facts, answer(rows, comparison.protocol.against)
-    line = [known.get(name, "") for name in ("budget", "match", "seeds", "made")]
-    said = tag("strong", found.name) if found.name else None
+    facts, advice = comparison.facts, answer(rows, comparison.protocol.against)
+    line = (facts.get(name, "") for name in ("budget", "match", "seeds", "made"))
     return tag(
         "header",
         tag("p", "Kinfolk · comparison", class_="eyebrow"),
         tag("h1", comparison.title),
-        tag("p", _emphasised(found.sentence, found.name) if said else found.sentence, class_="verdict"),
-        tag("ul", *(tag("li", reason) for reason in found.reasons), class_="reasons") if found.reasons else None,
+        tag("p", _emphasised(advice.sentence, advice.name), class_="verdict"),
+        tag("ul", *(tag("li", reason) for reason in advice.reasons), class_="reasons") if advice.reasons else None,
         tag("p", " · ".join(filter(None, line)), class_="dim"),
     )
 
 
 def _emphasised(sentence: str, name: str) -> Html:
     # gpt is not the beginning of gpt2
-    found = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", sentence)
-    if found is None:
+    place = re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", sentence) if name else None
+    if place is None:
         return join(sentence)
-    return join(sentence[: found.start()], tag("strong", name), sentence[found.end() :])
+    return join(sentence[: place.start()], tag("strong", name), sentence[place.end() :])
 
 
 def _texts(texts: Mapping[str, Sequence[TextSample]]) -> Html:
@@ -108,20 +105,16 @@ def _texts(texts: Mapping[str, Sequence[TextSample]]) -> Html:
     return section("Sample texts", tag("p", note, class_="dim") if parts else None, *parts, key="texts")
 
 
-def _failures(comparison: Comparison) -> Html:
-    return section("What failed", *_failed(comparison), key="failures")
-
-
 def _failed(comparison: Comparison) -> Iterator[Html]:
     for contestant in comparison.cards:
         if contestant.problem:
-            said = tag("summary", f"{contestant.name}: not run")
-            yield tag("details", said, tag("pre", contestant.problem), open=True)
+            summary = tag("summary", f"{contestant.name}: not run")
+            yield tag("details", summary, tag("pre", contestant.problem), open=True)
         for trial in comparison.outcomes.get(contestant.name, ()):
             if not trial.done:
                 where = f" after {trial.steps} steps" if trial.steps else ""
-                said = tag("summary", f"{trial.name}, seed {trial.seed}: {trial.status}{where}")
-                yield tag("details", said, tag("pre", trial.reason), open=True)
+                summary = tag("summary", f"{trial.name}, seed {trial.seed}: {trial.status}{where}")
+                yield tag("details", summary, tag("pre", trial.reason), open=True)
 
 
 def _changes(comparison: Comparison) -> Html:
@@ -141,8 +134,8 @@ def _change(contestant: Card, colour: int, trials: Sequence[Outcome]) -> Html:
     if contestant.differences:
         heads = [Column(name, text=True) for name in ("where", parent or "before", contestant.name)]
         count = len(contestant.differences)
-        said = f"{count} difference{'s' * (count > 1)} from {parent or 'its parent'}"
-        parts.append(tag("details", tag("summary", said), table(heads, contestant.differences, small=True)))
+        summary = f"{count} difference{'s' * (count > 1)} from {parent or 'its parent'}"
+        parts.append(tag("details", tag("summary", summary), table(heads, contestant.differences, small=True)))
     return tag("article", *parts)
 
 

@@ -33,7 +33,10 @@ def rates(rows: Sequence[ResultRow], colour: Mapping[str, int]) -> Html:
     """Return the section, or nothing where no rate was searched for."""
     found = {row.name: row.rates for row in rows if row.rates is not None and row.rates.tried}
     charts = rate_charts(found, colour)
-    panels = {measure: figure(chart, NOTE, _names(found, colour, measure)) for measure, chart in charts.items()}
+    panels = {}
+    for measure, chart in charts.items():
+        names = {name: colour.get(name, 7) for name, curve in found.items() if curve.measure == measure}
+        panels[measure] = figure(chart, NOTE, names)
     lines = [TableLine(_cells(name, curve, colour), name=name) for name, curve in found.items()]
     drawn = tabs("rates", "metric", panels)
     return section("Rate sensitivity", drawn or None, table(COLUMNS, lines) if lines else None, key="rates")
@@ -64,10 +67,6 @@ def _chart(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: s
 def _tip(name: str, curve: RateCurve, lr: float, loss: float, share: float) -> str:
     chosen = ", chosen" if lr == curve.chosen else ""
     return f"{name}\nrate {lr:.3g}{chosen}\n{loss:.4f} at {share:g} of the budget"
-
-
-def _names(found: Mapping[str, RateCurve], colour: Mapping[str, int], measure: str) -> dict[str, int]:
-    return {name: colour.get(name, 7) for name, curve in found.items() if curve.measure == measure}
 
 
 def forgiving(curve: RateCurve) -> float | None:

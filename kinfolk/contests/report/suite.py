@@ -32,14 +32,13 @@ def render(result: SuiteResult) -> str:
             _section("Cost of a training step on text, by its length", costs(result), "costs", COST),
             section("Score, speed and memory", _picture(result), key="picture"),
         ]
-    rows = [table(*_headed(published(result)))] if origin.rows else []
-    told = (tag("p", text, class_="dim") for text in (origin.note, origin.paper))
+    rows = published(result) if origin.rows else None
     body = tag(
         "main",
         tag("header", tag("p", "Kinfolk · suite", class_="eyebrow"), tag("h1", title), _line(result)),
         _section("Accuracy", scores(result), "scores", GUESS),
         *cost,
-        section("What was published", *rows, *told, key="published"),
+        _section("What was published", rows, "published", origin.note, origin.paper),
         _tasks(result),
         _made(result),
     )
@@ -105,12 +104,10 @@ def _line(result: SuiteResult) -> Html:
     )
 
 
-def _section(title: str, lines: Sequence[Sequence[str]], name: str, *told: str) -> Html:
-    return section(title, table(*_headed(lines)), *(tag("p", text, class_="dim") for text in told), key=name)
-
-
-def _headed(lines: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    return lines[0], lines[1:]
+def _section(title: str, lines: Sequence[Sequence[str]] | None, name: str, *notes: str) -> Html:
+    """Return a part of the page: a table whose first line is its head, and notes below it."""
+    grid = table(lines[0], lines[1:]) if lines else None
+    return section(title, grid, *(tag("p", note, class_="dim") for note in notes), key=name)
 
 
 def _picture(result: SuiteResult) -> Html:

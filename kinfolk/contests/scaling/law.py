@@ -86,8 +86,7 @@ class Law:
         if len(self.variables) != 1:
             raise DataError("a curve of losses needs a law in one variable")
         x = np.log(values)[:, None] - self.centre
-        curves: Array = np.exp(_log_loss(np.concatenate([self.found[None], self.refits]), x, self.has_floor))
-        return curves
+        return np.exp(_log_loss(np.concatenate([self.found[None], self.refits]), x, self.has_floor))
 
     def best_size(self, flops: float) -> tuple[float, float]:
         r"""Return the parameters and tokens that lower the loss most for a number of operations, counted as 6 N D."""
@@ -181,9 +180,8 @@ def _log_loss(theta_sp: Array, x_nk: Array, has_floor: bool) -> Array:
 
 
 def _least(starts: Array, x: Array, y: Array, has_floor: bool) -> Array:
-    found, errors = _descend(starts, x, np.repeat(y, len(starts), 0), has_floor)
-    best: Array = found[np.argmin(errors)]
-    return best
+    ends, errors = _descend(starts, x, np.repeat(y, len(starts), 0), has_floor)
+    return ends[np.argmin(errors)]
 
 
 def _descend(theta_sp: Array, x_nk: Array, y_sn: Array, has_floor: bool) -> tuple[Array, Array]:

@@ -162,8 +162,7 @@ def _trials(found: Comparison) -> list[Trained]:
 
 def _repetition(settings: Settings, most: float) -> list[str]:
     """Warn where a text is read more than once: what is repeated teaches less (Muennighoff et al. 2023)."""
-    data = open_data(settings.data, cache=settings.cache, tokenizer=settings.tokenizer, vocab=settings.vocab)
-    there = data.split("train").n_tokens
+    there = open_data(**settings.source).split("train").n_tokens
     if most <= there:
         return []
     return [f"{amount(most)} tokens read a text of {amount(there)} {most / there:.1f} times; a law assumes new text"]

@@ -16,7 +16,7 @@ import pytest
 from kinfolk.contests.fleet.queue import DEATHS, Queue, Ticket
 from kinfolk.contests.outcome import DONE, Outcome
 from kinfolk.contests.run import run
-from kinfolk.contests.trial import last_step
+from kinfolk.contests.trial import last_row
 from kinfolk.train import metrics
 from tests.contests.fleet.killing import ended, trained, until_killed
 from tests.contests.fleet.test_compare import TOY, quiet, settings
@@ -130,7 +130,7 @@ def test_a_suspended_worker_that_wakes_up_changes_nothing(tmp_path: Path) -> Non
     try:
         while (code := scene.tend()) is None:
             for desk in home.glob("trials/*/work@*"):
-                pid, step = int(desk.name.split("-")[-2]), last_step(desk)
+                pid, step = int(desk.name.split("-")[-2]), last_row(desk).get("step", 0)
                 if not family and step:
                     family, stopped_at = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)], step
                     for process in family:

@@ -171,7 +171,7 @@ def simulate(home: Path, n_trials: int, n_workers: int, patch: pytest.MonkeyPatc
     patch.setattr(trials, "engine", lambda *_: fleet)
     patch.setattr(driving, "time", fleet)
     began = time.process_time()
-    with handed_out(made) as runner:
+    with contextlib.closing(handed_out(made)) as runner:
         outcomes = runner.run(orders(made, n_trials))
         driver_seconds = time.process_time() - began - fleet.working
     statuses = [outcome.status for outcome in outcomes if outcome is not None]
@@ -238,7 +238,7 @@ def test_memory_of_the_driver_per_trial_is_flat(
             monkeypatch.setattr(trials, "engine", lambda *_, fleet=fleet: fleet)
             monkeypatch.setattr(driving, "time", fleet)
             tracemalloc.start()
-            with handed_out(made) as runner:
+            with contextlib.closing(handed_out(made)) as runner:
                 wanted = orders(made, n_trials)
                 outcomes = runner.run(wanted)
             gc.collect()
