@@ -15,7 +15,7 @@ UNIT = "steps in the environment"
 
 def train(args: argparse.Namespace) -> int:
     """Let a relative learn to act, and say how it ended."""
-    from kinfolk.cli.training import announce, begin, options_of, plain_warnings, show
+    from kinfolk.cli.training import announce, begin, options_of, show
 
     begin(args, args.what, args.env, args.out)
     from kinfolk.contests.acting import open_world
@@ -28,9 +28,7 @@ def train(args: argparse.Namespace) -> int:
     recipe = recipe_of(args, args.what, world)
     out = args.out or Path("runs") / f"{recipe.folder}-{args.env.partition(':')[0].replace('/', '-')}-{args.seed}"
     announce(args, recipe, options_of(args), out)
-    with plain_warnings():
-        result = learn(recipe, world, out, seed=args.seed, options=options_of(args))
-    return show(result, args.json, UNIT)
+    return show(learn(recipe, world, out, seed=args.seed, options=options_of(args)), args.json, UNIT)
 
 
 def recipe_of(args: argparse.Namespace, what: str, world: "World") -> "Recipe":
@@ -51,13 +49,12 @@ def acts(out: Path) -> bool:
 
 def resume(args: argparse.Namespace) -> int:
     """Go on with a run."""
-    from kinfolk.cli.training import options_of, plain_warnings, show
+    from kinfolk.cli.training import options_of, show
     from kinfolk.contests.acting import resume as go_on
     from kinfolk.runs import folder
 
     begun = folder.read(args.what).options
-    with plain_warnings():
-        return show(go_on(args.what, options=options_of(args, begun)), args.json, UNIT)
+    return show(go_on(args.what, options=options_of(args, begun)), args.json, UNIT)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -92,7 +89,7 @@ def compare(args: argparse.Namespace) -> int:
 
     settings = settings_of(
         args,
-        contestants=tuple([*args.contestants, *filter(None, args.relatives.split(","))] or DMLAB),
+        contestants=(*args.contestants, *args.relatives) or tuple(DMLAB),
         **OF_TEXT,
         out=args.out or Path("runs") / f"study-{args.env.partition(':')[0].replace('/', '-')}",
     )

@@ -26,7 +26,6 @@ SHOWN = 8
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("axis", metavar="AXIS", nargs="?", default="", help="name of an axis, such as norm or mixer")
 
 

@@ -40,7 +40,6 @@ peak while stepping over what was held just before the first step."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("subjects", nargs="*", metavar="SUBJECT", help="one or more of those below; none with --history: print it")
     add("--peers", default="all", help="all or none (default: all)")

@@ -6,9 +6,9 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kinfolk.cli.training import settings_of
+from kinfolk.cli.training import names, settings_of
 
 if TYPE_CHECKING:
     from kinfolk.contests.settings import Settings
@@ -42,7 +42,6 @@ A table.toml has [contestants.NAME] with relative = "gpt2" and numbers, for exam
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("contestants", nargs="*", metavar="RELATIVE|SPEC.toml", help="relatives, spec files, runs or tables of them")
     add("--table", default="", metavar="T", help="run the rows of a table: narang, modern")
@@ -53,11 +52,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="run all tasks of a suite: lra, mad, mqar, or for a laptop lra-small, …",
     )
-    add("--relatives", default="", metavar="A,B", help="contestants between commas, the same as naming them")
+    add(
+        "--relatives", type=names, default=(), metavar="A,B", help="contestants between commas, the same as naming them"
+    )
     add("--finetune", nargs="+", default=[], metavar="RUN|FOLDER", help="begin with these, on the labels of --data")
-    add("--tactics", default="", metavar="T,T", help="with --finetune: plain,ulmfit,lora=8 … (see kin finetune --help)")
+    tactics = "with --finetune: plain,ulmfit,lora=8 … (see kin finetune --help)"
+    add("--tactics", type=names, default=(), metavar="T,T", help=tactics)
     add("--valid", default="", metavar="FILE", help="with --finetune: a file of its own to validate on")
-    add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
     add("--env", metavar="E", help="act instead of reading: cue-recall, or an id of Gymnasium's such as CartPole-v1")
     add("--solved", type=float, metavar="R", help="with --env: the mean return that counts as solved")
     add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
@@ -100,7 +101,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "the others change)",
     )
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
-    add("--sizes", default="", metavar="S,S", help="the same at several sizes: ranks, Kendall's tau, laws, crossings")
+    sizes = "the same at several sizes: ranks, Kendall's tau, laws, crossings"
+    add("--sizes", type=names, default=(), metavar="S,S", help=sizes)
     add(
         "--set",
         action="append",
@@ -112,17 +114,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--status", type=Path, metavar="DIR", help="say how far the comparison in a folder is, from any host, and leave"
     )
-    machine = shared_arguments(parser)
-    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
-    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
+    shared_arguments(parser)
 
 
-def shared_arguments(parser: argparse.ArgumentParser) -> Any:
-    """Add the options of whatever runs trials; return the group of those about the machine."""
-    files = parser.add_argument_group("raw files")
-    files.add_argument("--tokenizer", default="byte", help="byte, char, word, bpe, unigram or a file (default: byte)")
-    files.add_argument("--vocab", type=int, metavar="N", help="size of a vocabulary that is learnt")
-    files.add_argument("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
+def shared_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of whatever runs trials."""
+    data = parser.add_argument_group("data").add_argument
+    data("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
+    data("--tokenizer", default="byte", help="of raw files: byte, char, word, bpe, unigram or a file (default: byte)")
+    data("--vocab", type=int, metavar="N", help="of raw files: size of a vocabulary that is learnt")
+    data("--cache", type=Path, metavar="DIR", help="where prepared data is kept")
     machine = parser.add_argument_group("the machine")
     machine.add_argument(
         "--on",
@@ -142,7 +143,8 @@ def shared_arguments(parser: argparse.ArgumentParser) -> Any:
     machine.add_argument(
         "--precision", metavar="P", help="fp32, tf32, bf16 or fp16 (default: what the device is built for)"
     )
-    return machine
+    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
+    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,13 +161,7 @@ def run(args: argparse.Namespace) -> int:
         return acting.compare(args)
     if args.table and args.rows == "list":
         return _list_rows(args)
-    settings = settings_of(
-        args,
-        contestants=(*args.contestants, *filter(None, args.relatives.split(","))),
-        sizes=tuple(filter(None, args.sizes.split(","))),
-        finetune=tuple(args.finetune),
-        tactics=tuple(filter(None, args.tactics.split(","))),
-    )
+    settings = settings_of(args, contestants=(*args.contestants, *args.relatives), finetune=tuple(args.finetune))
     _begin(args, settings)
     # what follows takes seconds to import
     from kinfolk.contests.published_table import show_beside
@@ -184,16 +180,16 @@ def run(args: argparse.Namespace) -> int:
         message = f"\nstopped; what is finished is kept in {settings.folder}\ngo on with: {command}"
         notes.print(message, markup=False, highlight=False, soft_wrap=True)
         raise
-    found = answer(result.rows, settings.baseline)
+    advice = answer(result.rows, settings.baseline)
     if args.json:
-        print(json.dumps(result.to_plain() | {"answer": dataclasses.asdict(found)}, indent=2, ensure_ascii=False))
+        print(json.dumps(result.to_plain() | {"answer": dataclasses.asdict(advice)}, indent=2, ensure_ascii=False))
     else:
         console = Console()
         show(result.rows, console, result.title)
         if result.beside:
             console.print()
             show_beside(result.beside, console)
-        for line in (found.sentence, f"report: {result.folder / 'report.html'}"):
+        for line in (advice.sentence, f"report: {result.folder / 'report.html'}"):
             console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
     return 0 if result.best else 1
 
@@ -229,14 +225,11 @@ def _list_rows(args: argparse.Namespace) -> int:
     from kinfolk.core.console import Console
     from kinfolk.family.tables import table
 
-    found = table(args.table)
+    published = table(args.table)
     if args.json:
-        rows = [
-            {"key": r.key, "name": r.name, "changes": r.changes, "missing": r.missing, "differs": r.differs}
-            | dataclasses.asdict(r.published)
-            for r in found.rows
-        ]
+        fields = ("key", "name", "changes", "missing", "differs")
+        rows = [{f: getattr(row, f) for f in fields} | dataclasses.asdict(row.published) for row in published.rows]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        show_rows(found, Console())
+        show_rows(published, Console())
     return 0

@@ -30,7 +30,6 @@ class Option(NamedTuple):
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("shell", choices=SHELLS, help="the shell to print a script for")
 
 

@@ -5,15 +5,34 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from kinfolk.cli.training import data_arguments
+from kinfolk.cli.training import data_arguments, source_of
 
 if TYPE_CHECKING:
     from kinfolk.use.compress.measure import Measurement
     from kinfolk.use.compress.pipeline import CompressionWorkshop
 
-EPILOG = """\
+ABOUT = {
+    "heads": "heads, really removed, by the gradient of a gate on each; a layer keeps one",
+    "ff": "neurons of feed-forwards, really removed, by the gradient of a gate on each",
+    "layers": "layers, one by one, each time the one that is missed least",
+    "share": "share=2: every two layers in a row become one that runs twice",
+    "rank": "two thin maps for each, with so much less weights, nearest on data",
+    "svd": "the same, nearest to the weights themselves",
+    "table": "a narrow table of tokens and a map, with so much less weights, nearest on data",
+    "sparse": "the smallest weights become zero at once; nothing gets smaller by that alone",
+    "magnitude": "the smallest become zero while recovering, by a cubic schedule",
+    "movement": "those that move towards zero become zero while recovering",
+    "recover": "recover=200: N steps of training, at its place among the steps",
+    "int8": "int8 quantization; int8=weights leaves what goes into maps as it is",
+    "plain": "undoes rank and int8, keeping what is computed: for an export",
+}
+"""What steps do; here too, because help should not wait for a tensor library."""
+
+STEPS = "\n".join(f"  {name:10} {about}" for name, about in ABOUT.items())
+
+EPILOG = f"""\
 examples:
   kin compress runs/a --steps heads=0.5 --out runs/a-heads            half of the heads, those the loss leans on least
   kin compress runs/a --steps heads=0.5,ff=0.5,int8 --recover 300 --out …   train for 300 steps, then int8
@@ -27,12 +46,13 @@ examples:
 
 Shares are of what is cut: 0 cuts nothing. Steps are taken in their order and measured one by one.
 steps:
-"""
+{STEPS}
+
+The result is an ordinary run: generate, eval, inspect, train and compress take it."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG + "\n".join(f"  {name:10} {about}" for name, about in ABOUT.items()) + END
     add = parser.add_argument
     add("what", type=Path, metavar="RUN", help="the run folder, or a folder that Hugging Face's libraries wrote")
     add("--steps", default="", metavar="S=X,S=X", help="what to do, and how much of it: heads=0.5,ff=0.25,int8")
@@ -73,26 +93,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     data_arguments(parser, None)
 
 
-ABOUT = {
-    "heads": "heads, really removed, by the gradient of a gate on each; a layer keeps one",
-    "ff": "neurons of feed-forwards, really removed, by the gradient of a gate on each",
-    "layers": "layers, one by one, each time the one that is missed least",
-    "share": "share=2: every two layers in a row become one that runs twice",
-    "rank": "two thin maps for each, with so much less weights, nearest on data",
-    "svd": "the same, nearest to the weights themselves",
-    "table": "a narrow table of tokens and a map, with so much less weights, nearest on data",
-    "sparse": "the smallest weights become zero at once; nothing gets smaller by that alone",
-    "magnitude": "the smallest become zero while recovering, by a cubic schedule",
-    "movement": "those that move towards zero become zero while recovering",
-    "recover": "recover=200: N steps of training, at its place among the steps",
-    "int8": "int8 quantization; int8=weights leaves what goes into maps as it is",
-    "plain": "undoes rank and int8, keeping what is computed: for an export",
-}
-"""What steps do; here too, because help should not wait for a tensor library."""
-
-END = "\n\nThe result is an ordinary run: generate, eval, inspect, train and compress take it."
-
-
 def run(args: argparse.Namespace) -> int:
     """Compress, recover, print what each step did; or look for the steps that reach a goal."""
     from kinfolk.core.errors import SpecError
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         raise SpecError("--distil: a teacher teaches while recovering; give --recover N as well")
     teaching = {None: None, "distilbert": Distil, "tinybert": Imitate}[args.distil]
     with working(args.out) as work:
-        opened = open_model(args.what, _source(args), work)
+        opened = open_model(args.what, source_of(args), work)
         refuse(opened, args.out)
         how = None if teaching is None else teaching(task=opened.recipe.objective, teacher="")
         shop = CompressionWorkshop(
@@ -178,13 +178,6 @@ def _search(args: argparse.Namespace, shop: "CompressionWorkshop") -> int:
 
 def _tell(line: str) -> None:
     print(line, file=sys.stderr)
-
-
-def _source(args: argparse.Namespace) -> dict[str, Any] | None:
-    if args.data is None:
-        return None
-    source = {"name": args.data} | {key: getattr(args, key) for key in ("valid", "tokenizer", "vocab", "cache")}
-    return {key: str(value) if key == "cache" else value for key, value in source.items() if value is not None}
 
 
 def _show(found: "list[Measurement]") -> None:

@@ -18,7 +18,6 @@ examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     for name in ("a", "b"):
         parser.add_argument(name, metavar=name.upper(), help="a relative, a spec file or a run folder")
     parser.add_argument(

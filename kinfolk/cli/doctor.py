@@ -21,7 +21,6 @@ code is 1 if anything is off."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("--device", default="auto", help="cpu, cuda, mps or xpu (default: the accelerator, if there is one)")
     add(
@@ -50,7 +49,14 @@ def run(args: argparse.Namespace) -> int:
     findings = [] if args.quick else _checked(args, device)
     bad = [finding for finding in findings if not finding.good]
     if args.json:
-        print(json.dumps(_plain(machine, extras, problem, findings, str(device)), indent=1))
+        summary = {
+            "machine": machine,
+            "extras": [dataclasses.asdict(extra) for extra in extras],
+            "write and read": problem or "ok",
+            "device": str(device),
+            "findings": [dataclasses.asdict(finding) for finding in findings],
+        }
+        print(json.dumps(summary, indent=1))
     elif not args.quick:
         for x in bad:
             print(f"{x.name} in {x.precision}: {x.error or f'off by {x.off:.2g} of the largest number'}")
@@ -66,13 +72,3 @@ def _checked(args: argparse.Namespace, device: Any) -> "list[Finding]":
         findings += [] if args.only else check_operators(device, precision)
         findings += check_relatives(device, precision, args.only)
     return findings
-
-
-def _plain(machine: Any, extras: Any, problem: str, findings: "list[Finding]", device: str) -> dict[str, Any]:
-    return {
-        "machine": machine,
-        "extras": [dataclasses.asdict(extra) for extra in extras],
-        "write and read": problem or "ok",
-        "device": device,
-        "findings": [dataclasses.asdict(finding) for finding in findings],
-    }

@@ -19,7 +19,6 @@ Vectors of length 1 (--unit) have cosines as products."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("what", type=Path, metavar="RUN|FOLDER", help="a run, or a folder with config.json and weights")
     input_arguments(parser)

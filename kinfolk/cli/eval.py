@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kinfolk.cli import acting, harness
-from kinfolk.cli.training import data_arguments
+from kinfolk.cli.training import data_arguments, source_of
 from kinfolk.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
     parser.add_argument(
         "--split",
@@ -86,8 +85,7 @@ def run(args: argparse.Namespace) -> int:
         return harness.evaluate(args)
     if acting.acts(args.what):
         return acting.evaluate(args)
-    names = ("cache", "valid", "tokenizer", "vocab")
-    source = None if args.data is None else {"name": args.data} | {name: getattr(args, name) for name in names}
+    source = source_of(args)
     if args.sliding is not None:
         opened = Run.open(args.what)
         return _slide(args, scorer_of(opened, args.average, args.memory).model, *data_of(opened, source, args.split))

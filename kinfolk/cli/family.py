@@ -29,7 +29,6 @@ examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("name", nargs="?", metavar="NAME", help="a relative to explain; without it, the tree")
     parser.add_argument("--size", default="tiny", help="tiny, small or base (default: tiny)")
     parser.add_argument("--source", action="store_true", help="print the function that makes the relative")

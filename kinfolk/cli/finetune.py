@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kinfolk.cli.training import announce, begin, machine_arguments, options_of, plain_warnings, show
+from kinfolk.cli.training import announce, begin, command_of, machine_arguments, options_of, record_of, show
 from kinfolk.core.errors import SpecError
 from kinfolk.train.finetune.names import table
 
@@ -21,7 +21,7 @@ WRITTEN = 64
 
 UNKNOWN = "a class or tag of --valid that --train lacks: stop, or add it to those to learn (default: stop)"
 
-EPILOG = """\
+EPILOG = f"""\
 examples:
   kin finetune all-MiniLM-L6-v2 --train a.csv --valid b.csv --out runs/mine    a downloaded folder, columns text, label
   kin finetune runs/bert --task classify --train a.tsv --text-column 1 --label-column 2 --out runs/mine
@@ -36,12 +36,14 @@ examples:
   kin finetune runs/bert --train a.csv --knowledge facts.tsv --out runs/mine   K-BERT: facts about the names in a text
   kin finetune runs/bert --train a.csv --further 500 --out runs/mine           first 500 steps on its text, no labels
 
-The result is a run: eval, predict, resume, compress and export take it. --metric selects the best checkpoint."""
+The result is a run: eval, predict, resume, compress and export take it. --metric selects the best checkpoint.
+
+tactics, alone or several with + between them:
+{table()}"""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = f"{EPILOG}\n\ntactics, alone or several with + between them:\n{table()}"
     add = parser.add_argument
     add("what", type=Path, metavar="RUN|FOLDER", help="a run, or a folder with config.json and weights")
     add(
@@ -113,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         args.out,
         seed=args.seed,
         options=options_of(args),
-        effort=Effort(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Effort)}),
+        effort=record_of(Effort, args),
         assignments=args.set,
         **{name: getattr(args, name) for name in ("precision", "tactic", "cache", "also", "knowledge")},
     )
@@ -121,13 +123,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet and not args.json:
         print("\n".join(_guesses(args, task, prepared)), file=sys.stderr)
     if args.processes > 1 and not parallel.inside():
-        from kinfolk.cli.training import command_of
-
         return parallel.launch(command_of("finetune", args), args.processes, args.restarts)
     if args.metric in ("bleu", "rouge-l") and not args.written:
         args.written = WRITTEN
-    with plain_warnings():
-        result, moved = finetune(prepared, args.out, seed=args.seed, options=options_of(args), judging=judge)
+    result, moved = finetune(prepared, args.out, seed=args.seed, options=options_of(args), judging=judge)
     if args.json:
         weights = {"kept": len(moved.kept), "fresh": list(moved.fresh), "left": list(moved.left)}
         print(json.dumps(dataclasses.asdict(result) | {"task": task.kind, "tactic": args.tactic} | weights, indent=1))

@@ -21,11 +21,9 @@ examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("baseline", metavar="BASELINE", help="a relative, a relative with changes (gpt2+rotary), a spec file or a run")
     add("candidate", metavar="CANDIDATE", help="the same; may be the baseline with a change")
-    add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
     add("--budget", default="1m", metavar="B", help="of every trial: 10m, 2M-tokens, 1e15-flops (default: 1m)")
     add("--seed", type=int, default=0, metavar="N", help="first seed of the verdict (default: 0)")
     add("--seeds", type=int, default=5, metavar="N", help="trials of each to begin with (default: 5)")
@@ -35,9 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--size", default="tiny", help="tiny, small or base (default: tiny)")
     add("--set", action="append", default=[], metavar="PATH=VALUE", help="change both recipes")
     add("--out", type=Path, metavar="DIR", help="folder of the comparison (default: runs/compare-…)")
-    machine = shared_arguments(parser)
-    machine.add_argument("--nice", type=int, default=5, metavar="N", help="politeness of trials, 0 to 19 (default: 5)")
-    machine.add_argument("--timeout", default="", metavar="T", help="longest life of a trial, like 2h")
+    shared_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,7 +28,6 @@ examples:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder, or an export for onnxruntime")
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument(

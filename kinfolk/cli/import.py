@@ -26,7 +26,6 @@ Nothing is downloaded and nothing of a folder is run. What cannot be expressed i
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="with config.json and weights, or a .gguf file")
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run folder to make")
     parser.add_argument(

@@ -26,7 +26,6 @@ and what is special to the relative (spans, steps of halting, buckets, experts, 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("what", type=Path, metavar="RUN", help="the run folder")
     source = parser.add_mutually_exclusive_group(required=True)

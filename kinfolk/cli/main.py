@@ -1,7 +1,7 @@
 """The command `kin`: a table of verbs, the options they share, and what happens when something goes wrong.
 
-A verb is a module with `arguments(parser)` and `run(args) -> int`. Its heavy imports are inside `run`, so that
-help and the family tree answer at once.
+A verb is a module with `EPILOG` (examples), `arguments(parser)` and `run(args) -> int`. Its heavy imports are inside
+`run`, so that help and the family tree answer at once.
 """
 
 import argparse
@@ -110,6 +110,7 @@ def parser_of(name: str) -> Parser:
     parser = Parser(
         prog=f"kin {name}",
         description=VERBS[name].help[:1].upper() + VERBS[name].help[1:] + ".",
+        epilog=getattr(module, "EPILOG", None),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -187,11 +188,7 @@ def _run(argv: list[str]) -> int:
 
         for path in args.plugin:
             load_plugin(path)
-    from kinfolk.cli.training import plain_warnings
-
-    with plain_warnings():
-        code: int = args.run(args)
-    return code
+    return args.run(args)
 
 
 def _explain(error: Exception, argv: list[str]) -> int:

@@ -31,8 +31,6 @@ from kinfolk.layers.norms.norm import RMSNorm
     parent="gpt2",
     year={year},
     paper="unpublished",
-    topology="decoder",
-    causal=True,
     changes="RMSNorm instead of layer norm",
 )
 def {identifier}(**numbers: int | float) -> Recipe:
@@ -120,8 +118,6 @@ class _{camel}(PartModule):
     parent="gpt2",
     year={year},
     paper="unpublished",
-    topology="decoder",
-    causal=True,
     changes="moving averages instead of attention",
 )
 def {identifier}_gpt2(**numbers: int | float) -> Recipe:
@@ -202,7 +198,6 @@ TEMPLATES = {"relative": RELATIVE, "task": TASK, "operator": OPERATOR}
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("what", choices=sorted(TEMPLATES), help="what the file adds")
     parser.add_argument("name", metavar="NAME", help="in lower case with hyphens: my-gpt2")
     parser.add_argument("--out", metavar="FILE.py", help="the file to write (default: NAME.py here)")

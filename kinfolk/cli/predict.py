@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinfolk.cli.training import record_of
 from kinfolk.core.printing import raw
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ that cannot be read is refused with its line; --on-bad skip leaves it out and te
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("what", type=Path, metavar="RUN", help="the run folder")
     input_arguments(parser)
@@ -79,14 +79,7 @@ def run(args: argparse.Namespace) -> int:
     prepare_machine(args)
     opened = open_run(args.what, answer=answer_of(args), device=device_of(args), average=args.average)
     opened = _columns(args, opened)
-    how = How(
-        batch_size=args.rows,
-        threshold=args.threshold,
-        margin=args.no_answer,
-        top=args.top,
-        echo=args.echo,
-        on_bad=args.on_bad,
-    )
+    how = record_of(How, args, batch_size=args.rows, margin=args.no_answer)
     tally = PredictionCounts()
     with writer(args.out) as write, _Counter() as counter:
         for answer in predict(opened, _rows(args, opened), how, tally):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kinfolk.cli.training import record_of
 from kinfolk.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ number of workers."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("inputs", nargs="+", metavar="INPUT", help="files and folders")
     add("--out", type=Path, metavar="D", help="folder to make")
@@ -67,23 +67,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.out is None:
         raise DataError("--out is missing: the folder to make")
-    choices = Preparation(
-        tokenizer=args.tokenizer,
-        vocab=args.vocab,
-        valid=args.valid,
-        seed=args.seed,
-        on_bad=args.on_bad,
-        pairs=args.pairs or (args.source_column, args.target_column) != ("source", "target"),
-        text_column=args.text_column,
-        source_column=args.source_column,
-        target_column=args.target_column,
-        label_column=args.label_column,
-        second_column=args.second_column,
-        labels=args.labels,
-        between=args.between,
-        max_line=args.max_line,
-        sample=args.sample,
-    )
+    pairs = args.pairs or (args.source_column, args.target_column) != ("source", "target")
+    choices = record_of(Preparation, args, pairs=pairs)
     if args.workers is not None and args.workers < 1:
         raise DataError(f"--workers must be at least 1, not {args.workers}")
     manifest = prepare(args.inputs, args.out, choices, workers=args.workers)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from kinfolk.cli import acting
-from kinfolk.cli.training import command_of, machine_arguments, options_of, plain_warnings, show, speaks
+from kinfolk.cli.training import command_of, machine_arguments, options_of, show, speaks
 
 EPILOG = """\
 examples:
@@ -19,7 +19,6 @@ A finished run prints its result again. A damaged checkpoint is set aside and th
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("what", type=Path, metavar="RUN", help="the run folder")
     parser.add_argument(
         "--accept-changes",
@@ -53,6 +52,5 @@ def run(args: argparse.Namespace) -> int:
         print(f"{args.what}: goes on with {noted.data.name}, {computed}", file=sys.stderr, flush=True)
     if args.processes > 1 and not parallel.inside():
         return parallel.launch(command_of("resume", args), args.processes, args.restarts)
-    with plain_warnings():
-        options = options_of(args, begun)
-        return show(resume(args.what, options=options, judging=judge, precision=args.precision or ""), args.json)
+    result = resume(args.what, options=options_of(args, begun), judging=judge, precision=args.precision or "")
+    return show(result, args.json)

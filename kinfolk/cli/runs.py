@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ class Found:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     parser.add_argument("folder", nargs="?", default="runs", metavar="DIR", help="where to look (default: runs)")
 
 
@@ -109,8 +108,8 @@ def described(folder: Path) -> Found | None:
 
 
 def _run(folder: Path) -> tuple[str, str, str]:
-    recipe, result = _toml(folder / "spec.toml"), _json(folder / "result.json")
-    about = _toml(folder / "run.toml")
+    recipe, result = _read(tomllib.loads, folder / "spec.toml"), _read(json.loads, folder / "result.json")
+    about = _read(tomllib.loads, folder / "run.toml")
     data = about.get("data", {})
     source = str(data.get("name") or data.get("env") or "") if isinstance(data, dict) else ""
     # the name of a file, without the folders and options before it
@@ -131,7 +130,7 @@ def _score(result: dict[str, Any]) -> str:
 
 
 def _comparison(folder: Path) -> tuple[str, str, str]:
-    result = _json(folder / "results.json")
+    result = _read(json.loads, folder / "results.json")
     if "tasks" in result:
         return "suite", str(result.get("title", "")), ""
     rows = [row for row in result.get("rows", []) if isinstance(row, dict)]
@@ -145,8 +144,12 @@ MARKS = {
     "results.json": _comparison,
     "layout.json": lambda folder: ("unfinished comparison", _contestants(folder), ""),
     "run.toml": _run,
-    "spec.toml": lambda folder: ("model", str(_toml(folder / "spec.toml").get("name", "")), ""),
-    "config.json": lambda folder: ("Hugging Face folder", str(_json(folder / "config.json").get("model_type", "")), ""),
+    "spec.toml": lambda folder: ("model", str(_read(tomllib.loads, folder / "spec.toml").get("name", "")), ""),
+    "config.json": lambda folder: (
+        "Hugging Face folder",
+        str(_read(json.loads, folder / "config.json").get("model_type", "")),
+        "",
+    ),
 }
 
 
@@ -155,16 +158,10 @@ def _contestants(folder: Path) -> str:
     return ", ".join(dict.fromkeys(trials))
 
 
-def _toml(file: Path) -> dict[str, Any]:
+def _read(parse: Callable[[str], Any], file: Path) -> dict[str, Any]:
+    """Return what a file holds; nothing where it is missing, damaged, or no table."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}

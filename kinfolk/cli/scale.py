@@ -30,10 +30,8 @@ Stop at any time; the same command goes on."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("relative", metavar="RELATIVE", help="which relative to scale")
-    add("--data", default="stdlib", metavar="D", help="stdlib, a task, a file or a prepared folder (default: stdlib)")
     add("--rungs", default="", metavar="R,R", help="layers x width of each model (default: 1x32 to 4x128)")
     add("--tokens", default="", metavar="N,N", help="amounts of tokens for each (default: 250k,500k,1M)")
     add("--seeds", type=int, default=1, metavar="N", help="trials of each pair (default: 1)")
@@ -51,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.console import Console, progress_console
 
     sizes = amounts(args.predict, "predict") if args.predict else []
-    names = "data", "seeds", "tokenizer", "vocab", "cache", "jobs", "threads", "out", "on", "per_trial"
+    names = ["data", "seeds", "tokenizer", "vocab", "cache", "out"]
+    names += ["on", "per_trial", "jobs", "threads", "nice", "timeout"]
     study = scale(
         args.relative,
         rungs=args.rungs or RUNGS,

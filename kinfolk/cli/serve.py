@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from kinfolk.cli.training import record_of
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN = "KINFOLK_TOKEN"
 
@@ -28,7 +30,6 @@ with a chat template), /v1/embeddings; besides /v1/classify, /v1/predict,
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("what", type=Path, nargs="+", metavar="RUN", help="run folders; each is a model by its folder's name")
     add("--host", default="127.0.0.1", help="where to listen (default: this machine only)")
@@ -64,9 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.use.serve.limits import ServerLimits
     from kinfolk.use.serve.server import listen, make_server, open_runs, own_names
 
-    names = ("rows", "queue", "context", "prefixes", "new", "body", "seconds")
-    bounds = {name: getattr(args, name) for name in names}
-    limits = ServerLimits(**{name: value for name, value in bounds.items() if value is not None})
+    limits = record_of(ServerLimits, args)
     if args.threads:
         import torch
 

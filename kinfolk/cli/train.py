@@ -9,11 +9,10 @@ from kinfolk.cli.training import (
     command_of,
     data_arguments,
     machine_arguments,
-    open_source,
     options_of,
-    plain_warnings,
     recipe_of,
     show,
+    source_of,
 )
 
 EPILOG = """\
@@ -34,7 +33,6 @@ Ctrl-C saves and leaves; `kin resume RUN` goes on as if nothing had happened, al
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("what", metavar="RELATIVE|SPEC.toml", help="a relative's name (see kin family), or a spec file")
     add("--size", default="tiny", help="tiny, small or base, of a relative given by name (default: tiny)")
@@ -55,15 +53,15 @@ def run(args: argparse.Namespace) -> int:
 
         return acting.train(args)
     begin(args, args.what, args.data, args.out)
+    from kinfolk.data import open_data
     from kinfolk.decoding.written import judge
     from kinfolk.runs import folder
     from kinfolk.train import parallel
     from kinfolk.train.run import describe, train
 
-    source = {"name": args.data, "tokenizer": args.tokenizer, "vocab": args.vocab, "cache": args.cache}
-    source |= {"valid": args.valid}
-    source = {name: str(value) if name == "cache" else value for name, value in source.items() if value is not None}
-    data = open_source(source)
+    source = source_of(args)
+    assert source is not None
+    data = open_data(**source)
     recipe = recipe_of(args, data)
     out = args.out or Path("runs") / f"{recipe.folder}-{Path(args.data.partition(':')[0]).stem}-{args.seed}"
     options = options_of(args)
@@ -74,6 +72,5 @@ def run(args: argparse.Namespace) -> int:
         # refused here, before processes are started that would all refuse
         folder.refuse_existing(out, dumps(recipe), describe(data, args.seed, options, source))
         return parallel.launch(command_of("train", args, out=out), args.processes, args.restarts)
-    with plain_warnings():
-        arguments = {"seed": args.seed, "options": options, "source": source}
-        return show(train(recipe, data, out, **arguments, judging=judge), args.json)
+    result = train(recipe, data, out, seed=args.seed, options=options, source=source, judging=judge)
+    return show(result, args.json)

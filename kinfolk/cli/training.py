@@ -1,4 +1,4 @@
-"""What verbs that train share: options, the first lines of a run, and how it ended."""
+"""What verbs share: options and the records they name, the first lines of a run, and how it ended."""
 
 import argparse
 import contextlib
@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from kinfolk.contests.settings import Settings
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kinfolk.train import Result, RunOptions
 
 INTERRUPTED = 130
+
+Record = TypeVar("Record")
 
 
 def data_arguments(parser: argparse.ArgumentParser, default: str | None) -> None:
@@ -79,15 +81,12 @@ def speaks(args: argparse.Namespace) -> bool:
     return not args.quiet and not spoken
 
 
-def open_source(source: dict[str, Any], *, whole: bool = False) -> "Data":
-    """Open the data that the options name; `whole`: with nothing held out."""
-    from kinfolk.data import Preparation, open_data
-
-    rest = {key: value for key, value in source.items() if key != "name"}
-    if whole:
-        tokenizing = {key: rest.pop(key) for key in ("tokenizer", "vocab") if key in rest}
-        rest["choices"] = Preparation(**tokenizing, valid=0.0)
-    return open_data(source["name"], **rest)
+def source_of(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the arguments of `open_data` that the options of `data_arguments` name; None without --data."""
+    if args.data is None:
+        return None
+    source = {"name": args.data} | {name: getattr(args, name) for name in ("tokenizer", "vocab", "cache", "valid")}
+    return {name: str(value) if name == "cache" else value for name, value in source.items() if value is not None}
 
 
 def recipe_of(args: argparse.Namespace, data: "Data") -> "Recipe":
@@ -108,14 +107,25 @@ def precision_of(args: argparse.Namespace) -> list[str]:
     return [] if args.precision is None else [f"training.precision={args.precision}"]
 
 
-def settings_of(args: argparse.Namespace, **changes: Any) -> "Settings":
-    """Return the settings that options of the same names give; `changes` are taken as they are."""
+def names(text: str) -> tuple[str, ...]:
+    """Read names between commas."""
+    return tuple(filter(None, text.split(",")))
+
+
+def record_of(kind: type[Record], args: argparse.Namespace, **changes: Any) -> Record:
+    """Return a record whose fields are the options of the same names, where they are given; `changes` replace them."""
     import dataclasses
 
+    fields: Any = dataclasses.fields(kind)  # type: ignore[arg-type]
+    named = {field.name: getattr(args, field.name, None) for field in fields}
+    return kind(**{name: value for name, value in named.items() if value is not None} | changes)
+
+
+def settings_of(args: argparse.Namespace, **changes: Any) -> "Settings":
+    """Return the settings of a comparison that options of the same names give; `changes` replace them."""
     from kinfolk.contests.settings import Settings
 
-    named = {field.name: getattr(args, field.name) for field in dataclasses.fields(Settings) if field.name in args}
-    return Settings(**named | {"assignments": (*args.set, *precision_of(args)), "events": args.json} | changes)
+    return record_of(Settings, args, **{"assignments": (*args.set, *precision_of(args)), "events": args.json} | changes)
 
 
 def options_of(args: argparse.Namespace, given: "RunOptions | None" = None) -> "RunOptions":

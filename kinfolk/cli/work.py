@@ -22,7 +22,6 @@ goes on from its newest checkpoint elsewhere."""
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
-    parser.epilog = EPILOG
     add = parser.add_argument
     add("folder", metavar="DIR", type=Path, help="the folder of a comparison, shared by all workers")
     add("--wait", default="1s", metavar="TIME", help="leave after this time without a waiting trial (default: 1s)")
