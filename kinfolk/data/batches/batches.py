@@ -348,12 +348,10 @@ class _Labelled(_Padded):
         self.n_ends = int(batches.split.ends)
         if batches.cut != "head" and text_labels(batches.split.asks) is not None:
             raise DataError(f"cut: {batches.cut!r} would move tokens away from their labels; use 'head'")
-        lengths = batches.split.lengths(np.zeros(1, np.int64))
-        super().__init__(batches, *(0 for _ in (lengths if isinstance(lengths, tuple) else (lengths,))))
+        super().__init__(batches, *(0 for _ in batches.split.sides(np.zeros(1, np.int64))))
 
     def sides(self, examples: Indices) -> tuple[Indices, ...]:
-        lengths = self.data.lengths(examples)
-        return tuple(side + self.n_ends for side in (lengths if isinstance(lengths, tuple) else (lengths,)))
+        return tuple(side + self.n_ends for side in self.data.sides(examples))
 
     def batch(self, rows: BatchRows, mine: slice) -> Batch:
         found = self.data.examples(rows.example[mine])

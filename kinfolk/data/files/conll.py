@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.json_lines import parsed
+from kinfolk.data.files.json_lines import json_rows
 from kinfolk.data.files.lines import numbered
 from kinfolk.data.files.reader import Bad, Record
 from kinfolk.data.files.sources import Bytes
@@ -86,15 +86,12 @@ def read_conll(path: str | Path, word: str = "", tag: str = "") -> list[Tagged]:
     return found
 
 
-def read_tag_rows(path: str | Path, words: str = "tokens", tags: str = "tags") -> list[Tagged]:
+def read_tag_rows(path: str | Path, words: str = "tokens", tags: str = "tags") -> list[TaggedRow]:
     """Read JSON lines with a list of words and a list of as many tags."""
-    found: list[Tagged] = []
-    for number, line in numbered(str(path)):
-        if line.strip():
-            found.append(TaggedRow(*_lists(f"{path}:{number}", parsed(path, number, line), words, tags), number))
-    if not found:
+    sentences = [TaggedRow(*_lists(f"{path}:{number}", row, words, tags), number) for number, row in json_rows(path)]
+    if not sentences:
         raise DataError(f"{path}: holds no sentence")
-    return found
+    return sentences
 
 
 def _column(path: str | Path, name: str, usual: int) -> int:

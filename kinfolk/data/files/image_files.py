@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from kinfolk.core.durable import write_json
 from kinfolk.core.errors import DataError, MissingExtraError
 from kinfolk.core.lock import locked
 from kinfolk.data.files.image_records import ImageSet, RecordFile, Records
+from kinfolk.data.files.sources import files_below
 from kinfolk.data.preparing.preparation import Preparation
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -59,9 +59,7 @@ def unpack_folder(path: Path, cache: Path, choices: Preparation, numbers: dict[s
         if not (folder / MANIFEST).is_file():
             _unpack(files, folder, choices, numbers)
     facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-    parts = {name: _part(folder, name, facts, bool(classes)) for name in facts["n"]}
-    train = parts.pop("train", None) or parts.pop("test")
-    return ImageSet(train, parts.get("test"), classes)
+    return ImageSet.of({name: _part(folder, name, facts, bool(classes)) for name in facts["n"]}, classes)
 
 
 File = tuple[Path, str, int]
@@ -89,15 +87,6 @@ def _find(path: Path) -> tuple[list[File], tuple[str, ...]]:
 
 def _visible(folder: Path) -> list[Path]:
     return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-
-
-def files_below(root: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of those in it, in their order; what is hidden stays so."""
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith("."):
-                yield Path(folder, name)
 
 
 def _unpack(files: list[File], folder: Path, choices: Preparation, numbers: dict[str, int]) -> None:

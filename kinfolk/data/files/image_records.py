@@ -1,9 +1,10 @@
 """Images of one size as records of a memory-mapped file, several files as one set."""
 
 import dataclasses
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,3 +106,10 @@ class ImageSet:
     train: RecordFile
     test: RecordFile | None
     classes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, RecordFile], classes: tuple[str, ...]) -> Self:
+        """Return the set of parts by name; a test part alone is a set like any other."""
+        test = parts.get("test")
+        train = parts.get("train") or test or parts["train"]
+        return cls(train, None if test is train else test, classes)

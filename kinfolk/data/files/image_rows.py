@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.image_files import SUFFIXES, decode, files_below
+from kinfolk.data.files.image_files import SUFFIXES, decode
 from kinfolk.data.files.reader import FileRow
 from kinfolk.data.files.readers import read_rows
+from kinfolk.data.files.sources import files_below
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS
 
 FILE = "file"

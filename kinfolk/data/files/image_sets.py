@@ -51,9 +51,7 @@ def _open_idx(files: list[Path], cache: Path) -> ImageSet:
     n_classes = max((int(x.max()) + 1 for x in labels if x is not None and len(x)), default=0)
     if any(x is None for x in labels):
         parts, n_classes = {name: RecordFile(part.records, None) for name, part in parts.items()}, 0
-    # a test part alone is a set like any other
-    train = parts.pop("train", None) or parts.pop("test")
-    return ImageSet(train, parts.get("test"), tuple(map(str, range(n_classes))))
+    return ImageSet.of(parts, tuple(map(str, range(n_classes))))
 
 
 def _idx_part(file: Path, cache: Path) -> RecordFile:
@@ -120,9 +118,7 @@ def _open_cifar(path: Path) -> ImageSet:
     names = next((folder / name for name in _NAMES if (folder / name).is_file()), None)
     usual = map(str, range(10 if n_labels == 1 else 100))
     classes = tuple(names.read_text(encoding="utf-8").split()) if names is not None else tuple(usual)
-    parts = {part: _cifar_part(found, n_labels, classes) for part, found in files.items() if found}
-    train = parts.pop("train", None) or parts.pop("test")
-    return ImageSet(train, parts.get("test"), classes)
+    return ImageSet.of({part: _cifar_part(found, n_labels, classes) for part, found in files.items() if found}, classes)
 
 
 def _labels_of_record(files: list[Path]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError
-from kinfolk.data.files.lines import RowError
+from kinfolk.data.files.lines import RowError, numbered
 from kinfolk.data.files.reader import Bad, FileSpan, Reader, Record, byte_spans
 from kinfolk.data.files.sources import Bytes, Source
 
@@ -42,9 +42,11 @@ def object_of(line: str) -> dict[str, Any]:
     return row
 
 
-def parsed(path: str | Path, number: int, line: str) -> dict[str, Any]:
-    """Return a line of JSON as the object it is, or refuse it with its file and line."""
-    try:
-        return object_of(line)
-    except RowError as why:
-        raise DataError(f"{path}:{number}: {why.reason}: {why.detail}") from None
+def json_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a small file with the numbers of their lines; a line that is none is refused."""
+    for number, line in numbered(str(path)):
+        if line.strip():
+            try:
+                yield number, object_of(line)
+            except RowError as why:
+                raise DataError(f"{path}:{number}: {why.reason}: {why.detail}") from None

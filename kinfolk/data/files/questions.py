@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.json_lines import parsed
-from kinfolk.data.files.lines import numbered
+from kinfolk.data.files.json_lines import json_rows
 from kinfolk.data.files.reader import Bad, Record
 from kinfolk.data.files.sources import BROKEN_GZIP, Bytes, open_bytes
 from kinfolk.data.files.text_files import TextReader
@@ -60,10 +59,8 @@ def read_questions(path: str | Path, *, answered: bool = True) -> list[Question]
 
 
 def _rows(path: str | Path, answered: bool) -> Iterator[Question]:
-    for number, line in numbered(str(path)):
-        if line.strip():
-            row, where = parsed(path, number, line), f"{path}:{number}"
-            yield question_of(row, where, row.get("context"), answered=answered, identifier=str(number))
+    for number, row in json_rows(path):
+        yield question_of(row, f"{path}:{number}", row.get("context"), answered=answered, identifier=str(number))
 
 
 def _articles(path: str | Path, answered: bool) -> Iterator[Question]:

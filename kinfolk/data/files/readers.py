@@ -4,7 +4,6 @@ The readers themselves are in `text_files`, `json_lines`, `tables`, `parquet`, `
 """
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from kinfolk.core.errors import DataError
 # readers register themselves by being defined
 from kinfolk.data.files import conll, json_lines, parquet, questions, tables, text_files  # noqa: F401
 from kinfolk.data.files.reader import READERS, STDIN, FileRow, FileSpan, Reader, format_of, readable, reader_of
-from kinfolk.data.files.sources import Source, head_of, stat
+from kinfolk.data.files.sources import Source, files_below, head_of, stat
 from kinfolk.data.preparing.preparation import Preparation
 
 
@@ -62,20 +61,11 @@ def find_sources(inputs: Sequence[str | Path], *, pairs: bool) -> list[Source]:
     return _in_twos(sources) if pairs else sources
 
 
-def _files(given: Path) -> Iterator[Path]:
-    if not given.is_dir():
-        yield given
-        return
-    found = False
-    for folder, folders, names in os.walk(given):
-        # in place: os.walk goes only where this list says
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith("."):
-                found = True
-                yield Path(folder, name)
-    if not found:
+def _files(given: Path) -> list[Path]:
+    files = list(files_below(given)) if given.is_dir() else [given]
+    if not files:
         raise DataError(f"{given}: the folder holds no files")
+    return files
 
 
 def _source(path: Path) -> Source:

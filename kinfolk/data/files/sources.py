@@ -5,6 +5,7 @@ import gzip
 import io
 import os
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,14 @@ def stat(path: Path) -> os.stat_result:
         return path.stat()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def files_below(root: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of those in it, in their order; what is hidden stays so."""
+    for folder, folders, names in os.walk(root):
+        # in place: os.walk goes only where this list says
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
 
 
 def head_of(path: str) -> bytes:

@@ -5,11 +5,9 @@ for its parts of speech elsewhere. A treebank is small: it is read whole, and it
 """
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +17,11 @@ from kinfolk.core.rng import derive
 from kinfolk.data.batches.mixing import mix
 from kinfolk.data.files.lines import numbered
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.split import Data, Indices, Split
-from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
+from kinfolk.data.splits.split import Data, Indices, Split, fingerprint
+from kinfolk.data.tokenizers.learn import make_tokenizer
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
+
+R = TypeVar("R")
 
 TRANSLATION = "# text_en ="
 _COLUMNS = 10
@@ -61,15 +61,14 @@ def open_treebank(path: Path, choices: Preparation) -> Data:
     translated = all(sentence.translation for sentence in sentences)
     targets = [s.translation if translated else " ".join(s.tags) for s in sentences]
     sample = (text for s, target in zip(sentences, targets, strict=True) for text in (" ".join(s.words), target))
-    tokenizer = make_tokenizer(choices, sample if needs_sample(choices) else ())
+    tokenizer = make_tokenizer(choices, sample)
     valid = held_out(len(sentences), choices)
     splits: dict[str, Split] = {}
-    for name in ("train", "valid"):
-        mine = [i for i in range(len(sentences)) if (i in valid) == (name == "valid")]
-        splits[name] = TreebankSplit(name, tokenizer, [sentences[i] for i in mine], [targets[i] for i in mine])
+    for name, mine in parted(list(zip(sentences, targets, strict=True)), valid).items():
+        splits[name] = TreebankSplit(name, tokenizer, [s for s, _ in mine], [target for _, target in mine])
     content = [dataclasses.astuple(s) for s in sentences]
-    described = json.dumps([content, tokenizer.to_json(), sorted(valid), "v1"])
-    return Data(str(path), "pairs", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+    described = fingerprint(content, tokenizer.to_json(), sorted(valid), "v1")
+    return Data(str(path), "pairs", tokenizer, described, splits)
 
 
 class TreebankSplit(Split):
@@ -115,6 +114,13 @@ def held_out(n: int, choices: Preparation) -> set[int]:
     lots = mix(derive(choices.seed, "valid"), np.arange(n)) % np.uint64(_SHARES)
     count = min(n - 1, max(1, round(choices.valid * n))) if choices.valid else 0
     return set(np.argsort(lots, kind="stable")[:count].tolist())
+
+
+def parted(rows: Sequence[R], valid: Container[int]) -> dict[str, list[R]]:
+    """Return the rows to learn from, and those of the validation part, whose numbers are given."""
+    return {
+        part: [row for i, row in enumerate(rows) if (i in valid) == (part == "valid")] for part in ("train", "valid")
+    }
 
 
 def _sentences(path: str) -> Iterator[ParsedSentence]:

@@ -5,8 +5,6 @@ question may appear in is decided by a hash of the question itself, so train and
 """
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import MappingProxyType
@@ -17,7 +15,7 @@ import numpy as np
 from kinfolk.core.errors import DataError
 from kinfolk.core.rng import derive
 from kinfolk.data.files.names import split_name
-from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.split import Data, Indices, Split, fingerprint
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 HELD_OUT = 10
@@ -111,9 +109,8 @@ class GeneratedTask:
             part: self.split(part, other, tokenizer, size, seed) for part, (other, size) in parts.items()
         }
         plain = dataclasses.asdict(task)  # type: ignore[call-overload]
-        described = json.dumps([base, plain, sizes, seed, *task.source(), "v1"], sort_keys=True)
-        fingerprint = hashlib.sha256(described.encode()).hexdigest()
-        return Data(name, self.split.kind, tokenizer, fingerprint, splits, task=self.objective)
+        described = fingerprint(base, plain, sizes, seed, *task.source(), "v1")
+        return Data(name, self.split.kind, tokenizer, described, splits, task=self.objective)
 
 
 TASKS: dict[str, GeneratedTask] = {}

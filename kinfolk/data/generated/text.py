@@ -149,10 +149,10 @@ class ByteTextSplit(Split):
 
     def __init__(self, name: str, examples: Sequence[Labelled], classes: tuple[str, ...], length: int) -> None:
         self.name, self.classes, self.tokenizer = name, classes, Tokenizer.byte()
-        self.sides = tuple(zip(*(tuple(t[:length] for t in e.texts) for e in examples), strict=True))
-        self.apart = len(self.sides) == 2
+        self.texts = tuple(zip(*(tuple(t[:length] for t in e.texts) for e in examples), strict=True))
+        self.apart = len(self.texts) == 2
         self.labels = [classes.index(example.label) for example in examples]
-        self.sizes = tuple(np.array([len(text) for text in side], np.int64) for side in self.sides)
+        self.sizes = tuple(np.array([len(text) for text in side], np.int64) for side in self.texts)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -164,7 +164,7 @@ class ByteTextSplit(Split):
     @property
     def n_tokens(self) -> int:
         """Tokens of all texts, each with its end."""
-        return self.n_bytes + len(self) * len(self.sides)
+        return self.n_bytes + len(self) * len(self.texts)
 
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of the texts, or those of the first and those of the second."""
@@ -174,7 +174,7 @@ class ByteTextSplit(Split):
     def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
         """Return the token ids of one text or two, and the class."""
         return [
-            (*(np.frombuffer(side[i], np.uint8).astype(np.int64) + N_SPECIALS for side in self.sides), self.labels[i])
+            (*(np.frombuffer(side[i], np.uint8).astype(np.int64) + N_SPECIALS for side in self.texts), self.labels[i])
             for i in indices.tolist()
         ]
 

@@ -1,8 +1,6 @@
 """Questions and contexts as token ids: long contexts are read through windows, each with the answer if it holds it."""
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,13 @@ from numpy.typing import NDArray
 
 from kinfolk.core.errors import DataError
 from kinfolk.data.files.questions import Question, is_questions, read_questions
-from kinfolk.data.files.treebank import held_out
+from kinfolk.data.files.treebank import held_out, parted
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.splits.asking import DataRequest
-from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.split import Data, Indices, Split, fingerprint
 from kinfolk.data.splits.text_labels import TextLabels
 from kinfolk.data.tokenizers.aligned import Aligned, aligned
-from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
+from kinfolk.data.tokenizers.learn import make_tokenizer
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 WINDOW, STRIDE, LONGEST_QUESTION = 384, 128, 64
@@ -74,18 +72,18 @@ def open_answering(
         contexts = {q.context: i for i, q in reversed(list(enumerate(questions)))}
         order = sorted(contexts, key=contexts.__getitem__)
         out = {order[i] for i in held_out(len(order), choices)}
-        parts = {part: [q for q in questions if (q.context in out) == (part == "valid")] for part in ("train", "valid")}
+        parts = parted(questions, {i for i, q in enumerate(questions) if q.context in out})
     else:
         parts = {"train": questions, "valid": read_questions(valid)}
     sample = (text for q in questions for text in (q.question, q.context))
-    tokenizer = make_tokenizer(choices, sample if needs_sample(choices) else ())
+    tokenizer = make_tokenizer(choices, sample)
     always = all(q.answers for part in parts.values() for q in part)
     splits: dict[str, Split] = {
         part: AnswerSplit(part, tokenizer, mine, reading, always=always) for part, mine in parts.items()
     }
     content = {part: [[q.id, q.question, q.context, q.answers] for q in mine] for part, mine in parts.items()}
-    described = json.dumps([content, tokenizer.to_json(), dataclasses.astuple(reading), "answers v1"])
-    return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+    described = fingerprint(content, tokenizer.to_json(), dataclasses.astuple(reading), "answers v1")
+    return Data(name, "labelled", tokenizer, described, splits)
 
 
 class AnswerSpans(TextLabels, kind="span"):

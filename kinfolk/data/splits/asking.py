@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kinfolk.core.errors import DataError, suggest
-from kinfolk.data.files.json_lines import parsed
-from kinfolk.data.files.lines import numbered
+from kinfolk.data.files.json_lines import json_rows
 from kinfolk.data.preparing.preparation import Preparation
 
 PREFIX = "labelled:"
@@ -105,7 +104,7 @@ class DataRequest:
         name = self.path.name.lower().removesuffix(".gz")
         if not self.path.is_file() or not name.endswith((".jsonl", ".ndjson")):
             return {}
-        return next((parsed(self.path, i, line) for i, line in numbered(str(self.path)) if line.strip()), {})
+        return next((row for _, row in json_rows(self.path)), {})
 
     def number(self, name: str, usual: int) -> int:
         """Return an integer setting."""

@@ -7,7 +7,6 @@ cache. Images with classes are labelled data; without, or by the name `images:PA
 
 import dataclasses
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from kinfolk.data.files.image_records import ImageSet, RecordFile
 from kinfolk.data.files.image_sets import is_image_set, open_image_set
 from kinfolk.data.files.names import split_name
 from kinfolk.data.preparing.preparation import Preparation
-from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.split import Data, Indices, Split, fingerprint
 from kinfolk.data.tokenizers.tokenizer import N_SPECIALS, Tokenizer
 
 PREFIX = "images:"
@@ -141,9 +140,9 @@ def _data(name: str, found: ImageSet, choices: Preparation) -> Data:
     }
     if found.test is not None:
         splits["test"] = ImageSplit("test", found.test, np.arange(len(found.test)), classes)
-    described = [classes, choices.seed, held, _content(found.train), found.test and _content(found.test), "v1"]
-    fingerprint = hashlib.sha256(json.dumps(described).encode()).hexdigest()
-    return Data(name, "labelled" if classes else "images", Tokenizer.byte(), fingerprint, splits)
+    content = [part and _content(part) for part in (found.train, found.test)]
+    described = fingerprint(classes, choices.seed, held, *content, "v1")
+    return Data(name, "labelled" if classes else "images", Tokenizer.byte(), described, splits)
 
 
 def _content(part: RecordFile) -> list[Any]:

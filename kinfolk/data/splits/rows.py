@@ -42,8 +42,8 @@ class TextRows(Split):
 
     def longer_side(self, indices: Indices) -> Indices:
         """Return the length of the longer text of each row."""
-        lengths: Indices = np.maximum.reduce(np.atleast_2d(self.lengths(indices)))
-        return lengths
+        longer: Indices = np.maximum.reduce(self.sides(indices))
+        return longer
 
     def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
         """Return the token ids of texts, and a blank."""

@@ -1,6 +1,8 @@
 """Splits: the examples that training and evaluation read, behind one base class."""
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -65,6 +67,11 @@ class Split:
     def lengths(self, indices: Indices) -> Any:
         """Return the lengths of sequences without special tokens; of two in an example, those of both."""
         raise NotImplementedError
+
+    def sides(self, indices: Indices) -> tuple[Indices, ...]:
+        """Return the lengths of the first sequences of examples, and of the second where they have two."""
+        lengths = self.lengths(indices)
+        return lengths if isinstance(lengths, tuple) else (lengths,)
 
     def pairs(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any]]]:
         """Return the token ids of sources and targets, without special tokens."""
@@ -149,6 +156,11 @@ class Data:
             hint = "it needs at least two documents, and a text below 512 bytes is a single one"
             raise DataError(f"{self.name}: the {name} part is empty: {hint}; give more text, or a file to validate on")
         return split
+
+
+def fingerprint(*content: Any) -> str:
+    """Return the hash that names data of this content: plain data, with dictionaries in the order of their keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class Shards:

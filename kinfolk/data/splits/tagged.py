@@ -1,8 +1,6 @@
 """Sentences with a tag of every word: the parts of speech of a treebank, or whatever a CoNLL file says of its words."""
 
 import copy
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,13 +11,13 @@ from numpy.typing import NDArray
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.conll import ENDINGS, is_conll, read_conll, read_tag_rows
 from kinfolk.data.files.treebank import ParsedSentence as ParsedSentence
-from kinfolk.data.files.treebank import held_out, is_treebank, read_treebank
+from kinfolk.data.files.treebank import held_out, is_treebank, parted, read_treebank
 from kinfolk.data.preparing.preparation import Preparation
 from kinfolk.data.splits.asking import DataRequest
 from kinfolk.data.splits.beside import GO_ON
-from kinfolk.data.splits.split import Data, Indices, Split
+from kinfolk.data.splits.split import Data, Indices, Split, fingerprint
 from kinfolk.data.splits.text_labels import TextLabels
-from kinfolk.data.tokenizers.learn import make_tokenizer, needs_sample
+from kinfolk.data.tokenizers.learn import make_tokenizer
 from kinfolk.data.tokenizers.tokenizer import Tokenizer
 
 PREFIX = "tags:"
@@ -59,19 +57,15 @@ def open_tagged(
     sentences = read_tagged(path, *(columns or ("", "")))
     parts: dict[str, Sequence[TaggedSentence]]
     if valid is None:
-        out = held_out(len(sentences), choices)
-        parts = {
-            part: [s for i, s in enumerate(sentences) if (i in out) == (part == "valid")] for part in ("train", "valid")
-        }
+        parts = dict(parted(sentences, held_out(len(sentences), choices)))
     else:
         parts = {"train": sentences, "valid": read_tagged(valid, *(columns or ("", "")))}
     tags = tuple(sorted({tag for s in (*sentences, *(parts["valid"] if add else ())) for tag in s.tags}))
     _refuse_strange(valid, parts["valid"], tags)
-    tokenizer = make_tokenizer(choices, (" ".join(s.words) for s in sentences) if needs_sample(choices) else ())
+    tokenizer = make_tokenizer(choices, (" ".join(s.words) for s in sentences))
     splits: dict[str, Split] = {part: TaggedSplit(part, tokenizer, mine, tags) for part, mine in parts.items()}
     content = {part: [[s.words, s.tags] for s in mine] for part, mine in parts.items()}
-    described = json.dumps([content, tokenizer.to_json(), "tags v2"])
-    return Data(name, "labelled", tokenizer, hashlib.sha256(described.encode()).hexdigest(), splits)
+    return Data(name, "labelled", tokenizer, fingerprint(content, tokenizer.to_json(), "tags v2"), splits)
 
 
 def read_tagged(path: Path, words: str = "", tags: str = "") -> Sequence[TaggedSentence]:

@@ -51,7 +51,7 @@ def needs_sample(choices: Preparation) -> bool:
 def make_tokenizer(choices: Preparation, sample: Iterable[str]) -> Tokenizer:
     """Return the tokenizer chosen, learned from a sample if it has to be. The same sample gives the same tokenizer."""
     name = choices.tokenizer
-    if name not in USUAL_VOCAB:
+    if not needs_sample(choices):
         return _given(choices)
     vocab = choices.vocab or USUAL_VOCAB[name]
     learn = {"char": _characters, "word": _words, "bpe": _bpe, "unigram": _unigram}[name]

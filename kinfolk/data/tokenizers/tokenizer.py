@@ -85,8 +85,7 @@ class Tokenizer:
         self.roles = _known(inner, roles or {})
         own = [self.roles.get(role, (None,))[0] for role in ROLES[:N_SPECIALS]]
         ids = [_find(inner, names) if i is None else i for i, names in zip(own, _ALIASES, strict=True)]
-        missing = [name for name, found in zip(SPECIALS, ids, strict=True) if found is None]
-        inner.add_special_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in missing])
+        inner.add_special_tokens(special_tokens([name for name, i in zip(SPECIALS, ids, strict=True) if i is None]))
         self.inner = inner
         self.special_ids: tuple[int, ...] = tuple(
             _find(inner, names) or 0 if i is None else i for i, names in zip(own, _ALIASES, strict=True)
@@ -108,21 +107,13 @@ class Tokenizer:
     @classmethod
     def characters(cls, alphabet: Sequence[str]) -> "Tokenizer":
         """Return the tokenizer whose tokens are these characters, in this order after the specials."""
-        vocab = {token: i for i, token in enumerate((*SPECIALS, *alphabet))}
-        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab=vocab, unk_token="<unk>"))
-        inner.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), behavior="isolated")
-        inner.decoder = tokenizers.decoders.Fuse()
-        inner.add_special_tokens(special_tokens())
-        return cls(inner)
+        every = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), behavior="isolated")
+        return cls(_word_level(alphabet, every, tokenizers.decoders.Fuse()))
 
     @classmethod
     def words(cls, words: Sequence[str]) -> "Tokenizer":
         """Return the tokenizer whose tokens are these words, between spaces, in this order after the specials."""
-        vocab = {token: i for i, token in enumerate((*SPECIALS, *words))}
-        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab=vocab, unk_token="<unk>"))
-        inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-        inner.add_special_tokens(special_tokens())
-        return cls(inner)
+        return cls(_word_level(words, tokenizers.pre_tokenizers.WhitespaceSplit()))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -373,9 +364,20 @@ def _known(inner: tokenizers.Tokenizer, roles: Roles) -> dict[str, tuple[int, ..
     return {role: ids for role, ids in tokens.items() if ids}
 
 
-def special_tokens() -> list[tokenizers.AddedToken]:
+def special_tokens(names: Sequence[str] = SPECIALS) -> list[tokenizers.AddedToken]:
     """Return the specials as the library wants them."""
-    return [tokenizers.AddedToken(name, special=True, normalized=False) for name in SPECIALS]
+    return [tokenizers.AddedToken(name, special=True, normalized=False) for name in names]
+
+
+def _word_level(tokens: Sequence[str], splitter: Any, decoder: Any = None) -> tokenizers.Tokenizer:
+    """Return a tokenizer whose vocabulary is the specials and these tokens."""
+    vocab = {token: i for i, token in enumerate((*SPECIALS, *tokens))}
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab=vocab, unk_token="<unk>"))
+    inner.pre_tokenizer = splitter
+    if decoder is not None:
+        inner.decoder = decoder
+    inner.add_special_tokens(special_tokens())
+    return inner
 
 
 def byte_alphabet() -> list[str]:
