@@ -61,8 +61,7 @@ class Pairs(Format):
     old: ClassVar[dict[str, Any]] = {}  # keys of older files, which must say what the class does
 
     def model(self, config: Config, head: Head) -> Model:
-        for key, value in {"tie_word_embeddings": True, "is_encoder_decoder": True, **self.old}.items():
-            config.only(key, value)
+        config.fixed(tie_word_embeddings=True, is_encoder_decoder=True, **self.old)
         width, block = config.number("d_model"), PostNorm(norm=LayerNorm())
         # said again of the encoder
         config.get("num_hidden_layers", 0)

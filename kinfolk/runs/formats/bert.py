@@ -172,9 +172,7 @@ class Encoder(Format):
         key = {name: self.keys.get(name, name) for name in NUMBERS}
         # of account for a head over the vocabulary only, which asks itself
         config.get("tie_word_embeddings", True)
-        config.only("is_decoder", False)
-        config.only("add_cross_attention", False)
-        config.only("position_embedding_type", "absolute")
+        config.fixed(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
         config.only("sinusoidal_pos_embds", False, True)
         dropout = config.get(key["attention_probs_dropout_prob"], 0.1)
         look = Attention(n_heads=config.number(key["num_attention_heads"]), dropout=dropout)

@@ -87,18 +87,10 @@ class Releases(Format):
 
     def model(self, config: Config, head: Head) -> Model:
         width, n_heads = config.number("hidden_size"), config.number("num_attention_heads")
-        allowed: dict[str, Any] = {
-            "embedding_size": width,
-            "pooler_hidden_size": width,
-            "attention_head_size": width // n_heads,
-            "talking_head": False,
-            "conv_kernel_size": 0,
-        }
-        for key, value in allowed.items():
-            config.only(key, value)
-        for key in ("legacy", "tie_word_embeddings", "pooler_hidden_act", "conv_act", "conv_groups", "padding_idx"):
-            # of how tensors are named, and of heads and layers that ask themselves or are not there
-            config.get(key, None)
+        config.fixed(embedding_size=width, pooler_hidden_size=width, attention_head_size=width // n_heads)
+        config.fixed(talking_head=False, conv_kernel_size=0)
+        # of how tensors are named, and of heads and layers that ask themselves or are not there
+        config.idle("legacy", "tie_word_embeddings", "pooler_hidden_act", "conv_act", "conv_groups", "padding_idx")
         norm, max_len = norm_of(config, 1e-7), config.number("max_position_embeddings", 512)
         look = DisentangledAttention(
             n_heads=n_heads,

@@ -67,9 +67,7 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("DeepseekV3")
 
     def look(self, config: Config, layer: int) -> LatentAttention:  # type: ignore[override]
-        config.get("num_key_value_heads", None)
-        for name in ("head_dim", "qk_head_dim", "num_nextn_predict_layers"):
-            config.get(name, None)
+        config.idle("num_key_value_heads", "head_dim", "qk_head_dim", "num_nextn_predict_layers")
         n_heads = config.number("num_attention_heads")
         layout: Literal["interleaved", "halves"] = "interleaved" if config.get("rope_interleave", True) else "halves"
         d_nope, d_rope = config.number("qk_nope_head_dim", 128), config.number("qk_rope_head_dim", 64)
@@ -90,12 +88,9 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
         )
 
     def think(self, config: Config, layer: int) -> Part:
-        config.only("norm_topk_prob", True)
-        config.only("hidden_act", "silu")
-        for name in ("output_router_logits", "topk_method", "scoring_func", "moe_layer_freq", "ep_size"):
-            config.get(name, None)
-        for name in ("aux_loss_alpha", "seq_aux"):
-            config.get(name, None)
+        config.fixed(norm_topk_prob=True, hidden_act="silu")
+        config.idle("output_router_logits", "topk_method", "scoring_func", "moe_layer_freq", "ep_size")
+        config.idle("aux_loss_alpha", "seq_aux")
         width, n_shared = config.number("moe_intermediate_size", 2048), config.number("n_shared_experts", 1)
         router = SigmoidTopK(
             k=config.number("num_experts_per_tok", 8),

@@ -118,8 +118,7 @@ class Gpt2(Decoder, model_type="gpt2"):
     architectures: ClassVar[tuple[Architecture, ...]] = heads("GPT2")
 
     def model(self, config: Config, head: Head) -> Model:
-        config.only("scale_attn_weights", True)
-        config.only("scale_attn_by_inverse_layer_idx", False)
+        config.fixed(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False)
         # a way of computing the same
         config.get("reorder_and_upcast_attn", False)
         config.only("add_cross_attention", False)

@@ -86,8 +86,7 @@ class GptOss(LlamaLike, model_type="gpt_oss"):
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("GptOss")
 
     def think(self, config: Config, layer: int) -> Part:
-        for name, value in {"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0}.items():
-            config.only(name, value)
+        config.fixed(hidden_act="silu", swiglu_alpha=1.702, swiglu_limit=7.0)
         config.get("output_router_logits", False)
         k, balance = config.number("num_experts_per_tok", 4), config.get("router_aux_loss_coef", 0.9)
         return GatedExperts(

@@ -115,8 +115,7 @@ class ModernBert(Format, model_type="modernbert"):
     def model(self, config: Config, head: Head) -> Model:
         for rate in ("embedding_dropout", "mlp_dropout"):
             config.only(rate, 0.0)
-        for idle in IDLE:
-            config.get(idle, None)
+        config.idle(*IDLE)
         n_layers, norm = config.number("num_hidden_layers"), _norm(config)
         kinds = config.get("layer_types", None)
         every = config.get("global_attn_every_n_layers", 3)

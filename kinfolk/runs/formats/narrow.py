@@ -96,9 +96,8 @@ class Albert(Narrow, model_type="albert"):
 
     def depth(self, depth: Stack, config: Config) -> Depth:
         config.only("inner_group_num", 1)
-        for key in ("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks"):
-            # of the release on TensorFlow; not read by anybody
-            config.get(key, None)
+        # of the release on TensorFlow; not read by anybody
+        config.idle("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
         return shared(depth, config.number("num_hidden_groups", 1))
 
     def values(self, model: Model) -> dict[str, Any]:

@@ -92,9 +92,8 @@ class Reformer(Format, model_type="reformer"):
 
     def model(self, config: Config, head: Head) -> Model:
         config.only("tie_word_embeddings", False)
-        for key in ("chunk_size_lm_head", "axial_norm_std", *IDLE, *STALE):
-            # of memory and of training, and of layers and positions that may not be there
-            config.get(key, None)
+        # of memory and of training, and of layers and positions that may not be there
+        config.idle("chunk_size_lm_head", "axial_norm_std", *IDLE, *STALE)
         kinds = config.get("attn_layers")
         if not isinstance(kinds, list) or not kinds or set(kinds) - {"lsh", "local"}:
             raise config.refusal("attn_layers", kinds, ["lsh", "local"])

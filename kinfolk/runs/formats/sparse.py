@@ -87,9 +87,8 @@ class Longformer(Roberta, model_type="longformer"):
     def model(self, config: Config, head: Head) -> Model:
         # of another format
         config.get("onnx_export", False)
-        for key in ("attention_mode", "attention_dilation", "autoregressive", "ignore_attention_mask"):
-            # of the first release; not read by anybody
-            config.get(key, None)
+        # of the first release; not read by anybody
+        config.idle("attention_mode", "attention_dilation", "autoregressive", "ignore_attention_mask")
         model = super().model(config, head)
         windows = config.get("attention_window", None) or 512
         each = windows if isinstance(windows, list) else [windows] * need(Stack, model, "encoder").n_layers

@@ -56,12 +56,9 @@ class StateSpace(Format):
         }
 
     def model(self, config: Config, head: Head) -> Model:
-        for name, value in {"use_bias": False, "use_conv_bias": True, "hidden_act": "silu"}.items():
-            config.only(name, value)
-        for name in ("residual_in_fp32", "rescale_prenorm_residual", "use_cache", "tie_word_embeddings", "layer_types"):
-            config.get(name, None)
-        for name in ("time_step_init_scheme", "time_step_scale", "time_step_floor"):
-            config.get(name, None)
+        config.fixed(use_bias=False, use_conv_bias=True, hidden_act="silu")
+        config.idle("residual_in_fp32", "rescale_prenorm_residual", "use_cache", "tie_word_embeddings", "layer_types")
+        config.idle("time_step_init_scheme", "time_step_scale", "time_step_floor")
         norm = RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5))
         block = Block(parts=(self.mixer(config),), residual=PreNorm(norm=norm))
         n_layers = config.number("num_hidden_layers")
@@ -119,8 +116,7 @@ class MambaFormat(StateSpace, model_type="mamba"):
     def mixer(self, config: Config) -> Mixer:
         width = config.number("hidden_size")
         config.only("intermediate_size", int(config.get("expand", 2) * width))
-        for name in ("use_mambapy", "use_associative_scan"):
-            config.get(name, None)
+        config.idle("use_mambapy", "use_associative_scan")
         if config.values.get("time_step_rank") == "auto":
             config.values["time_step_rank"] = math.ceil(width / 16)
         rank = config.number("time_step_rank", math.ceil(width / 16))
@@ -148,10 +144,8 @@ class Mamba2Format(StateSpace, model_type="mamba2"):
     def mixer(self, config: Config) -> Mixer:
         sizes, n_heads = self.sizes_of_mixer(config, 128), config.number("num_heads")
         config.only("head_dim", sizes["expand"] * config.number("hidden_size") // n_heads)
-        config.only("n_groups", 1)
-        config.only("rms_norm", True)
-        for name in ("chunk_size", "time_step_rank", "time_step_limit"):
-            config.get(name, None)
+        config.fixed(n_groups=1, rms_norm=True)
+        config.idle("chunk_size", "time_step_rank", "time_step_limit")
         return Mamba2(**sizes, n_heads=n_heads, norm=RMSNorm(eps=config.get("layer_norm_epsilon", 1e-5)))
 
     def own(self, model: Model) -> dict[str, Any]:

@@ -36,8 +36,7 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
     )
 
     def thoughts(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
-        config.only("router_bias", False)
-        config.only("add_cross_attention", False)
+        config.fixed(router_bias=False, add_cross_attention=False)
         for key in (
             "expert_capacity",
             "router_dtype",

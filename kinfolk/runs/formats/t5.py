@@ -73,8 +73,7 @@ class T5Format(Format):
     def model(self, config: Config, head: Head) -> Model:
         config.get("tie_word_embeddings", True)
         config.get("scale_decoder_outputs", True)
-        config.only("is_encoder_decoder", True)
-        config.only("is_decoder", False)
+        config.fixed(is_encoder_decoder=True, is_decoder=False)
         width, n_heads, d_kv = config.number("d_model"), config.number("num_heads"), config.number("d_kv", 64)
         dropout = config.get("dropout_rate", 0.1)
         where = T5Buckets(
@@ -173,8 +172,7 @@ class T5(T5Format, model_type="t5"):
         gate, _, activation = name.rpartition("-")
         # said again in newer files; of "gated-gelu" it is the approximation
         activation = {"gated-gelu": "gelu_new"}.get(name, activation)
-        config.only("dense_act_fn", activation)
-        config.only("is_gated_act", gate == "gated")
+        config.fixed(dense_act_fn=activation, is_gated_act=gate == "gated")
         if gate not in ("", "gated") or activation not in ACTIVATIONS:
             raise config.refusal("feed_forward_proj", name, ["relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"])
         d_ff, ours = config.number("d_ff"), ACTIVATIONS[activation]

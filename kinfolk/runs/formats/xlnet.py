@@ -27,8 +27,7 @@ from kinfolk.runs.huggingface.places import BelowNothing, ByHead, HeadRows, Stac
 
 def _summary(config: Config) -> Head:
     """Return the head over the last token, through a layer; theirs takes the last place, padding or not."""
-    for key, value in (("summary_type", "last"), ("summary_use_proj", True), ("summary_activation", "tanh")):
-        config.only(key, value)
+    config.fixed(summary_type="last", summary_use_proj=True, summary_activation="tanh")
     return ClassHead(n_classes=n_classes(config), pool="last", activation="tanh")
 
 
@@ -55,12 +54,10 @@ class XLNet(Format, model_type="xlnet"):
     )
 
     def model(self, config: Config, head: Head) -> Model:
-        allowed: dict[str, Any] = {"attn_type": "bi", "clamp_len": -1, "same_length": False, "bi_data": False}
-        for key, value in {**allowed, "untie_r": True, "tie_word_embeddings": True}.items():
-            config.only(key, value)
-        for key in ("use_mems_eval", "use_mems_train", "reuse_len", "start_n_top", "end_n_top", "summary_activation"):
-            # how memory is handed on, and of heads that are not here
-            config.get(key, None)
+        config.fixed(attn_type="bi", clamp_len=-1, same_length=False, bi_data=False)
+        config.fixed(untie_r=True, tie_word_embeddings=True)
+        # how memory is handed on, and of heads that are not here
+        config.idle("use_mems_eval", "use_mems_train", "reuse_len", "start_n_top", "end_n_top", "summary_activation")
         width, n_heads = config.number("d_model"), config.number("n_head")
         config.only("d_head", width // n_heads)
         dropout, norm = config.get("dropout", 0.1), LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
@@ -121,11 +118,10 @@ class FunnelTransformer(Format, model_type="funnel"):
     )
 
     def model(self, config: Config, head: Head) -> Model:
-        allowed: dict[str, Any] = {"truncate_seq": False, "pooling_type": "mean", "separate_cls": True}
-        for key, value in {**allowed, "pool_q_only": True, "tie_word_embeddings": True}.items():
-            config.only(key, value)
+        config.fixed(truncate_seq=False, pooling_type="mean", separate_cls=True)
+        config.fixed(pool_q_only=True, tie_word_embeddings=True)
         config.only("attention_type", "relative_shift", "factorized")
-        config.get("initializer_std", None)
+        config.idle("initializer_std")
         sizes = config.get("block_sizes", [4, 4, 4])
         config.only("block_repeats", [1] * len(sizes))
         width, n_heads = config.number("d_model"), config.number("n_head")

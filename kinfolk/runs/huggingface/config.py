@@ -95,6 +95,15 @@ class Config:
             raise self.refusal(key, value, allowed)
         return value
 
+    def fixed(self, **values: Any) -> None:
+        """Refuse a key that is there and has another value than the only one that can be expressed."""
+        for key, value in values.items():
+            self.only(key, value)
+
+    def idle(self, *keys: str) -> None:
+        """Take keys for read that change nothing here, whatever they say."""
+        self._read.update(keys)
+
     def choice(self, key: str, table: Mapping[str, Any], default: str) -> Any:
         """Return the value that a word names."""
         value = self.get(key, default)
