@@ -1,4 +1,4 @@
-"""The next batches, read and prepared in a thread while the current one is learnt from."""
+"""Prefetching: the next batches are read and prepared in a thread during the current step."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""How long a step takes, measured on steps that are thrown away: what a budget in seconds needs to become steps."""
+"""Time of a training step, measured on steps that are thrown away: a budget in seconds becomes steps."""
 
 import copy
 import statistics

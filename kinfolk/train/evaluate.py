@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.device import seed_draws, send, wide, widest
@@ -112,8 +112,8 @@ def bits_per_byte(scores: dict[str, MeanScore], split: Split | None) -> float | 
 
 
 @contextlib.contextmanager
-def scoring(learner: Scorable) -> Iterator[None]:
-    """Switch dropout and gradients off, and leave the learner as it was."""
+def scoring(learner: Scorable | nn.Module) -> Iterator[None]:
+    """Switch dropout and gradients off, and leave the learner or model as it was."""
     training = learner.training
     learner.train(False)
     try:

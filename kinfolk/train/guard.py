@@ -1,4 +1,4 @@
-"""A loss that is not finite ends the run, with the step and the examples named and the batch kept for inspection."""
+"""A loss or gradient that is not finite ends the run; the step and the examples are named, the batch is kept."""
 
 import math
 from pathlib import Path

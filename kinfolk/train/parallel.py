@@ -86,8 +86,7 @@ class Team:
 
     def full(self, tensor: Tensor) -> Tensor:
         """Return a tensor whole, whether it is sharded or not; all processes must call it."""
-        whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        return whole
+        return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
     def rows(self, tensor: Tensor) -> Tensor:
         """Return the rows of all processes, in order; all processes must call it, with equally many."""

@@ -1,4 +1,4 @@
-"""How fast this device multiplies matrices, measured: what a model's speed is a share of."""
+"""Peak throughput of matrix products on this device, measured: MFU is a share of it."""
 
 import time
 from collections.abc import Callable

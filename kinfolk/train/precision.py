@@ -60,8 +60,7 @@ class PrecisionChoice:
         # what the compiler leaves to eager mode is not the user's concern
         logs: Any = torch._logging
         logs.set_logs(all=logging.ERROR)
-        compiled: Any = torch.compile(module)
-        return compiled
+        return torch.compile(module)  # type: ignore[return-value]
 
 
 def settle(training: Training, device: torch.device) -> PrecisionChoice:

@@ -1,4 +1,4 @@
-"""The same bits every time, where PyTorch has operators that give them."""
+"""Deterministic operators, so that a run gives the same bits every time, and TF32 products."""
 
 import contextlib
 from collections.abc import Iterator

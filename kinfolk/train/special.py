@@ -18,18 +18,12 @@ SPECIAL = {
 
 def special(learner: "Learner", batch: "Batch") -> dict[str, list[float]]:
     """Return the mean of every special tap of every layer that has it, over one batch as read."""
-    import torch
-
     from kinfolk.core.rng import Rng, derive
+    from kinfolk.train.evaluate import scoring
 
-    training = learner.training
-    learner.train(False)
-    try:
-        with torch.no_grad():
-            prepared = learner.prepare(batch, Rng(derive(0, "special")))
-            taps = learner.model.run(prepared, taps=tuple(SPECIAL)).taps
-    finally:
-        learner.train(training)
+    with scoring(learner):
+        prepared = learner.prepare(batch, Rng(derive(0, "special")))
+        taps = learner.model.run(prepared, taps=tuple(SPECIAL)).taps
     layers: dict[str, list[float]] = {}
     for path, value in taps.items():
         layers.setdefault(path.rsplit(".", 1)[-1], []).append(float(value.float().mean()))

@@ -1,4 +1,4 @@
-"""What a run is made of at a moment: counters, weights, and what the optimiser remembers.
+"""State of a run as a checkpoint stores it: counters, weights, and the optimiser's state.
 
 On disk every tensor is whole and has the name of its parameter, however many processes held it, so a run can go on
 with another number of processes or another strategy.

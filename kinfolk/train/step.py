@@ -21,26 +21,11 @@ from torch import Tensor, nn
 from kinfolk.core.batch import Batch
 from kinfolk.core.device import seed_draws, send, wide
 from kinfolk.core.rng import derive
+from kinfolk.objectives.objective import Loss
 from kinfolk.optim import Training
 from kinfolk.optim.groups import in_order, waits
 from kinfolk.train.memory import Memories
 from kinfolk.train.parallel import Team
-
-
-class StepLoss(Protocol):
-    """What a learner returns: see `kinfolk.objectives`."""
-
-    @property
-    def total(self) -> Tensor:
-        """Nats, summed over the scored targets."""
-
-    @property
-    def count(self) -> Tensor:
-        """How many those are."""
-
-    @property
-    def side(self) -> Tensor:
-        """Side losses, a mean."""
 
 
 @runtime_checkable
@@ -242,14 +227,14 @@ class Stepper:
             seed_draws(derive(self.seed, "step", step, self.team.rank, micro), self.team.device)
             with self.team.holding(self.forward, last=last):
                 with self.autocast():
-                    loss: StepLoss = self.forward(part, *self.memories.before(micro, part))
+                    loss: Loss = self.forward(part, *self.memories.before(micro, part))
                 torch.autograd.backward(self._weigh(loss))
             sums.append(torch.stack((wide(loss.total.detach()), wide(loss.count.detach()))))
         self.memories.settle()
         each = torch.stack(sums)
         return each.sum(0), each[:, 0]
 
-    def _weigh(self, loss: StepLoss) -> Tensor:
+    def _weigh(self, loss: Loss) -> Tensor:
         # dividing by a constant keeps float16 in range; `update` replaces it by the number of targets
         return (loss.total + loss.side * loss.count) / self._reference
 

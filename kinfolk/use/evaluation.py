@@ -62,9 +62,8 @@ class Evaluation:
     def lost(self) -> list[str]:
         """A line about examples that lose their end, where there are some."""
         length = self.run.recipe.training.length
-        return [f"cut            {self.cut:,} examples are longer than {length:,} tokens and lose their end"] * bool(
-            self.cut
-        )
+        line = f"cut            {self.cut:,} examples are longer than {length:,} tokens and lose their end"
+        return [line] if self.cut else []
 
     def plain(self) -> dict[str, Any]:
         """Return it as `kin eval --json` prints it."""

@@ -73,14 +73,17 @@ def refuse_long(rows: Sequence[Sequence[int]], model: Any, max_new: int, what: s
 
 def encoded(run: Run, prompts: Sequence[str], start_id: int) -> tuple[list[list[int]], Spelling]:
     """Return the token ids of prompts as a run was trained to read them, and what decodes its answers."""
-    tokenizer, recipe = run.tokenizer, run.recipe
-    spelling = Spelling(tokenizer, recipe.objective.extra_ids)
-    before: list[int] = tokenizer.opening if recipe.model.topology == "decoder" else []
-    behind: list[int] = []
-    if recipe.model.topology == "encoder-decoder":
-        # sources of pairs and of corrupted texts end with EOS
-        ends = isinstance(recipe.objective, Corruption) or run.data_kind == "pairs"
-        before, behind = tokenizer.source_frame or ([], [tokenizer.eos] if ends else [])
+    spelling, (before, behind) = Spelling(run.tokenizer, run.recipe.objective.extra_ids), special_tokens(run)
     rows = [[*before, *spelling.encode(prompt), *behind] or [start_id] for prompt in prompts]
-    warn_of_unknown(tokenizer, [np.array(row) for row in rows], "the prompt")
+    warn_of_unknown(run.tokenizer, [np.array(row) for row in rows], "the prompt")
     return rows, spelling
+
+
+def special_tokens(run: Run) -> tuple[list[int], list[int]]:
+    """Return the special tokens before and behind a prompt of a decoder, or a source of an encoder-decoder."""
+    tokenizer, topology = run.tokenizer, run.recipe.model.topology
+    if topology != "encoder-decoder":
+        return tokenizer.opening if topology == "decoder" else [], []
+    # sources of pairs and of corrupted texts end with EOS
+    ends = isinstance(run.recipe.objective, Corruption) or run.data_kind == "pairs"
+    return tokenizer.source_frame or ([], [tokenizer.eos] if ends else [])

@@ -56,8 +56,33 @@ class Tally:
         return []
 
 
+class ClassTally(Tally):
+    """Tallies of classes: precision, recall and F1 of each follow from the counts of its labels and answers."""
+
+    classes: Sequence[str]
+
+    def hits(self) -> list[tuple[int, int, int]]:
+        """Return of each class the numbers of its labels, of its answers, and of those that are both."""
+        raise NotImplementedError
+
+    @property
+    def f1(self) -> list[float | None]:
+        """The harmonic mean of precision and recall of each class; None of one that does not occur."""
+        return [2 * both / (labels + answers) if labels + answers else None for labels, answers, both in self.hits()]
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of `f1`."""
+        known = [x for x in self.f1 if x is not None]
+        return sum(known) / len(known) if known else 0.0
+
+    def table(self) -> Table:
+        """Return precision, recall and F1 of each class."""
+        return COUNTED, tuple(counted(name, *hits) for name, hits in zip(self.classes, self.hits(), strict=True))
+
+
 @dataclasses.dataclass
-class Confusion(Tally):
+class Confusion(ClassTally):
     """How often each class (row) was taken for each (column).
 
     macro_f1 is the mean over the classes that occur among labels or answers, one that is never found counting 0; mcc is
@@ -87,16 +112,9 @@ class Confusion(Tally):
         """The share of right answers."""
         return int(self.counts_CC.trace()) / max(1, int(self.counts_CC.sum()))
 
-    @property
-    def f1(self) -> list[float | None]:
-        """The harmonic mean of precision and recall of each class; None of one that does not occur."""
-        both = (self.counts_CC.sum(0) + self.counts_CC.sum(1)).tolist()
-        return [2 * hit / n if n else None for hit, n in zip(self.counts_CC.diagonal().tolist(), both, strict=True)]
-
-    @property
-    def macro_f1(self) -> float:
-        """The mean of `f1`."""
-        return _mean([x for x in self.f1 if x is not None])
+    def hits(self) -> list[tuple[int, int, int]]:
+        sums = self.counts_CC.sum(1), self.counts_CC.sum(0), self.counts_CC.diagonal()
+        return list(zip(*(x.tolist() for x in sums), strict=True))
 
     @property
     def mcc(self) -> float:
@@ -108,15 +126,11 @@ class Confusion(Tally):
         return float((hits * n - (labels * answers).sum()) / spread.sqrt()) if spread > 0 else 0.0
 
     def plain(self) -> dict[str, Any]:
-        found, right = self.counts_CC.sum(0).tolist(), self.counts_CC.diagonal().tolist()
-        rows = zip(self.classes, self.counts_CC.sum(1).tolist(), found, right, self.f1, strict=True)
-        return super().plain() | {
-            "classes": [
-                {"name": name, "labels": labels, "answers": answers, "right": hits, "f1": f1}
-                for name, labels, answers, hits, f1 in rows
-            ],
-            "confusion": self.counts_CC.tolist(),
-        }
+        rows = [
+            {"name": name, "labels": labels, "answers": answers, "right": both, "f1": f1}
+            for name, (labels, answers, both), f1 in zip(self.classes, self.hits(), self.f1, strict=True)
+        ]
+        return super().plain() | {"classes": rows, "confusion": self.counts_CC.tolist()}
 
     def sentences(self) -> list[str]:
         """Say it, the matrix where it fits on a screen."""
@@ -130,17 +144,12 @@ class Confusion(Tally):
             lines.append(name.ljust(max(width + 2, 14)) + "".join(f"{count:,}".rjust(width + 2) for count in row))
         return lines
 
-    def table(self) -> Table:
-        """Return precision, recall and F1 of each class."""
-        rows = self.plain()["classes"]
-        return COUNTED, tuple(counted(row["name"], row["labels"], row["answers"], row["right"]) for row in rows)
-
     def matrix(self) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
         return tuple(self.classes), tuple(tuple(row) for row in self.counts_CC.tolist())
 
 
 @dataclasses.dataclass
-class Holding(Tally):
+class Holding(ClassTally):
     """Of each class how often it was rightly found (0), wrongly found (1) and missed (2)."""
 
     names: ClassVar[tuple[str, ...]] = ("multi-label",)
@@ -159,23 +168,14 @@ class Holding(Tally):
         self.whole += int((found == holds).all(1).sum())
         self.counts_C3 += torch.stack([found & holds, found & ~holds, ~found & holds], -1).sum(0)
 
-    @property
-    def f1(self) -> list[float | None]:
-        """Of each class; None of one that neither holds nor is found."""
-        return [
-            2 * hit / n if (n := 2 * hit + wrong + missed) else None for hit, wrong, missed in self.counts_C3.tolist()
-        ]
+    def hits(self) -> list[tuple[int, int, int]]:
+        return [(hit + missed, hit + wrong, hit) for hit, wrong, missed in self.counts_C3.tolist()]
 
     @property
     def micro_f1(self) -> float:
         """Of all decisions together."""
         hit, wrong, missed = self.counts_C3.sum(0).tolist()
         return 2 * hit / max(1, 2 * hit + wrong + missed)
-
-    @property
-    def macro_f1(self) -> float:
-        """The mean of `f1`."""
-        return _mean([x for x in self.f1 if x is not None])
 
     @property
     def exact_match(self) -> float:
@@ -189,11 +189,6 @@ class Holding(Tally):
 
     def sentences(self) -> list[str]:
         return [f"micro-F1       {self.micro_f1:.4f}", f"macro-F1       {self.macro_f1:.4f}", *super().sentences()]
-
-    def table(self) -> Table:
-        """Return precision, recall and F1 of each class."""
-        rows = zip(self.classes, self.counts_C3.tolist(), strict=True)
-        return COUNTED, tuple(counted(name, hit + missed, hit + wrong, hit) for name, (hit, wrong, missed) in rows)
 
 
 @dataclasses.dataclass
@@ -257,10 +252,6 @@ def ranks(values_N: Tensor) -> Tensor:
     # half ranks of ties, exact up to 2^52 values
     last_U = counts_U.cumsum(0).double()
     return (last_U - (counts_U - 1) / 2)[which_N]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 COUNTED = ("class", "labels", "answers", "right", "precision", "recall", "F1")

@@ -1,15 +1,17 @@
 """Inference on rows: a trained model with its tokenizer, its options and counts."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.rng import Rng
 from kinfolk.data import Batches, Split, Tokenizer
 from kinfolk.data.splits.answering import WindowReading
+from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.objective import Objective
 
 ON_BAD = ("stop", "skip")
@@ -27,47 +29,36 @@ class Columns:
     file: str = "file"
 
 
-class Answering(Protocol):
+Answer = Callable[[Batch], tuple[Tensor, Tensor]]
+"""From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Answering:
     """A trained model that answers rows.
 
-    n_texts: texts of a row. length: tokens of a text that are read; cut: which, of a longer one. reading, always: the
-    windows of long contexts, and whether every question has an answer. columns: those that are read. `picture`:
-    height, width and channels of the images that it reads instead of texts.
+    objective: what it was taught, of several tasks the first. answer: the engine. n_texts: texts of a row. length:
+    tokens of a text that are read; cut: which, of a longer one. reading, always: the windows of long contexts, and
+    whether every question has an answer. columns: those that are read. `picture`: height, width and channels of the
+    images that it reads instead of texts.
     """
 
-    @property
-    def objective(self) -> Objective: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-    @property
-    def n_texts(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def cut(self) -> str: ...
-    @property
-    def reading(self) -> WindowReading: ...
-    @property
-    def always(self) -> bool: ...
-    @property
-    def columns(self) -> Columns: ...
-    @property
-    def picture(self) -> tuple[int, int, int] | None: ...
+    learner: Learner
+    objective: Objective
+    tokenizer: Tokenizer
+    classes: tuple[str, ...]
+    answer: Answer
+    n_texts: int
+    length: int
+    cut: str = "head"
+    reading: WindowReading
+    always: bool
+    columns: Columns
+    picture: tuple[int, int, int] | None = None
+
     def prepare(self, batch: Batch) -> Batch:
         """Add the special tokens that the model was trained with."""
-
-    @property
-    def answer(self) -> "Answerer":
-        """Run a prepared batch."""
-
-
-class Answerer(Protocol):
-    """From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
-
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Run a prepared batch."""
+        return self.learner.prepare(batch, Rng(0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -57,15 +57,12 @@ def recipe_for(source: PretrainedSource, data: Data, effort: Effort) -> Recipe:
         recipe = _speaking(recipe, data.kind)
         length = effort.length or min(recipe.training.length, own.max_len)
     elif picture_of(data) is not None:
-        recipe, length, metric = _seeing(recipe, data), recipe.training.length, labelling.task.decides
+        recipe, length, metric = _seeing(recipe, labelling), recipe.training.length, labelling.task.decides
     else:
         length = labelling.length
         if not labelling.row:
             length = _length(own.max_len, labelling, effort.length)
-        # a head that judges already would be kept as it is, whatever it judges
-        bare = recipe.replace(objective=BY_TOPOLOGY[own.topology])
-        recipe = _pooled(as_classifier(bare, dataclasses.replace(labelling, length=length)), own.head)
-        recipe = _opened(recipe, data)
+        recipe = _classifier(recipe, dataclasses.replace(labelling, length=length), data)
         metric = labelling.task.metric(data.split("train").classes)
         recipe = _beside(recipe, data)
     training = _training(recipe.training, data, effort, own.d_model, length)
@@ -81,13 +78,18 @@ def _beside(recipe: Recipe, data: Data) -> Recipe:
     others, heads = [], []
     for part in parts:
         alone = dataclasses.replace(data, splits={"train": part})
-        bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
-        classifier = _pooled(as_classifier(bare, cast(Labelling, labelling_of(alone))), recipe.model.head)
-        classifier = _opened(classifier, data)
+        classifier = _classifier(recipe, cast(Labelling, labelling_of(alone)), data)
         others.append(classifier.objective)
         heads.append(classifier.model.head)
     several = Several(task=recipe.objective, others=tuple(others), heads=tuple(heads))
     return recipe.replace(objective=several)
+
+
+def _classifier(recipe: Recipe, labelling: Labelling, data: Data) -> Recipe:
+    """Return a recipe with the head and the objective of a task."""
+    # a head that judges already would be kept as it is, whatever it judges
+    bare = recipe.replace(objective=BY_TOPOLOGY[recipe.model.topology])
+    return _opened(_pooled(as_classifier(bare, labelling), recipe.model.head), data)
 
 
 def _length(max_len: int, labelling: Labelling, asked: int) -> int:
@@ -148,9 +150,7 @@ def _opened(recipe: Recipe, data: Data) -> Recipe:
     return recipe.replace(objective=objective.replace(opening="cls"))
 
 
-def _seeing(recipe: Recipe, data: Data) -> Recipe:
-    labelling = labelling_of(data)
-    assert labelling is not None
+def _seeing(recipe: Recipe, labelling: Labelling) -> Recipe:
     if isinstance(recipe.objective, ImageObjective):
         raise SpecError("task 'image': this model generates images; start from one that reads them, such as vit")
     recipe = recipe if isinstance(recipe.objective, Labels) else recipe.replace(objective=Classify())

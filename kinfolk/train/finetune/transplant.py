@@ -1,4 +1,4 @@
-"""The weights of one model put into another that has the same body."""
+"""Put the weights of one model into another that has the same body."""
 
 import dataclasses
 from collections.abc import Mapping

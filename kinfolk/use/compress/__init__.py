@@ -1,1 +1,1 @@
-"""Make a trained model smaller: cut what is not missed, exchange maps, teach students, and measure what each costs."""
+"""Model compression: pruning, low rank, int8 quantization, distillation, and what each costs."""

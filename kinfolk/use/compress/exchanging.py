@@ -1,4 +1,4 @@
-"""Steps that exchange what computes for something cheaper: low-rank maps, int8 quantization, one layer for several."""
+"""Compression steps: low-rank factorisation, int8 quantization, shared layers, pruning in training."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

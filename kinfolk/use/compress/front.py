@@ -1,4 +1,4 @@
-"""The front of quality, speed and size, as a chart and a page: what can be had for what."""
+"""Pareto front of quality, speed and size, as a chart and a page."""
 
 import math
 from collections.abc import Sequence

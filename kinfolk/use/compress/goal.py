@@ -1,4 +1,4 @@
-"""What a compression is to reach, and what it may cost, in words: "2x faster, 3x smaller", "1% worse"."""
+"""Goal of a compression and the quality it may cost, read from words: "2x faster, 3x smaller", "1% worse"."""
 
 import dataclasses
 import math

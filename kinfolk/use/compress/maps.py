@@ -1,4 +1,4 @@
-"""Exchange the maps of a trained model: for low-rank, int8 or pruned ones; and back."""
+"""Replace the linear maps of a trained model by low-rank, int8 or pruned ones, and back."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -144,8 +144,7 @@ class WatchedMap(LinearMap):
 
     def forward(self, x: Tensor) -> Tensor:
         self._see(x)
-        y: Tensor = self.inside(x)
-        return y
+        return self.inside(x)
 
     def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
         self._see(activate(u_BLF, activation))
@@ -180,8 +179,7 @@ def watched(model: Transformer) -> Iterator[dict[CutPlace, dict[str, WatchedMap]
 
 def _root(second: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(second)
-    root: Tensor = vectors * values.clamp(min=0).sqrt()
-    return root
+    return vectors * values.clamp(min=0).sqrt()
 
 
 def _plain(model: Model, place: CutPlace) -> Part:

@@ -1,4 +1,4 @@
-"""What a model is worth and what it costs: quality on held-out data, size, speed beside another, and memory."""
+"""Measure a model: quality on held-out data, size, speed beside another, and peak memory."""
 
 import dataclasses
 import math
@@ -20,8 +20,9 @@ from kinfolk.layers.linear_maps import WholeMap
 from kinfolk.models.model import Transformer
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.measures.measure import measure_of
-from kinfolk.train.evaluate import evaluate
+from kinfolk.train.evaluate import evaluate, scoring
 from kinfolk.train.run import reading_of
+from kinfolk.use.inspect.removal import mean_loss
 
 PER_BYTE, PER_CALL, WHOLE = 5.0, 200_000.0, 0.5
 """What a byte moved and an operation begun cost beside a product, and an int8 product beside one of floats.
@@ -98,34 +99,28 @@ def faster(model: Transformer, first: Transformer, batch: Batch) -> float:
     """Return how many times as fast as another model this one runs, by the median of passes in turn."""
     if model is first:
         return 1.0
-    states = [(one, one.training) for one in (first, model)]
-    for one, _ in states:
-        one.eval().run(batch)
     ratios = []
-    for _ in range(TIMINGS):
-        took = []
-        for one, _ in states:
-            start = time.perf_counter()
-            one.run(batch).logits  # noqa: B018 - made when it is asked for
-            took.append(time.perf_counter() - start)
-        ratios.append(took[0] / took[1])
-    for one, training in states:
-        one.train(training)
+    with scoring(first), scoring(model):
+        for one in (first, model):
+            one.run(batch)
+        for _ in range(TIMINGS):
+            took = []
+            for one in (first, model):
+                start = time.perf_counter()
+                one.run(batch).logits  # noqa: B018 - made when it is asked for
+                took.append(time.perf_counter() - start)
+            ratios.append(took[0] / took[1])
     return statistics.median(ratios)
 
 
-@torch.no_grad()
 def work(model: Transformer, batch: Batch) -> float:
     """Count the work of one pass, in floating-point operations: of products, of bytes moved, of operations begun.
 
     A roofline with fixed numbers (`PER_BYTE`, `PER_CALL`, `WHOLE`): an estimate of the time on a processor's core, and
     the same number whenever and wherever it is counted.
     """
-    training = model.training
-    model.eval()
-    with _Work() as counting:
+    with scoring(model), _Work() as counting:
         model.run(batch).logits  # noqa: B018
-    model.train(training)
     return counting.total
 
 
@@ -160,14 +155,10 @@ def _products(func: Any, args: Any, kwargs: Any, out: Any) -> float:
     return 0.0
 
 
-@torch.no_grad()
 def peak(model: Transformer, batch: Batch) -> int:
     """Return the most bytes that the tensors of one pass hold at once, without those of the weights."""
-    training = model.training
-    model.eval()
-    with _Living([*model.parameters(), *model.buffers()]) as living:
+    with scoring(model), _Living([*model.parameters(), *model.buffers()]) as living:
         model.run(batch).logits  # noqa: B018
-    model.train(training)
     return living.most
 
 
@@ -192,12 +183,6 @@ class _Living(TorchDispatchMode):
         return out
 
 
-@torch.no_grad()
 def loss_of(learner: Learner, model: Transformer, batches: Sequence[Batch]) -> float:
     """Return the loss of a model in the place of another, in nats per target."""
-    other = Learner(model.eval(), learner.objective, learner.vocabulary)
-    total = count = 0.0
-    for batch in batches:
-        loss = other(batch)
-        total, count = total + float(loss.total), count + float(loss.count)
-    return total / max(1.0, count)
+    return mean_loss(Learner(model.eval(), learner.objective, learner.vocabulary), batches)

@@ -1,4 +1,4 @@
-"""Find the steps that reach a goal: try them one by one and together, measure all, let the best learn on."""
+"""Search for steps that reach a goal: alone and combined, all measured; the best continue training."""
 
 import dataclasses
 import itertools
@@ -84,20 +84,21 @@ class CompressionSearch:
     def sentence(self) -> str:
         """Say how it ended."""
         if self.chosen is not None:
-            one = self.chosen
-            return (
-                f"{', '.join(map(str, one.steps))}: {_fast(one.measured)}, "
-                f"{self.first.bytes / one.measured.bytes:.2f} times as small, {100 * self.cost(one):+.1f} % worse"
-            )
+            return f"{_names(self.chosen)}: {self.figures(self.chosen)}"
         said = [f"none of {len(self.tried)} tries is {self.goal} and at most {100 * self.allowed:g} % worse"]
         good = [one for one in self.tried if is_allowed(self.cost(one), self.allowed)]
         near = max(good, key=lambda one: self.goal.nearness(one.measured, self.first), default=None)
         if near is not None:
-            said.append(f"the nearest that is good enough is {_told(self, near)}")
+            said.append(f"the nearest that is good enough is {_names(near)} ({self.figures(near)})")
         able = min((t for t in self.tried if self.goal.reached(t.measured, self.first)), key=self.cost, default=None)
         if able is not None:
-            said.append(f"the best that reaches the goal is {_told(self, able)}")
+            said.append(f"the best that reaches the goal is {_names(able)} ({self.figures(able)})")
         return "; ".join(said)
+
+    def figures(self, one: Tried) -> str:
+        """Say what a try gains and what it costs."""
+        smaller = self.first.bytes / one.measured.bytes
+        return f"{_fast(one.measured)}, {smaller:.2f} times as small, {100 * self.cost(one):+.1f} % worse"
 
 
 def search(
@@ -220,8 +221,5 @@ def _fast(measured: Measurement) -> str:
     return f"{measured.speed:.2f} times as fast by count ({measured.timed:.2f} by the clock)"
 
 
-def _told(found: CompressionSearch, one: Tried) -> str:
-    return (
-        f"{', '.join(map(str, one.steps))} ({_fast(one.measured)}, "
-        f"{found.first.bytes / one.measured.bytes:.2f} times as small, {100 * found.cost(one):+.1f} % worse)"
-    )
+def _names(one: Tried) -> str:
+    return ", ".join(map(str, one.steps))

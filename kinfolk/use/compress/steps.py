@@ -1,4 +1,4 @@
-"""The steps of a compression: each decides what a model can do without, by measuring it on data, and cuts it."""
+"""Pruning steps: the heads, neurons, layers or weights that matter least on data are cut."""
 
 import dataclasses
 import math
@@ -47,11 +47,8 @@ class CompressionStep:
     amount: float | int | str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.name}={self.amount:g}"
-            if isinstance(self.amount, float | int)
-            else "=".join(filter(None, (self.name, self.amount)))
-        )
+        amount = f"{self.amount:g}" if isinstance(self.amount, float | int) else self.amount
+        return f"{self.name}={amount}" if amount else self.name
 
 
 def parse(text: str) -> list[CompressionStep]:
@@ -94,8 +91,7 @@ def _word(*known: str) -> Callable[[str, str], str]:
 
 def take(step: CompressionStep, learner: Learner, batches: Sequence[Batch], tell: Tell) -> Transformer:
     """Return the model after a step; the learner is left as it was."""
-    model: Transformer = STEPS[step.name].take(learner, batches, step.amount, tell)
-    return model
+    return STEPS[step.name].take(learner, batches, step.amount, tell)
 
 
 def cut_heads(learner: Learner, batches: Sequence[Batch], share: float, tell: Tell) -> Transformer:
@@ -187,7 +183,7 @@ def clear_weights(learner: Learner, batches: Sequence[Batch], share: float, tell
     return rebuild(model.spec, weights)
 
 
-def _train(learner: Learner, batches: Sequence[Batch], steps: int, tell: Tell) -> Transformer:
+def _recover(learner: Learner, batches: Sequence[Batch], steps: int, tell: Tell) -> Transformer:
     raise SpecError("recover: continues training and needs a run with its data; an imported checkpoint has none")
 
 
@@ -210,7 +206,7 @@ STEPS: dict[str, Kind] = {
     "sparse": Kind(_share, clear_weights),
     "magnitude": Kind(_share, prune_by("magnitude")),
     "movement": Kind(_share, prune_by("movement")),
-    "recover": Kind(_count, _train),
+    "recover": Kind(_count, _recover),
     "int8": Kind(_word("all", "weights"), to_int8),
     "plain": Kind(_word(), to_plain_maps),
 }
@@ -230,5 +226,4 @@ def _best(scores: dict[CutPlace, Tensor], share: float) -> dict[CutPlace, list[i
 
 
 def _top(score: Tensor, n: int) -> list[int]:
-    order: list[int] = score.argsort(descending=True, stable=True)[:n].tolist()
-    return order
+    return score.argsort(descending=True, stable=True)[:n].tolist()

@@ -1,4 +1,4 @@
-"""A student of any relative: as large as was asked for, begun with layers of its teacher where they fit."""
+"""Student model for distillation: any relative, initialised with layers of its teacher where they fit."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Cut parts out of a trained model: a smaller spec, and the weights that are left.
+"""Structured pruning: cut heads, neurons and layers out of a model's spec and its weights.
 
 What is cut is really gone: a model without half of its heads is an ordinary model with half as many, and computes
 what the whole one computes with those heads silenced.

@@ -1,1 +1,1 @@
-"""Look inside a model: what every head attends to, what is special to each relative, and what heads are for."""
+"""Look inside a model: attention of every head, what is special to each relative, and what heads are for."""

@@ -1,4 +1,4 @@
-"""A word without and with its context: its nearest words in the table, and its nearest occurrences in a text.
+"""Nearest neighbours of a word: in the embedding table, and of its occurrences in a text by their states.
 
 A table has one vector for a word, whatever its context; states have one for each time it occurs. Vectors are
 compared by the cosine of their angle after the mean over all words is taken away: states lie in a narrow cone, and
@@ -16,6 +16,7 @@ from kinfolk.core.batch import Batch
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data import Tokenizer
 from kinfolk.models.model import Transformer
+from kinfolk.train.evaluate import scoring
 from kinfolk.use.inspect.sight import MOST
 
 LONGEST = 8192
@@ -133,31 +134,25 @@ def _read(tokenizer: Tokenizer, text: str) -> _Words:
     return _Words(tuple(chunks), tuple(ids))
 
 
-@torch.no_grad()
 def _states(model: Transformer, tokenizer: Tokenizer, words: _Words, layer: int | None) -> tuple[Tensor, str]:
     """Return the mean state of the pieces of each word, and the name of the layer."""
     longest = min(MOST, model.limit or MOST)
     opening = [] if model.spec.topology == "encoder" else [tokenizer.bos]
     room = longest - len(opening)
-    training, means, name = model.training, [], ""
-    model.eval()
-    try:
+    means, name = [], ""
+    with scoring(model):
         for group in _windows(words, room):
             ids = [i for place in group for i in words.ids[place]][:room]
-            states_LD, name = _run(model, tokenizer, ids, opening, layer)
+            states_LD, name = _run(model, ids, opening, layer)
             start = 0
             for place in group:
                 stop = start + len(words.ids[place])
                 means.append(states_LD[start:stop].double().mean(0))
                 start = stop
-    finally:
-        model.train(training)
     return torch.stack(means), name
 
 
-def _run(
-    model: Transformer, tokenizer: Tokenizer, ids: list[int], opening: list[int], layer: int | None
-) -> tuple[Tensor, str]:
+def _run(model: Transformer, ids: list[int], opening: list[int], layer: int | None) -> tuple[Tensor, str]:
     """Return the states of tokens, those of the encoder where there are two sides."""
     both = model.spec.topology == "encoder-decoder"
     tokens = torch.tensor([opening if both else [*opening, *ids]])

@@ -1,4 +1,4 @@
-r"""What a head is worth: gates on heads, how much the loss leans on them, and what it becomes without them.
+r"""Head importance: gates on heads, the gradient of the loss by them, and the loss without each head.
 
 $\mathrm{MHA}(x) = \sum_h \xi_h\, \mathrm{Att}_h(x) W^O_h$; importance is $E_x |\partial L(x) / \partial \xi_h|$, the
 absolute value taken for each example (Michel et al. 2019, equations 1 and 2).
@@ -74,23 +74,24 @@ def removed(
 ) -> tuple[float, Gates]:
     """Return the loss as it is, and for each head how much it rises without that head, in nats per target."""
     gates = gates_of(learner.model)
-    whole = _loss(learner, batches, {})
+    whole = mean_loss(learner, batches)
     rises = {path: torch.zeros_like(gate) for path, gate in gates.items()}
     heads = [(path, h) for path, gate in gates.items() for h in range(len(gate))]
     for done, (path, h) in enumerate(heads):
         without = torch.ones_like(gates[path])
         without[h] = 0.0
-        rises[path][h] = _loss(learner, batches, {path: without}) - whole
+        with gated(learner.model, {path: without}):
+            rises[path][h] = mean_loss(learner, batches) - whole
         if tell is not None:
             tell(done + 1, len(heads))
     return whole, rises
 
 
 @torch.no_grad()
-def _loss(learner: Learner, batches: Sequence[Batch], gates: Gates) -> float:
+def mean_loss(learner: Learner, batches: Sequence[Batch]) -> float:
+    """Return the loss over some batches, in nats per target."""
     total = count = 0.0
-    with gated(learner.model, gates):
-        for batch in batches:
-            loss = learner(batch)
-            total, count = total + float(loss.total), count + float(loss.count)
+    for batch in batches:
+        loss = learner(batch)
+        total, count = total + float(loss.total), count + float(loss.count)
     return total / max(1.0, count)

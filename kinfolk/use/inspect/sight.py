@@ -1,4 +1,4 @@
-"""What a model does with one text, layer by layer: the taps of a pass, with the tokens they belong to."""
+"""Attention maps and other taps of one pass over a text, layer by layer, with its tokens."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from kinfolk.data import Tokenizer
 from kinfolk.layers.linear_maps import bare
 from kinfolk.layers.mixers.attention import CrossAttention
 from kinfolk.models.model import Model, Transformer
+from kinfolk.train.evaluate import scoring
 
 WEIGHTS, HIDDEN = "weights", "hidden"
 MOST = 512
@@ -52,10 +53,6 @@ class ModelSight:
     maps: tuple[AttentionMap, ...]
     specials: tuple[Special, ...]
 
-    def names(self, which: str) -> tuple[str, ...]:
-        """Return the tokens of a side as text."""
-        return self.source_labels if which == "source" else self.labels
-
 
 def look(model: Transformer, tokenizer: Tokenizer, text: str, target: str | None = None) -> ModelSight:
     """Run a model on a text and keep what its layers report.
@@ -81,15 +78,10 @@ def see(model: Transformer, tokenizer: Tokenizer, ids: Sequence[int], source: Se
     """Run a model on token ids and keep what its layers report."""
     rows = torch.tensor([list(ids)])
     pair = torch.tensor([list(source)]) if source else None
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            found = model.run(Batch(index=torch.zeros(1, dtype=torch.long), tokens=rows, source=pair), taps=True).taps
-    finally:
-        model.train(training)
+    with scoring(model):
+        taps = model.run(Batch(index=torch.zeros(1, dtype=torch.long), tokens=rows, source=pair), taps=True).taps
     maps, specials = [], []
-    for path, value in found.items():
+    for path, value in taps.items():
         place, _, name = path.rpartition(".")
         if name == WEIGHTS:
             maps.append(_map(model.spec, place, value[0], len(ids), len(source)))
@@ -104,8 +96,7 @@ def _target(model: Transformer, tokenizer: Tokenizer, source: list[int], target:
         return [*tokenizer.encode(target), tokenizer.eos]
     from kinfolk.decoding import generate
 
-    written: list[int] = generate(model, [source], min(64, 2 * len(source)), greedy=True, ids=tokenizer.generation)[0]
-    return written
+    return generate(model, [source], min(64, 2 * len(source)), greedy=True, ids=tokenizer.generation)[0]
 
 
 def _map(spec: Model, path: str, weights_HLM: Tensor, n_tokens: int, n_source: int) -> AttentionMap:

@@ -1,4 +1,4 @@
-"""Which head finds which kind of tie between words (Clark et al. 2019, section 4)."""
+"""Attention heads and dependency relations: which head finds which (Clark et al. 2019, section 4)."""
 
 import dataclasses
 from collections import Counter, defaultdict

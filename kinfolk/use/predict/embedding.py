@@ -1,4 +1,4 @@
-"""One vector of each text, as a model's own head pools its states, or as is asked."""
+"""Embeddings of texts: one vector for each, pooled from a model's states."""
 
 import dataclasses
 import json
@@ -183,6 +183,6 @@ def vector_writer(out: Path) -> Iterator[Callable[[list[FileRow], Vector], None]
 
 
 def _header(file: Any, n: int, width: int) -> None:
-    """Write the head of a NumPy file, of one size whatever the number of rows."""
-    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({n}, {width}), }}"
-    file.write(b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n")
+    """Write the header of a NumPy file, which NumPy makes of one size whatever the number of rows."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (n, width)}
+    np.lib.format.write_array_header_1_0(file, header)

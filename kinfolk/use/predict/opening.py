@@ -1,7 +1,6 @@
 """A run that answers: its model, its tokenizer, and what it was taught to say."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError, TrainingError
-from kinfolk.core.rng import Rng
 from kinfolk.data import Tokenizer
 from kinfolk.data.files.image_rows import Size
 from kinfolk.data.splits.answering import STRIDE, WINDOW, WindowReading
@@ -18,43 +16,18 @@ from kinfolk.family.supervise import Labelling
 from kinfolk.layers.embeddings.patches import Patches
 from kinfolk.models.model import Model
 from kinfolk.objectives.learner import Learner
-from kinfolk.objectives.objective import Objective
-from kinfolk.objectives.tasks.answering import Columns
+from kinfolk.objectives.tasks.answering import Answer, Answering, Columns
 from kinfolk.objectives.tasks.task import Task
 from kinfolk.runs.metadata import ReadingNotes
 from kinfolk.runs.run import Run, TrainedRun
 
-Answer = Callable[[Batch], tuple[Tensor, Tensor]]
-"""From a prepared batch to the states [B, L, D] of its positions, and what the head says of them."""
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class AnsweringRun:
-    """A run ready to answer.
-
-    n_texts: how many texts it judges at once. length: tokens of a text that are read; cut: which, of a longer one.
-    always: every question has an answer. columns: where its own data had what it reads. objective: what it was taught,
-    of several tasks the first. `picture`: the size of the images that it judges instead of texts.
-    """
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class AnsweringRun(Answering):
+    """A run ready to answer, and its task."""
 
     folder: Path
-    learner: Learner
-    objective: Objective
-    tokenizer: Tokenizer
-    classes: tuple[str, ...]
     task: Task
-    length: int
-    answer: Answer
-    n_texts: int
-    reading: WindowReading
-    always: bool
-    columns: Columns
-    cut: str = "head"
-    picture: Size | None = None
-
-    def prepare(self, batch: Batch) -> Batch:
-        """Put the marks around what was read."""
-        return self.learner.prepare(batch, Rng(0))
 
 
 def open_run(

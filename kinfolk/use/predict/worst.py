@@ -1,13 +1,12 @@
 """The examples with the highest losses, kept during an evaluation."""
 
 import heapq
-from typing import Any
 
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.data import Split
 from kinfolk.models.model import Output
-from kinfolk.objectives.measures.tallies import Table, Tally
+from kinfolk.objectives.measures.tallies import Tally
 from kinfolk.objectives.objective import Objective
 from kinfolk.objectives.supervised import Labels
 from kinfolk.objectives.tasks.registry import of_objective
@@ -41,21 +40,6 @@ class Keeping(Tally):
             elif len(self._heap) < self.most or loss > self._heap[0][0]:
                 example = self.task.in_words(self.split, i, loss, logits[row], batch.rows(slice(row, row + 1)))
                 self._keep(loss, example)
-
-    def values(self) -> dict[str, float]:
-        """Return the figures of the tally."""
-        return self.inner.values()
-
-    def plain(self) -> dict[str, Any]:
-        return self.inner.plain()
-
-    def sentences(self) -> list[str]:
-        """Return the lines of the tally."""
-        return self.inner.sentences()
-
-    def table(self) -> Table:
-        """Return the table of the tally."""
-        return self.inner.table()
 
     def worst(self) -> list[Example]:
         """Return what was kept, the worst first."""

@@ -4,22 +4,16 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kinfolk.core import durable
 from kinfolk.core.errors import DataError, suggest
 
 ENDINGS = (".jsonl", ".csv")
-
-
-class Writer(Protocol):
-    """Takes answers one by one."""
-
-    def __call__(self, answer: dict[str, Any]) -> None:
-        """Write one."""
+Writer = Callable[[dict[str, Any]], None]
 
 
 @contextmanager

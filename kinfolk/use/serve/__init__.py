@@ -1,1 +1,1 @@
-"""Runs behind an address: requests that come and go share one batch, in the words of the OpenAI protocol."""
+"""HTTP server with continuous batching: runs behind OpenAI's protocol."""

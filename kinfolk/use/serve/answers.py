@@ -1,4 +1,4 @@
-"""What has been written, in the shape of OpenAI's completions and chat completions."""
+"""Answers in the shape of OpenAI's completions and chat completions."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The server: what each address answers."""
+"""ASGI application of the server: its routes and what each answers."""
 
 import asyncio
 import base64
@@ -64,45 +64,30 @@ class App:
         self.guard = Guard(router, self._check, self.metrics, self.limits)
 
     def _addresses(self) -> list[tuple[Address, Handler]]:
-        forms = self.forms
-        return [
-            (Address("/health", "whether it answers", answer=messages.Health, open=True), self._health),
-            (Address("/metrics", "metrics for Prometheus", kinds=PLAIN), self._metrics),
-            (Address("/openapi.json", "this document"), self._openapi),
-            (Address("/v1/models", "what is served", answer=messages.ServedModels), self._models),
-            (Address("/v1/models/{name}", "one of them", answer=messages.ServedModel), self._model),
-            (
-                Address("/v1/completions", "continue prompts", forms.completions, messages.TextCompletion, STREAM),
-                self._completions,
+        forms, m = self.forms, messages
+        handlers: dict[Handler, Address] = {
+            self._health: Address("/health", "whether it answers", answer=m.Health, open=True),
+            self._metrics: Address("/metrics", "metrics for Prometheus", kinds=PLAIN),
+            self._openapi: Address("/openapi.json", "this document"),
+            self._models: Address("/v1/models", "what is served", answer=m.ServedModels),
+            self._model: Address("/v1/models/{name}", "one of them", answer=m.ServedModel),
+            self._completions: Address(
+                "/v1/completions", "continue prompts", forms.completions, m.TextCompletion, STREAM
             ),
-            (
-                Address(
-                    "/v1/chat/completions", "the next message of a chat", forms.chat, messages.ChatCompletion, STREAM
-                ),
-                self._chat,
+            self._chat: Address(
+                "/v1/chat/completions", "the next message of a chat", forms.chat, m.ChatCompletion, STREAM
             ),
-            (
-                Address("/v1/embeddings", "a vector for each text", forms.embeddings, messages.Embeddings),
-                self._embeddings,
+            self._embeddings: Address("/v1/embeddings", "a vector for each text", forms.embeddings, m.Embeddings),
+            self._classify: Address("/v1/classify", "the class of each text", forms.classify, m.Classifications),
+            self._predict: Address(
+                "/v1/predict", "answers, tags, numbers or classes of rows", forms.predict, m.Predictions
             ),
-            (
-                Address("/v1/classify", "the class of each text", forms.classify, messages.Classifications),
-                self._classify,
-            ),
-            (
-                Address(
-                    "/v1/predict", "answers, tags, numbers or classes of rows", forms.predict, messages.Predictions
-                ),
-                self._predict,
-            ),
-            (Address("/v1/inspect", "attention of every layer and head", forms.inspect), self._inspect),
-            (
-                Address("/tokenizer_info", "the names of special tokens", answer=messages.TokenizerInfo),
-                self._tokenizer,
-            ),
-            (Address("/tokenize", "the ids of a text", forms.tokenize, messages.TokenizedText), self._tokenize),
-            (Address("/detokenize", "the text of ids", forms.detokenize, messages.Prompt), self._detokenize),
-        ]
+            self._inspect: Address("/v1/inspect", "attention of every layer and head", forms.inspect),
+            self._tokenizer: Address("/tokenizer_info", "the names of special tokens", answer=m.TokenizerInfo),
+            self._tokenize: Address("/tokenize", "the ids of a text", forms.tokenize, m.TokenizedText),
+            self._detokenize: Address("/detokenize", "the text of ids", forms.detokenize, m.Prompt),
+        }
+        return [(address, handler) for handler, address in handlers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self

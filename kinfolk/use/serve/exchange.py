@@ -1,4 +1,4 @@
-"""HTTP around the handlers, with a limit on everything: bytes, time to send, time to read; panics become answers."""
+"""HTTP middleware: limits of size and time, server-sent events, and errors as answers."""
 
 import asyncio
 import time

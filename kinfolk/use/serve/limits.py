@@ -1,4 +1,4 @@
-"""What a server takes on, and what it refuses."""
+"""Server limits: batch, queue, context length, size of requests and timeouts."""
 
 import dataclasses
 

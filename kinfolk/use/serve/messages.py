@@ -66,6 +66,7 @@ WHOLE = BeforeValidator(_whole)
 SHAPE = Discriminator(_shape)
 NonEmpty = Annotated[str, Field(min_length=1)]
 Real = Annotated[float, Field(ge=-2, le=2)]
+NEW = Field(ge=0, description="most new tokens; fewer if the model has no more positions")
 
 
 class Message(BaseModel):
@@ -104,7 +105,7 @@ class Writing(Form):
     """What requests for text share: sampling, length and streaming."""
 
     model: str
-    max_tokens: Annotated[int, Field(ge=0), WHOLE] = 16
+    max_tokens: Annotated[int, NEW, WHOLE] = 16
     temperature: Annotated[float, Field(ge=0, le=2, description="0 takes the likeliest token")] = 1.0
     top_p: Annotated[
         float, Field(ge=0, le=1, description="only the likeliest tokens that together reach this probability")
@@ -154,6 +155,7 @@ class ChatTurn(Form):
 class ChatForm(Writing):
     """The next message of a conversation."""
 
+    max_tokens: Annotated[int, NEW, WHOLE] = 256
     messages: Annotated[list[ChatTurn], Field(min_length=1, max_length=1024, fail_fast=True)]
 
 

@@ -1,4 +1,4 @@
-"""From a request to rows of the engine: which run it is for, and what it asks of that run."""
+"""From a request to sequences of the running batch: its run, prompts, sampling options and limits."""
 
 import dataclasses
 import secrets
@@ -35,35 +35,36 @@ def forms(served: Mapping[str, Served], limits: ServerLimits) -> Forms:
     """Narrow each request to names that are served for it, token ids that exist, and the server's limits."""
     most = limits.rows + limits.queue
 
-    def narrow(form: Any, verb: str = "", **fields: Any) -> Any:
+    def narrow(form: Any, verb: str = "", **kinds: Any) -> Any:
+        """Return a form whose fields have these types, with its own defaults and descriptions."""
         # a run that is not served, or not for this, is answered with 404 before the form is looked at
         names = [name for name, one in served.items() if not verb or verb in one.verbs]
-        if "model" not in fields:
-            fields["model"] = Literal[tuple(names)] if names else str, ...
+        own = form.model_fields
+        if own["model"].is_required():
+            kinds["model"] = Literal[tuple(names)] if names else str
+        fields: Any = {
+            name: (kind, Field(own[name].default, description=own[name].description)) for name, kind in kinds.items()
+        }
         return create_model(form.__name__, __base__=form, __doc__=form.__doc__, **fields)
 
     def end(verb: str) -> int:
         # of several runs, what all of them have
         return min((one.spec.vocab_size for one in served.values() if verb in one.verbs), default=1)
 
-    description = CompletionForm.model_fields["prompt"].description
     n_texts = {one.opened.n_texts for one in served.values() if one.classifies and one.opened}
     columns = [one.columns for one in served.values() if one.columns]
-    new = "most new tokens; fewer if the model has no more positions"
-    max_tokens = messages.tokens(limits.new), Field(16, description=new)
-    prompt = messages.texts(end("complete"), limits.context, most), Field("", description=description)
+    new, prompt = messages.tokens(limits.new), messages.texts(end("complete"), limits.context, most)
     every = min(one.spec.vocab_size for one in served.values())
     pairs = any(one.spec.topology == "encoder-decoder" for one in served.values())
-    anyone = str, Field("", description="the first, if left out")
     return Forms(
-        completions=narrow(CompletionForm, "complete", prompt=prompt, max_tokens=max_tokens),
-        chat=narrow(messages.ChatForm, "chat", max_tokens=(messages.tokens(limits.new), Field(256, description=new))),
-        embeddings=narrow(messages.EmbeddingForm, input=(messages.texts(every, limits.context, most), ...)),
-        classify=narrow(messages.LabelForm, "classify", input=(messages.labelled(n_texts, most), ...)),
-        predict=narrow(messages.PredictForm, "predict", input=(messages.rows(columns, most), ...)),
+        completions=narrow(CompletionForm, "complete", prompt=prompt, max_tokens=new),
+        chat=narrow(ChatForm, "chat", max_tokens=new),
+        embeddings=narrow(messages.EmbeddingForm, input=messages.texts(every, limits.context, most)),
+        classify=narrow(messages.LabelForm, "classify", input=messages.labelled(n_texts, most)),
+        predict=narrow(messages.PredictForm, "predict", input=messages.rows(columns, most)),
         inspect=narrow(messages.InspectPairForm if pairs else messages.InspectForm),
-        tokenize=narrow(messages.TokenizeForm, model=anyone),
-        detokenize=narrow(messages.DetokenizeForm, model=anyone, tokens=(messages.ids(every, limits.context, 0), ...)),
+        tokenize=narrow(messages.TokenizeForm),
+        detokenize=narrow(messages.DetokenizeForm, tokens=messages.ids(every, limits.context, 0)),
     )
 
 

@@ -1,4 +1,4 @@
-"""One thread does all the work of the models; requests reach it through a bounded queue, and answers leave by calls.
+"""Scheduler with continuous batching: one thread runs the models, requests wait in a bounded queue.
 
 Between two steps of the running batches rows come and go: those whose client left or whose time is up go, those that
 wait come as there is room. Nothing here knows of HTTP.

@@ -1,4 +1,4 @@
-"""A run as a server has it: its way from text to ids and back, and what it can be asked for."""
+"""A served run: text to ids and back, its engine, and the verbs that it can be asked for."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from kinfolk.decoding.spelling import Spelling
 from kinfolk.family.recipe import Recipe
 from kinfolk.layers.heads.class_head import JudgingHead
 from kinfolk.models.model import Model, Transformer
-from kinfolk.objectives.corruption import Corruption
 from kinfolk.objectives.image import ImageObjective
 from kinfolk.objectives.learner import Learner
 from kinfolk.objectives.tasks.registry import has_labels
 from kinfolk.runs.chat_template import ChatTemplate
 from kinfolk.runs.engines import AUTO, automatic, opener_of
 from kinfolk.runs.run import ExportedRun, Run
+from kinfolk.use.generating import special_tokens
 from kinfolk.use.predict.embedding import Embedder, open_embedder
 from kinfolk.use.predict.opening import AnsweringRun, open_run
 from kinfolk.use.predict.predicting import predict
@@ -57,11 +57,6 @@ class Served:
         return cls(run, engine, threads)
 
     @property
-    def path(self) -> Path:
-        """Its folder."""
-        return self.run.path
-
-    @property
     def name(self) -> str:
         """The name of its folder."""
         return self.run.name
@@ -79,7 +74,7 @@ class Served:
     @cached_property
     def created(self) -> int:
         """When it was written, in seconds since 1970."""
-        return int((self.path / self.run.mark).stat().st_mtime)
+        return int((self.run.path / self.run.mark).stat().st_mtime)
 
     @property
     def spec(self) -> Model:
@@ -116,7 +111,7 @@ class Served:
             return None
         opened = open_run(self.run)
         if opened.picture is not None:
-            raise SpecError(f"{self.path}: classifies images, and requests are texts; kin predict reads images")
+            raise SpecError(f"{self.run.path}: classifies images, and requests are texts; kin predict reads images")
         return opened
 
     @property
@@ -162,10 +157,7 @@ class Served:
 
     def source(self, ids: list[int]) -> list[int]:
         """Return a source with the special tokens around it; the prompt of a decoder has at most one before it."""
-        if self.spec.topology != "encoder-decoder":
-            return [*(self.tokenizer.opening if self.spec.topology == "decoder" else []), *ids]
-        ends = isinstance(self.recipe.objective, Corruption) or self.run.data_kind == "pairs"
-        before, behind = self.tokenizer.source_frame or ([], [self.tokenizer.eos] if ends else [])
+        before, behind = special_tokens(self.run)
         return [*before, *ids, *behind]
 
     def encode(self, text: str) -> list[int]:
@@ -179,7 +171,7 @@ class Served:
     @cached_property
     def names(self) -> list[str]:
         """How each token is written, no two alike: its text where that is its own, else its name in the vocabulary."""
-        found: list[str] = []
+        names: list[str] = []
         taken: set[str] = set()
         for i in range(self.spec.vocab_size):
             text = "" if i in self.tokenizer.special_ids else self.decode([i])
@@ -187,8 +179,8 @@ class Served:
                 text = self.tokenizer.inner.id_to_token(i) or f"<{i}>"
                 text = f"<{i}>" if text in taken else text
             taken.add(text)
-            found.append(text)
-        return found
+            names.append(text)
+        return names
 
     def embed(self, texts: Sequence[Any]) -> tuple[list[list[float]], int]:
         """Return a vector for each text, as `kin embed` does, and how many texts were too long."""
@@ -232,8 +224,7 @@ class Served:
             here = torch_engine(torch_engine.laid_out(self.model, rows)).within(context)
             here.prefixes = PrefixCache(prefixes) if prefixes else None
             return here
-        engine: Engine = self.run.engine(self.engine_kind, self.threads)
-        return engine.within(context)
+        return self.run.engine(self.engine_kind, self.threads).within(context)
 
     @property
     def device(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""From a list of runs to a server that listens."""
+"""Open runs and make an HTTP server of them."""
 
 import socket
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From the engine's thread to the event loop: what a handler awaits, with a deadline of its own."""
+"""Events of one request, from the engine's thread to the asyncio event loop, with a deadline."""
 
 import asyncio
 import contextlib
