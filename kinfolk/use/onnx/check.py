@@ -1,7 +1,6 @@
 """Holds exported graphs to torch: other batches and lengths than were traced, and decoding step by step."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,16 +29,13 @@ FIRST = 7
 def differences(folder: Path, model: Transformer) -> dict[str, float]:
     """Return the largest differences between graphs and model, by the shape of what they read."""
     engine = ExportedModel(folder, threads=1)
-    pairs = _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
-    return _largest(pairs)
+    return _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
 
 
-def between(folder: Path, other: Path) -> tuple[dict[str, float], float]:
-    """Return the largest differences between two exports of one model, and the mean relative error of the second."""
+def between(folder: Path, other: Path) -> dict[str, float]:
+    """Return the largest differences between two exports of one model."""
     mine, its = ExportedModel(folder, threads=1), ExportedModel(other, threads=1)
-    pairs = _tried(its, lambda given: _said(mine, given))
-    errors = [relative_error(a, b) for some in pairs.values() for a, b in some]
-    return _largest(pairs), statistics.fmean(errors)
+    return _tried(its, lambda given: _said(mine, given))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +54,7 @@ class Given:
         return batch.replace(segments=after.expand_as(batch.tokens).contiguous() if self.segmented else None)
 
 
-def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """Return what an export and another say, side by side, by the shape of what they read."""
+def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
     found = {}
     whole = engine.about.length
     for n_rows, length in [(n, whole or length) for n, length in SHAPES]:
@@ -70,12 +65,9 @@ def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> 
         # the second row is shorter, where rows may be
         rows = [row[: whole or max(1, length - 3 * (i == 1))] for i, row in enumerate(tokens[:, :length].tolist())]
         given = Given(rows, tokens[:, length:], engine.about.segmented)
-        found[f"{n_rows} x {length}"] = list(zip(_said(engine, given), by_other(given), strict=True))
+        pairs = zip(_said(engine, given), by_other(given), strict=True)
+        found[f"{n_rows} x {length}"] = max(apart(a, b) for a, b in pairs)
     return found
-
-
-def _largest(pairs: dict[str, list[tuple[Tensor, Tensor]]]) -> dict[str, float]:
-    return {shape: max(apart(a, b) for a, b in some) for shape, some in pairs.items()}
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
@@ -83,13 +75,6 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     if not (ours.isfinite().all() and theirs.isfinite().all()):
         return torch.inf
     return float(((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).detach())
-
-
-def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """Return the norm of a difference as a share of what should be there; infinity for what is no number."""
-    if not (ours.isfinite().all() and theirs.isfinite().all()):
-        return torch.inf
-    return float((torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs).clamp(min=1e-12)).detach())
 
 
 def _said(engine: ExportedModel, given: Given) -> list[Tensor]:
