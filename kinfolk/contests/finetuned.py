@@ -11,7 +11,6 @@ from typing import Any
 
 from kinfolk.contests.contestants import Contestant, refuse_repeated
 from kinfolk.contests.settings import Settings
-from kinfolk.data import Data
 from kinfolk.family.recipe import Recipe
 from kinfolk.runs.fit import Needs
 from kinfolk.train.finetune.names import TACTICS
@@ -27,7 +26,7 @@ PREFIXES = ("labelled:", "tags:", "pairs:", "corpus:")
 class Tuned(Contestant):
     """A contestant that begins with what another has learnt."""
 
-    made: Prepared | None = None
+    prepared: Prepared = dataclasses.field(kw_only=True)
 
     def recipe(self, needs: Needs, widths: Mapping[str, int] | None = None) -> Recipe:
         """Return its recipe; the body is what it is."""
@@ -38,32 +37,16 @@ class Tuned(Contestant):
         return None
 
     @property
-    def prepared(self) -> Prepared:
-        """What it is made of."""
-        assert self.made is not None
-        return self.made
-
-    @property
     def changes(self) -> str:
         """The tactics in words, and where it begins."""
         tactics = "; ".join(TACTICS[name].says for name, _ in self.prepared.tactic.parts)
         return f"begins with {self.prepared.source.path}: {tactics}"
 
     @property
-    def data(self) -> Data:
-        """The rows in its own tokens."""
-        return self.prepared.data
-
-    @property
     def begins(self) -> dict[str, Any]:
         """What a trial must know to begin."""
-        prepared = self.prepared
-        return {
-            "source": str(prepared.source.path.resolve()),
-            "digest": prepared.source.digest,
-            "tactic": prepared.tactic.name,
-            "where": dict(prepared.where),
-        }
+        source, tactic = self.prepared.source, self.prepared.tactic
+        return {"source": str(source.path.resolve()), "digest": source.digest, "tactic": tactic.name}
 
 
 def gather_tuned(settings: Settings) -> Sequence[Tuned]:
@@ -85,6 +68,6 @@ def gather_tuned(settings: Settings) -> Sequence[Tuned]:
                 cache=settings.cache,
             )
             words = [source.name] * (len(sources) > 1) + [tactic] * (len(tactics) > 1 or len(sources) == 1)
-            contestants.append(Tuned(" ".join(words), written=prepared.recipe, made=prepared))
+            contestants.append(Tuned(" ".join(words), written=prepared.recipe, prepared=prepared))
     refuse_repeated(contestants, "give sources and tactics names of their own")
     return contestants

@@ -1,4 +1,4 @@
-"""From what was asked to trials: recipes on one vocabulary, widths matched, a budget turned into steps.
+"""The plan of a comparison: recipes on one vocabulary, widths matched, a budget turned into steps.
 
 All contestants see the same batches in the same order, so batch size and length are those of the first contestant.
 """
@@ -162,8 +162,8 @@ class Plan:
         if not isinstance(contestant, Tuned):
             # a relative path must not depend on where the trial is started
             return {"data": located(self.settings.source), "fingerprint": self.data.fingerprint}
-        begins = contestant.begins
-        return {"data": begins.pop("where"), "fingerprint": contestant.data.fingerprint, "begins": begins}
+        source, data = contestant.prepared.where, contestant.prepared.data
+        return {"data": dict(source), "fingerprint": data.fingerprint, "begins": contestant.begins}
 
     def card(self, entrant: Entrant, trial: Trial | None, problem: str = "") -> Card:
         """Return what a report says of a contestant."""
@@ -238,19 +238,19 @@ def make(settings: Settings, factors: Mapping[str, float] | None = None) -> Plan
 def _tuning(settings: Settings) -> Plan:
     """Settle a comparison of sources and tactics."""
     contestants = gather_tuned(settings)
-    first = contestants[0].prepared.recipe
-    data_of = {one.data.fingerprint: one.data for one in contestants}
+    first, data = contestants[0].prepared.recipe, contestants[0].prepared.data
+    data_of = {one.prepared.data.fingerprint: one.prepared.data for one in contestants}
     rows, length, grouping = first.training.batch_size, first.training.length, first.training.grouping
-    read_of = functools.cache(lambda fingerprint: read(data_of[fingerprint], rows, length, grouping))
+    read_of = {name: read(each, rows, length, grouping) for name, each in data_of.items()}
     entrants = []
     for one in contestants:
-        reading = read_of(one.data.fingerprint)
+        reading = read_of[one.prepared.data.fingerprint]
         entrants.append(dataclasses.replace(_entrant(one, one.prepared.recipe, first, reading), reading=reading))
-    reading = read_of(contestants[0].data.fingerprint)
+    reading = read_of[data.fingerprint]
     return Plan(
         settings=settings,
-        data=contestants[0].data,
-        needs=Needs.of(contestants[0].data),
+        data=data,
+        needs=Needs.of(data),
         reading=reading,
         entrants=tuple(entrants),
         layout=_layout(settings, entrants, reading),

@@ -54,7 +54,7 @@ class Trials:
     def run(self, orders: Sequence[Trial], what: str = "") -> list[Outcome | None]:
         """Run those that have no outcome to keep, in the order given, and return the outcomes of all."""
         distinct = {order.key: order for order in orders}
-        missing = [order for order in distinct.values() if not self._is_kept(order)]
+        missing = [o for o in distinct.values() if (end := self.known(o)) is None or end.status not in KEPT]
         if missing:
             self.start([self.job(order, self.place(order)) for order in missing], len(distinct) - len(missing), what)
         return [self.known(order) for order in orders]
@@ -143,10 +143,6 @@ class Trials:
                 desk = Desk(job.folder, LOCAL)
                 desk.open()
                 desk.leave()
-
-    def _is_kept(self, order: Trial) -> bool:
-        outcome = self.known(order)
-        return outcome is not None and outcome.status in KEPT
 
 
 @contextlib.contextmanager

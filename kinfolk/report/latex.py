@@ -28,23 +28,17 @@ def escape(text: str) -> str:
 
 def tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[bool] = ()) -> str:
     """Return a booktabs table: the first column to the left, the others to the right; bold: which rows are."""
-    strong = [*bold, *[False] * (len(rows) - len(bold))]
-    lines = [_row(heads, False)]
-    lines += [_row(row, heavy) for row, heavy in zip(rows, strong, strict=True)]
-    head, *body = lines
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}",
-            f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-            "\\toprule",
-            head,
-            "\\midrule",
-            *body,
-            "\\bottomrule",
-            "\\end{tabular}",
-            "",
-        ]
-    )
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        _row(heads, False),
+        "\\midrule",
+        *(_row(row, heavy) for row, heavy in zip(rows, [*bold, *[False] * len(rows)], strict=False)),
+        "\\bottomrule",
+        "\\end{tabular}",
+    ]
+    return "\n".join([*lines, ""])
 
 
 def _row(cells: Sequence[str], heavy: bool) -> str:

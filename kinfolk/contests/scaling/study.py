@@ -137,27 +137,22 @@ def _contestant(rung: Rung, relative: str) -> str:
     return f'[contestants."{rung.name}"]\nrelative = "{relative}"\n{numbers}'
 
 
-def _trials(found: Comparison) -> list[Trained]:
-    measures = {row.name: row.measure for row in found.rows}
-    made = []
-    for card in found.cards:
-        for outcome in found.outcomes.get(card.name, ()):
-            if outcome.done:
-                measure = measures[card.name]
-                params = body_params(loads(Recipe, card.spec).model)
-                loss = outcome.curve[-1].valid[measure]
-                made.append(
-                    Trained(
-                        rung=card.name,
-                        seed=outcome.seed,
-                        params=params,
-                        tokens=outcome.tokens,
-                        flops=outcome.flops,
-                        loss=loss,
-                        measure=measure,
-                    )
-                )
-    return made
+def _trials(result: Comparison) -> list[Trained]:
+    measures = {row.name: row.measure for row in result.rows}
+    return [
+        Trained(
+            rung=card.name,
+            seed=outcome.seed,
+            params=body_params(loads(Recipe, card.spec).model),
+            tokens=outcome.tokens,
+            flops=outcome.flops,
+            loss=outcome.curve[-1].valid[measures[card.name]],
+            measure=measures[card.name],
+        )
+        for card in result.cards
+        for outcome in result.outcomes.get(card.name, ())
+        if outcome.done
+    ]
 
 
 def _repetition(settings: Settings, most: float) -> list[str]:
