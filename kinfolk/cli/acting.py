@@ -1,4 +1,4 @@
-"""What `kin train`, `resume`, `eval` and `compare` do where a relative acts in an environment."""
+"""Reinforcement learning in `kin train`, `resume`, `eval` and `compare`: --env, and runs trained with it."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`kin compress`: make a trained model smaller, and say what that costs."""
+"""`kin compress`: prune, factorise, distil or quantize a trained model, and measure what that costs."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""`kin embed`: one vector of every text of a file."""
+"""`kin embed`: sentence embeddings, one vector for every text of a file."""
 
 import argparse
 import json

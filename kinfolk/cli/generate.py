@@ -1,4 +1,4 @@
-"""`kin generate`: let a trained model write, or draw."""
+"""`kin generate`: generate text or images with a trained model."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""`kin import`: make a run of a folder that Hugging Face's libraries wrote."""
+"""`kin import`: make a run from a checkpoint of Hugging Face's libraries or a GGUF file."""
 
 # ruff: noqa: N999 - a verb's module has its name
 

@@ -1,4 +1,4 @@
-"""`kin inspect`: look inside a trained model."""
+"""`kin inspect`: attention maps, head importance and internal statistics of a trained model."""
 
 import argparse
 import contextlib

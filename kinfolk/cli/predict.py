@@ -1,4 +1,4 @@
-"""`kin predict`: what a trained model says of the rows of a file."""
+"""`kin predict`: labels, tags, answers or image classes for the rows of a file, by a trained model."""
 
 import argparse
 import json

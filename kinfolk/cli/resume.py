@@ -1,4 +1,4 @@
-"""`kin resume`: go on with a run that was stopped, whatever stopped it."""
+"""`kin resume`: continue a run from its newest checkpoint."""
 
 import argparse
 import sys

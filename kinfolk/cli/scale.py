@@ -1,4 +1,4 @@
-"""`kin scale`: how the loss of a relative falls with its size and with data, and where that leads."""
+"""`kin scale`: the scaling law of a relative, its loss by size and data, and what it predicts."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""`kin serve`: put runs behind an address."""
+"""`kin serve`: an HTTP server for runs, with OpenAI's protocol."""
 
 import argparse
 import contextlib

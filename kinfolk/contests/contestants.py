@@ -1,4 +1,4 @@
-"""Who takes part: names of relatives, spec files, run folders, and tables of them, resolved to recipes.
+"""Contestants: names of relatives, spec files, run folders, and tables of them, resolved to recipes.
 
 A table is a TOML file that names contestants and says in a few numbers what each is:
 

@@ -1,4 +1,4 @@
-"""What a comparison finds besides its ranking: rates that were tried, budgets, sizes, speed-up, battery, limits.
+"""Records of a comparison besides its ranking: rates that were tried, budgets, sizes, speed-up, battery, limits.
 
 Plain frozen records, so that a report can draw them and `results.json` can hold them. Losses are in the unit of the
 row's measure; an interval is `low` to `high`; None is not known.

@@ -1,4 +1,4 @@
-"""How a comparison was made: what a reader needs to judge it, and to do it again."""
+"""Facts of a comparison: how it was made, for readers who judge it or repeat it."""
 
 import datetime
 import functools

@@ -1,4 +1,4 @@
-"""What is unusual about a contestant, in short words that a table can show and a script can search for."""
+"""Flags of a contestant: what is unusual about it, in short words for a table or a script."""
 
 import statistics
 from collections.abc import Mapping, Sequence

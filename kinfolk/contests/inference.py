@@ -1,4 +1,4 @@
-"""Who is better, and is that more than chance? Simultaneous intervals from paired seeds.
+"""Simultaneous confidence intervals from paired seeds: who is better, by more than chance?
 
     y_ij = mu_i + b_j + e_ij,   e_ij ~ N(0, sigma_i^2)        contestant i, seed j
 

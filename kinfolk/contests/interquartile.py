@@ -1,4 +1,4 @@
-"""One number over several tasks: the interquartile mean of all scores, with a stratified bootstrap.
+"""The interquartile mean over several tasks, with a stratified bootstrap.
 
 The mean of the middle half of all scores, tasks and seeds together: one task that nothing solves, or that everything
 solves, does not decide it, and it wastes fewer scores than a median (Agarwal et al. 2021, arXiv:2108.13264, section

@@ -1,4 +1,4 @@
-"""How many trials run side by side, and with how many threads each.
+"""The layout of a comparison: trials side by side, and threads of each.
 
 Trials share nothing, so cores filled with one-thread trials lose nothing to waiting for each other, while the
 threads of one small model wait after every operator. So: as many trials as there are cores, unless there

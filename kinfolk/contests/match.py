@@ -1,4 +1,4 @@
-"""Make contestants comparable: scale a width until parameters (or operations per token) come nearest to a target.
+"""Match contestants in size: scale a width until parameters (or FLOPs per token) come nearest to a target.
 
 Parameters are counted without the embedding and the output layer, whose size is the vocabulary's and not a paper's
 (Kaplan et al. 2020, section 2.1). Only widths move: the model's, and the feed-forward's in proportion to it and then a

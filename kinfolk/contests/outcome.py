@@ -1,4 +1,4 @@
-"""What is known of a trial when it is over, however it ended: the content of its `result.json`."""
+"""The outcome of a trial, however it ended: the content of its `result.json`."""
 
 import dataclasses
 import json

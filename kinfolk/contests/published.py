@@ -1,4 +1,4 @@
-"""Ours beside what was published: ranks, and differences to the baseline, because sizes and data are not the same.
+"""Results beside published ones: ranks, and differences to the baseline, because sizes and data are not the same.
 
 A published loss cannot be compared with one of another size on other data; whether a change helps, and by how much more
 than another, can. So each row is held against the baseline of its own side, and the two sides against each other.

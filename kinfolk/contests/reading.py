@@ -1,4 +1,4 @@
-"""What a step reads, and what a model computes for it: the bridge between data, budgets and the cost model.
+"""Tokens and FLOPs of a training step: the bridge between data, budgets and the cost model.
 
 An objective decides what a model sees of a text or a pair (two halves, one joined row, masks), so costs come from the
 shapes of a few prepared batches, padding included: it is computed as well. They are given per token that is read,

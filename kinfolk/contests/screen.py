@@ -1,4 +1,4 @@
-"""What is seen while trials run: a line per running trial and the time left, or plain lines without a terminal."""
+"""Progress display of trials: a bar per running trial and the time left, or plain lines without a terminal."""
 
 import json
 import time

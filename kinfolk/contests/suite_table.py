@@ -1,4 +1,4 @@
-"""A suite on screen."""
+"""The tables of a suite on screen."""
 
 from collections.abc import Sequence
 

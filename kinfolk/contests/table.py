@@ -1,4 +1,4 @@
-"""The result on screen."""
+"""The table of results on screen."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A model that is shown one observation at a time.
+"""The actor: a model that reads one observation at a time.
 
 It remembers as it does in training: with the memory that its layers carry from segment to segment, read in segments of
 one observation. A model that carries nothing sees what was seen since its segment began.

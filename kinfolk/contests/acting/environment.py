@@ -1,4 +1,4 @@
-"""Where a relative acts: environments by name, Kinfolk's own and Gymnasium's, behind one interface.
+"""Environments by name, Kinfolk's own and Gymnasium's, behind one interface.
 
 The interface is Gymnasium's: `reset(seed=…) -> (observation, info)`, `step(action) -> (observation, reward, terminated,
 truncated, info)`. Kinfolk's own environments follow it without needing the package.

@@ -1,4 +1,4 @@
-"""Rows of environments that are played side by side, each beginning its next episode when one is over."""
+"""Vectorised environments: rows of them side by side, each with the next episode when one is over."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""An environment that cannot be solved without a memory: a cue, a corridor, and a junction where the cue is asked for.
+"""Cue recall, an environment that needs a memory: a cue, a corridor, and a junction where the cue is asked for.
 
 The T-maze of Bakker (2002) without the walking: what is seen at the junction does not say where to turn.
 """

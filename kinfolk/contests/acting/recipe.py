@@ -1,4 +1,4 @@
-"""From a relative to one that acts: another end, another beginning where observations are no tokens, and a training."""
+"""The recipe of an actor: a relative with a policy head, an embedding of observations, and a training of its own."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Batches that are made by acting with the weights as they are: rollouts to learn from, episodes to be judged by.
+"""Rollouts to learn from and episodes to be evaluated on, made by acting with the current weights.
 
 A rollout depends on the weights, the memory and the environments, which are all in the checkpoint, and on draws that
 follow from (seed, number of the rollout); so a run that was killed goes on as if it had not been.

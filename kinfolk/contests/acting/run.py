@@ -1,4 +1,4 @@
-"""From a recipe and a world to a run of the one loop, and from its folder to its continuation."""
+"""Training in an environment: a run of the one loop, new or resumed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names of workers, and what a name tells: the host, the process, and whether that process is known to be gone."""
+"""Names of workers: the host, the process, and whether that process is known to be gone."""
 
 import functools
 import hashlib

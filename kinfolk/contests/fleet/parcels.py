@@ -1,4 +1,4 @@
-"""What travels to and from nodes that share no folder: files by hash, shipped once, and what a trial writes as letters.
+"""Files sent to and from nodes that share no folder: shipped once by hash, returned in letters as a trial writes.
 
 A letter is first written down whole (`incoming/`), then applied, so that a driver that is killed while it applies one
 applies it again, and a trial's folder is never half of two states.

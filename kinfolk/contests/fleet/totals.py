@@ -1,4 +1,4 @@
-"""How far many trials are, in a few numbers: counts, tokens per second in all, time left, core and GPU hours."""
+"""Progress of many trials in a few numbers: counts, tokens per second, time left, core and GPU hours."""
 
 import dataclasses
 from typing import Any

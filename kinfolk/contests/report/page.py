@@ -1,4 +1,4 @@
-"""The report of a comparison: the answer, the evidence, the protocol, and what a reviewer asks for."""
+"""The HTML report of a comparison: the answer, the evidence, the protocol, and what a reviewer asks for."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

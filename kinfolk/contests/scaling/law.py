@@ -1,4 +1,4 @@
-r"""A power law through losses, with what can and cannot be said of it.
+r"""A scaling law: a power law fitted to losses, with intervals.
 
 $L(x_1, \dots) = E + \sum_j A_j x_j^{-\alpha_j}$, the form of Hoffmann et al. 2022, section 3.3: x are parameters and
 tokens, or one of them where the other does not change; E is the loss that no size takes away. Fitted by least squares
