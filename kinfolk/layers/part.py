@@ -85,7 +85,22 @@ def only_past(spec: Spec, dims: Dims, what: str = "its state knows") -> None:
         raise SpecError(f"{spec.kind}: {what} the past only, so it belongs into a decoder")
 
 
-def whole_heads(spec: Any, dims: Dims) -> None:
-    """Refuse a number of heads that does not divide the width of the model."""
+def whole_heads(spec: Any, dims: Dims) -> int:
+    """Return the width of a head; refuse a number of heads that does not divide the width of the model."""
     if dims.d_model % spec.n_heads:
         raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")
+    width: int = dims.d_model // spec.n_heads
+    return width
+
+
+def head_width(spec: Any, dims: Dims) -> int:
+    """Return `d_head` of a spec, or where it is 0 the model's width divided by the heads."""
+    if not spec.d_head and dims.d_model % spec.n_heads:
+        raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}; give d_head")
+    width: int = spec.d_head or dims.d_model // spec.n_heads
+    return width
+
+
+def split_heads(x_BLD: Tensor, d_head: int) -> Tensor:
+    """Cut the last axis into heads: [B, H, L, K]."""
+    return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)

@@ -1,6 +1,7 @@
 """Decayed query-key products inside a chunk, computed in log space (gated linear attention)."""
 
 import dataclasses
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -87,6 +88,28 @@ def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
     """Return how far each key [.., M] has decayed at each query [.., L], 0 for pairs that are not shown."""
     # hidden pairs may have positive exponents; an exponential of -inf takes three times as long as one of 0
     return (q_log - k_log.mT).clamp_(max=0.0).exp_() * pair
+
+
+class Decays(NamedTuple):
+    """How far chunks under one decay per head decay: between pairs, since their beginning, until their end, in all."""
+
+    kept: Tensor
+    read: Tensor
+    write: Tensor
+    carry: Tensor
+
+    @classmethod
+    def of(cls, log_decay: Tensor, masks: ChunkMasks) -> "Decays":
+        """Return the decays of the chunks of a run, whose log decays are [.., c, 1]."""
+        log = log_decay.cumsum(-2)
+        last = log[..., -1:, :]
+        read, write = times(log.exp(), masks.read), times((last - log).exp_(), masks.write)
+        return cls(decays(log, log, masks.pair), read, write, times(last.exp(), masks.carry))
+
+
+def summed_from_end(d_log: Tensor) -> Tensor:
+    """Return the gradient of log decays from that of their sums: a position is in the sums from itself on."""
+    return d_log.flip(-2).cumsum(-2).flip(-2)
 
 
 def since(d_pairs: Tensor) -> Tensor:

@@ -25,11 +25,12 @@ from kinfolk.ops.chunk_scan import (
 )
 from kinfolk.ops.decayed_scores import (
     ChunkMasks,
+    Decays,
     decayed_scores,
-    decays,
     exclusive,
     n_scores,
     since,
+    summed_from_end,
     times,
     zero_padding,
 )
@@ -63,6 +64,7 @@ def delta_rule(
     Cost: 6 L R K + L CHUNK (4 R + 4 K + CHUNK); memory: the inputs and R K for every SEVERAL chunks.
     Reference: `kinfolk.ops.naive.delta_rule`.
     """
+    # with a rate of 0 nothing is removed or written, with a log decay of 0 nothing decays
     beta_BHL1, log_decay = (zero_padding(x, keep_BL) for x in (beta_BHL1, log_decay))
 
     def step(state: Tensors, inputs: Tensors, weights: Tensors, at: slice) -> tuple[Tensor, Tensors]:
@@ -77,6 +79,7 @@ def delta_rule(
             return _forward(run, masks, state[0])
         q, k, v, beta, g = (split(x, CHUNK) for x in inputs)
         masks = ChunkMasks.of(group_BL, at, CHUNK, q.device)
+        # (I + L) w = beta v - beta k e^c S, with L the decayed products of beta k and k below the diagonal
         log = g.cumsum(-2)
         last, decay = log[..., -1:, :], times(log.exp(), masks.read)
         beta_k = k * beta
@@ -107,36 +110,21 @@ class _Run(NamedTuple):
     log_decay_nBHc1: Tensor
 
 
-class _Decays(NamedTuple):
-    """How far a chunk has decayed: between pairs, since its beginning, until its end, and altogether."""
-
-    kept: Tensor
-    read: Tensor
-    write: Tensor
-    carry: Tensor
-
-
-def _decays(log_decay: Tensor, masks: ChunkMasks) -> _Decays:
-    log = log_decay.cumsum(-2)
-    last = log[..., -1:, :]
-    read, write = times(log.exp(), masks.read), times((last - log).exp_(), masks.write)
-    return _Decays(decays(log, log, masks.pair), read, write, times(last.exp(), masks.carry))
-
-
 def _forward(run: _Run, masks: ChunkMasks, state: Tensor) -> tuple[Tensor, Tensors]:
     """Return the output of a run, and the state after it."""
     q, k, v, beta, g = run
-    kept, read, write, carry = _decays(g, masks)
+    kept, read, write, carry = Decays.of(g, masks)
     removed, scores = (k @ k.mT).mul_(kept).mul_(beta), (q @ k.mT).mul_(kept)
     made = correct(removed, (k * (beta * read).neg_(), v * beta), carry, k * write, None, state)
     out = (scores @ made.u).add_((q * read) @ made.states[:-1])
+    # a copy, since a view would keep the states of all chunks
     return join(out), (made.states[-1].clone(),)
 
 
 def _backward(run: _Run, masks: ChunkMasks, state: Tensor, d_out: Tensor, d_after: Tensor) -> Tensors:
     """Return the gradients of a run's inputs and of the state before it: all but its output is computed again."""
     q, k, v, beta, g = run
-    kept, read, write, carry = _decays(g, masks)
+    kept, read, write, carry = Decays.of(g, masks)
     found, scores = (k @ k.mT).mul_(kept), (q @ k.mT).mul_(kept)
     minus_beta, removed, written = (beta * read).neg_(), found * beta, k * write
     f = k * minus_beta
@@ -151,14 +139,16 @@ def _backward(run: _Run, masks: ChunkMasks, state: Tensor, d_out: Tensor, d_afte
     d_scores.mul_(kept)
     d_pairs = d_removed.mul_(kept).mul_(beta)
     d_q = (d_scores @ k).add_(d_reading * read)
+    # k is on both sides of the products that L is made of
     d_k = ((d_pairs + d_pairs.mT) @ k).add_(d_scores.mT @ q).addcmul_(d_f, minus_beta).addcmul_(d_written, write)
     d_f_k = d_f.mul_(k).sum(-1, keepdim=True)
     d_beta.addcmul_(d_f_k, read, value=-1.0)
     d_log.add_(d_reading.mul_(q).sum(-1, keepdim=True).mul_(read)).addcmul_(d_f_k, minus_beta)
     d_ends = d_written.mul_(written).sum(-1, keepdim=True)
     d_log.sub_(d_ends)
+    # what is written decays until the end of the chunk, whose sum is in all of these exponents
     d_log[..., -1:, :] += d_ends.sum(-2, keepdim=True).addcmul_(d_carry, carry)
-    return d_q, d_k, d_r.mul_(beta), d_beta, d_log.flip(-2).cumsum(-2).flip(-2), d_state
+    return d_q, d_k, d_r.mul_(beta), d_beta, summed_from_end(d_log), d_state
 
 
 @shaped(out="BHLK")
@@ -192,8 +182,10 @@ def generalised_delta_rule(
         q, k, v, a, b, g = (split(x, CHUNK) for x in inputs)
         masks = ChunkMasks.of(group_BL, at, CHUNK, q.device)
         log = g.cumsum(-2)
+        # a reads the state before its position decays: sums of log decays up to the position before
         read_log, earlier, last = exclusive(log), masks.pair.tril(-1), log[..., -1:, :]
         found = a * times(read_log.exp(), masks.read), decayed_scores(a, k, read_log, log, earlier) @ v
+        # u_t = a_t S_(t-1), to which earlier positions of the chunk add what they removed: (I + L) u = found
         lower = -decayed_scores(a, b, read_log, log, earlier)
         onward, carry = times((last - log).exp(), masks.write), times(last.exp(), masks.carry).mT
         states, u, after = corrected_states(lower, found, carry, b * onward, (k * onward).mT @ v, state[0])

@@ -15,11 +15,12 @@ from kinfolk.core.shapes import shaped
 from kinfolk.ops.chunk_scan import Tensors, chunk_scan, chunks_of, join, precision, recurrent_states, runs_of, split
 from kinfolk.ops.decayed_scores import (
     ChunkMasks,
+    Decays,
     decayed_scores,
-    decays,
     exclusive,
     n_scores,
     since,
+    summed_from_end,
     times,
     zero_padding,
 )
@@ -70,6 +71,7 @@ def gated_linear_recurrence(
         last = log[..., -1:, :]
         written = (k * times((last - log).exp(), masks.write)).mT @ v
         states, after = recurrent_states(times(last.exp(), masks.carry).mT, written, state[0])
+        # with a bonus the position itself is added apart, before it decays
         pair = masks.pair.tril(-1) if weights else masks.pair
         out = decayed_scores(q, k, read_log, log, pair) @ v
         out = out + (q * times(read_log.exp(), masks.read)) @ states
@@ -119,11 +121,7 @@ class _Run(NamedTuple):
     @classmethod
     def of(cls, inputs: Tensors, masks: ChunkMasks) -> "_Run":
         q, k, g = (split(x, CHUNK) for x in (inputs[0], inputs[1], inputs[3]))
-        log = g.cumsum(-2)
-        last = log[..., -1:, :]
-        read, write = times(log.exp(), masks.read), times((last - log).exp_(), masks.write)
-        kept = decays(log, log, masks.pair)
-        return cls(q, k, inputs[2], kept, read, write, times(last.exp(), masks.carry))
+        return cls(q, k, inputs[2], *Decays.of(g, masks))
 
     def chunks(self) -> Iterator[tuple[int, slice]]:
         size = self.q_nBGcR.shape[-2]
@@ -168,12 +166,13 @@ def _backward(run: _Run, state: Tensor, d_out: Tensor, d_after: Tensor) -> Tenso
         d_log[n] += (_by_heads(q, before).mul_(d_read)).sum(-1, keepdim=True)
         d_ends = (found * now).sum(-1, keepdim=True)
         d_log[n] -= d_ends
+        # what is written decays until the end of the chunk, whose sum is in all of these exponents
         d_log[n, ..., -1:, :] += d_ends.sum(-2, keepdim=True).addcmul_(run.carry[n], _dot(before, d_after))
         torch.add(d_now, found, out=d_v[..., at, :])
         torch.add(d_scores @ k, _over_heads(d_read, before, together), out=d_q[n])
         torch.add(d_scores.mT @ q, _over_heads(now * run.write[n], d_after, together), out=d_k[n])
         d_after = _by_heads(q.mT, d_read).addcmul_(run.carry[n], d_after)
-    return join(d_q), join(d_k), d_v, join(d_log.flip(-2).cumsum(-2).flip(-2)), d_after
+    return join(d_q), join(d_k), d_v, join(summed_from_end(d_log)), d_after
 
 
 def _by_heads(a_BGLR: Tensor, b_BHRK: Tensor) -> Tensor:
@@ -181,6 +180,7 @@ def _by_heads(a_BGLR: Tensor, b_BHRK: Tensor) -> Tensor:
     n_heads = b_BHRK.shape[1]
     if a_BGLR.shape[1] == n_heads:
         return a_BGLR @ b_BHRK
+    # one wide product instead of one narrow one per head
     return _matmul(a_BGLR.squeeze(1), _wide(b_BHRK)).unflatten(-1, (n_heads, -1)).transpose(1, 2)
 
 

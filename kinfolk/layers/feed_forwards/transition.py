@@ -13,7 +13,7 @@ from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.convolution import RecentInputs, SeparableConv
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import FeedForward, PartModule
-from kinfolk.layers.states.rows import StateRows
+from kinfolk.layers.states.rows import SeveralStates
 
 
 class ConvTransition(FeedForward, kind="conv-transition"):
@@ -67,16 +67,12 @@ class _ConvTransition(PartModule):
         return TransitionInputs(self.widen.new_state(batch_size, max_len), self.narrow.new_state(batch_size, max_len))
 
 
-class TransitionInputs(StateRows):
+class TransitionInputs(SeveralStates):
     """Decoding state of the two convolutions: their last inputs."""
 
     def __init__(self, first: RecentInputs, second: RecentInputs) -> None:
         self.first, self.second = first, second
 
-    def select(self, rows_B: Tensor) -> None:
-        self.first.select(rows_B)
-        self.second.select(rows_B)
-
-    def join(self, other: "TransitionInputs") -> None:
-        self.first.join(other.first)
-        self.second.join(other.second)
+    @property
+    def inner(self) -> list[RecentInputs]:
+        return [self.first, self.second]

@@ -22,7 +22,7 @@ from kinfolk.layers.mixers.softmax import PlainSoftmax, Softmax
 from kinfolk.layers.mixers.talking_heads import Silent, Talk
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.norms.norm import NoNorm, Norm
-from kinfolk.layers.part import KeyValues, Mixer, PartModule
+from kinfolk.layers.part import KeyValues, Mixer, PartModule, split_heads
 from kinfolk.layers.positions.position import NO_HOOKS, Heads, Hooks, NoPosition, Position
 from kinfolk.layers.states.kv_cache import MemorySlots, Ring, Slots
 from kinfolk.ops.attention.attend import attend, scored_pairs
@@ -209,7 +209,7 @@ class _CrossAttention(PartModule):
             raise ShapeError("cross-attention needs the states of an encoder: call model(source, target)")
         k_BGMK, v_BGMK = self._memory(ctx, state)
         view, how = View(keep_BM=ctx.encoder_output.keep_BM), scoring_of(self, ctx, scale=self.spec.scale or None)
-        y_BHLK = attend(_split(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, how)
+        y_BHLK = attend(split_heads(self.q(x_BLD), self.d_head), k_BGMK, v_BGMK, Full(), view, how)
         return self.out(y_BHLK.transpose(1, 2).flatten(2)), state
 
     def new_state(self, batch_size: int, max_len: int) -> MemorySlots:
@@ -219,7 +219,7 @@ class _CrossAttention(PartModule):
         if state is not None and state.k_BGMK is not None and state.v_BGMK is not None:
             return state.k_BGMK, state.v_BGMK
         assert ctx.encoder_output is not None
-        k, v = (_split(x, self.d_head) for x in self.kv(ctx.encoder_output.states_BMD).chunk(2, dim=-1))
+        k, v = (split_heads(x, self.d_head) for x in self.kv(ctx.encoder_output.states_BMD).chunk(2, dim=-1))
         if state is not None:
             state.k_BGMK, state.v_BGMK = k, v
         return k, v
@@ -233,11 +233,6 @@ def widths(spec: Attention | CrossAttention, dims: Dims) -> tuple[int, int]:
     if not spec.d_head and dims.d_model % spec.n_heads:
         raise SpecError(f"attention: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}; give d_head")
     return spec.d_head or dims.d_model // spec.n_heads, n_kv
-
-
-def _split(x_BLD: Tensor, d_head: int) -> Tensor:
-    """Cut the last axis into heads: [B, H, L, K]."""
-    return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
 
 
 def visible_keys(

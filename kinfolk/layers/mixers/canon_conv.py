@@ -12,7 +12,7 @@ from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import Mixer, Part, PartModule, only_past
-from kinfolk.layers.states.rows import StateRows
+from kinfolk.layers.states.rows import SeveralStates
 
 
 class CanonConv(Mixer, kind="canon-conv"):
@@ -67,21 +67,15 @@ class _CanonGated(GatedModule):
         return RecentInputs(self.conv.taps_Dt.new_zeros(batch_size, self.kernel - 1, self.width))
 
 
-class ConvolvedState(StateRows):
+class ConvolvedState(SeveralStates):
     """The last inputs of the convolution, and the state of the part behind it."""
 
-    def __init__(self, recent: RecentInputs, inner: Any) -> None:
-        self.recent, self.inner = recent, inner
+    def __init__(self, recent: RecentInputs, behind: Any) -> None:
+        self.recent, self.behind = recent, behind
 
-    def select(self, rows_B: Tensor) -> None:
-        self.recent.select(rows_B)
-        if self.inner is not None:
-            self.inner.select(rows_B)
-
-    def join(self, other: "ConvolvedState") -> None:
-        self.recent.join(other.recent)
-        if self.inner is not None:
-            self.inner.join(other.inner)
+    @property
+    def inner(self) -> list[Any]:
+        return [self.recent, self.behind]
 
 
 class _CanonConv(PartModule):
@@ -92,9 +86,9 @@ class _CanonConv(PartModule):
 
     def forward(self, x_BLD: Tensor, ctx: Context, state: ConvolvedState | None) -> tuple[Tensor, Any]:
         x_BLD = x_BLD + self.conv(x_BLD, ctx, None if state is None else state.recent)
-        y_BLD, inner = self.part(x_BLD, ctx, None if state is None else state.inner)
+        y_BLD, behind = self.part(x_BLD, ctx, None if state is None else state.behind)
         if state is not None:
-            state.inner = inner
+            state.behind = behind
         return y_BLD, state
 
     def new_state(self, batch_size: int, max_len: int) -> ConvolvedState:

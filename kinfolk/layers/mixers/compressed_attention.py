@@ -13,7 +13,7 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.packing import by_document, refuse_pairs
 from kinfolk.layers.module import Dims, Linear, Module, borrow
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, split_heads, whole_heads
 from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops.attention.attend import attend
 from kinfolk.ops.attention.scores import Scoring, View
@@ -91,9 +91,8 @@ class _Linformer(PartModule):
 
     def __init__(self, spec: Linformer, dims: Dims) -> None:
         super().__init__()
-        _check_heads(spec, dims)
         self.spec, self.limit = spec, dims.max_len
-        self.d_head = dims.d_model // spec.n_heads
+        self.d_head = whole_heads(spec, dims)
         self.q = Linear(dims.d_model, dims.d_model, bias=spec.bias)
         self.kv = Linear(dims.d_model, 2 * dims.d_model, bias=spec.bias, packs=2)
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)
@@ -121,7 +120,7 @@ class _Linformer(PartModule):
         k_BHRK, v_BHRK = slots(x_BLD, keep_BL)
         dropout = self.spec.dropout if self.training else 0.0
         scoring = Scoring(dropout=dropout, tap=ctx.listener("weights"))
-        y_BHLK = attend(_heads(self.q(x_BLD), self.d_head), k_BHRK, v_BHRK, Full(), View(), scoring)
+        y_BHLK = attend(split_heads(self.q(x_BLD), self.d_head), k_BHRK, v_BHRK, Full(), View(), scoring)
         return self.out(y_BHLK.transpose(1, 2).flatten(2))
 
     def _slots(self, x_BLD: Tensor, keep_BL: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -133,11 +132,11 @@ class _Linformer(PartModule):
             share_BnR1 = self.mix(x_BLD.new_ones(x_BLD.shape[0], 1, x_BLD.shape[1], 1), keep_BL)
             b_k, b_v = self.kv.bias.chunk(2)
             k_BRD, v_BRD = k_BRD + share_BnR1[:, 0] * b_k, v_BRD + share_BnR1[:, -1] * b_v
-        return _heads(k_BRD, self.d_head), _heads(v_BRD, self.d_head)
+        return split_heads(k_BRD, self.d_head), split_heads(v_BRD, self.d_head)
 
     def _slots_of_heads(self, x_BLD: Tensor, keep_BL: Tensor | None) -> tuple[Tensor, Tensor]:
         """Project all positions, then mix each head by maps of its own."""
-        k_BHRK, v_BHRK = self.mix(_heads(self.kv(x_BLD), self.d_head), keep_BL).chunk(2, dim=1)
+        k_BHRK, v_BHRK = self.mix(split_heads(self.kv(x_BLD), self.d_head), keep_BL).chunk(2, dim=1)
         return k_BHRK, v_BHRK
 
 
@@ -207,8 +206,7 @@ class MemoryCompressedModule(PartModule):
 
     def __init__(self, spec: MemoryCompressed, dims: Dims) -> None:
         super().__init__()
-        _check_heads(spec, dims)
-        self.spec, self.d_head = spec, dims.d_model // spec.n_heads
+        self.spec, self.d_head = spec, whole_heads(spec, dims)
         self.qkv = Linear(dims.d_model, 3 * dims.d_model, bias=spec.bias, packs=3)
         # a map for every head of keys and of values, from the window's positions side by side
         self.filters = Linear(spec.stride * self.d_head, 2 * dims.d_model, bias=spec.bias, packs=2 * spec.n_heads)
@@ -241,7 +239,7 @@ class MemoryCompressedModule(PartModule):
         return self.out(self._look(q_BHLK, slots_BGMK, ctx).transpose(1, 2).flatten(2))
 
     def _project(self, x_BLD: Tensor) -> tuple[Tensor, Tensor]:
-        qkv_BGLK = _heads(self.qkv(x_BLD), self.d_head)
+        qkv_BGLK = split_heads(self.qkv(x_BLD), self.d_head)
         return qkv_BGLK[:, : self.spec.n_heads], qkv_BGLK[:, self.spec.n_heads :]
 
     def _squeeze(self, kv_BGLK: Tensor) -> Tensor:
@@ -280,16 +278,6 @@ class MemoryCompressedModule(PartModule):
         return attend(q_BHLK, k_BHMK, v_BHMK, Causal(), view, scoring)
 
 
-def _heads(x_BLD: Tensor, d_head: int) -> Tensor:
-    """Cut the last axis into heads: [B, H, L, K]."""
-    return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
-
-
 def _pick(x_BGMK: Tensor, at_Bm: Tensor) -> Tensor:
     """Return some positions, others for each example."""
     return x_BGMK.gather(2, at_Bm[:, None, :, None].expand(-1, x_BGMK.shape[1], -1, x_BGMK.shape[3]))
-
-
-def _check_heads(spec: Linformer | MemoryCompressed, dims: Dims) -> None:
-    if spec.n_heads < 1 or dims.d_model % spec.n_heads:
-        raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")

@@ -17,7 +17,7 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, whole_heads
 from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops.lightconv import depthwise_conv, dynamic_conv
 from kinfolk.ops.linear_attention import Direction
@@ -180,8 +180,7 @@ class _GatedConv(_Convolution):
     spec: LightConv | DynamicConv
 
     def __init__(self, spec: LightConv | DynamicConv, dims: Dims) -> None:
-        if spec.n_heads < 1 or dims.d_model % spec.n_heads:
-            raise SpecError(f"{spec.kind}: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")
+        whole_heads(spec, dims)
         super().__init__(spec, dims)
         self.gated = Linear(dims.d_model, 2 * dims.d_model, bias=spec.bias, packs=2)
 

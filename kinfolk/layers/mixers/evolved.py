@@ -17,6 +17,7 @@ from kinfolk.layers.mixers.convolution import Conv, SeparableConv
 from kinfolk.layers.module import Dims, Dropout, Linear
 from kinfolk.layers.norms.norm import LayerNorm, Norm
 from kinfolk.layers.part import FeedForward, Mixer, Part, PartModule
+from kinfolk.layers.states.rows import SeveralStates
 from kinfolk.ops.activated_linear import ACTIVATIONS, Activation
 
 
@@ -84,35 +85,25 @@ class _Several(PartModule):
         return out
 
 
-class States:
-    """Decoding states of several parts."""
+class States(SeveralStates):
+    """Decoding states or segment memories of several parts."""
 
     def __init__(self, each: list[Any]) -> None:
         self.each = each
 
-    def select(self, rows_B: Tensor) -> None:
-        """Make example i a copy of example `rows[i]`."""
-        for state in self._kept:
-            state.select(rows_B)
-
-    def join(self, other: "States") -> None:
-        """Append the examples of other states."""
-        for state, another in zip(self._kept, other._kept, strict=True):
-            state.join(another)
+    @property
+    def inner(self) -> list[Any]:
+        return self.each
 
     def forget(self, rows_B: Tensor) -> None:
         """Reset these examples."""
-        for state in self._kept:
+        for state in self.kept:
             state.forget(rows_B)
 
     def settle(self) -> None:
         """Remember a segment."""
-        for state in self._kept:
+        for state in self.kept:
             state.settle()
-
-    @property
-    def _kept(self) -> list[Any]:
-        return [state for state in self.each if state is not None]
 
 
 class _Branches(_Several):

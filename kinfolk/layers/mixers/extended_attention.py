@@ -13,7 +13,7 @@ from kinfolk.layers.mixers.attention_extras import Extra, ExtraModule, HeadWidth
 from kinfolk.layers.module import Dims
 from kinfolk.layers.part import KeyValues, PartModule
 from kinfolk.layers.states.kv_cache import Slots
-from kinfolk.layers.states.rows import StateRows
+from kinfolk.layers.states.rows import SeveralStates
 from kinfolk.ops.patterns.plan import pairs
 
 
@@ -50,23 +50,15 @@ class ExtendedAttention(Attention, kind="extended-attention"):
         return total
 
 
-class ExtendedCache(StateRows):
+class ExtendedCache(SeveralStates):
     """A KV cache, and the decoding state of each extra."""
 
     def __init__(self, cache: Slots, extras: list[Any]) -> None:
         self.cache, self.extras = cache, extras
 
-    def select(self, rows_B: Tensor) -> None:
-        for one in self._parts:
-            one.select(rows_B)
-
-    def join(self, other: "ExtendedCache") -> None:
-        for one, another in zip(self._parts, other._parts, strict=True):
-            one.join(another)
-
     @property
-    def _parts(self) -> list[Any]:
-        return [self.cache, *(extra for extra in self.extras if extra is not None)]
+    def inner(self) -> list[Any]:
+        return [self.cache, *self.extras]
 
 
 class _Extended(SelfAttentionModule):

@@ -15,7 +15,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, head_width
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
 from kinfolk.layers.states.rows import StateRows
 from kinfolk.ops.attention.attend import attend
@@ -44,7 +44,7 @@ class Kernelised(Mixer):
             raise SpecError(f"position: {self.position.kind!r} scores pairs, which {self.kind!r} never makes")
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        d_head = self.width(dims)
+        d_head = head_width(self, dims)
         d_all, n_rows = self.n_heads * d_head, self.n_rows(d_head)
         flops, n_sums = work(shape.length, n_rows, d_head, self.direction)
         flops += 4.0 * n_rows * d_head if self.projects else 0.0
@@ -54,14 +54,6 @@ class Kernelised(Mixer):
         return (
             maps + Cost(flops=self.n_heads * flops, kept=kept) + self.position.cost(dims, Heads(self.n_heads, d_head))
         )
-
-    def width(self, dims: Dims) -> int:
-        """Return the width of a head, or say why it cannot be."""
-        if self.n_heads < 1 or (not self.d_head and dims.d_model % self.n_heads):
-            raise SpecError(
-                f"{self.kind}: d_model {dims.d_model} is not a multiple of n_heads {self.n_heads}; give d_head"
-            )
-        return self.d_head or dims.d_model // self.n_heads
 
     def n_rows(self, d_head: int) -> int:
         """Return how many features a vector has."""
@@ -126,7 +118,7 @@ class _Kernelised(PartModule):
         super().__init__()
         if dims.direction == "past" and spec.direction != "past":
             raise SpecError(f"direction: {spec.direction!r} would let a decoder see the future; use 'past'")
-        self.spec, self.d_head = spec, spec.width(dims)
+        self.spec, self.d_head = spec, head_width(spec, dims)
         d_all = spec.n_heads * self.d_head
         self.qkv = Linear(dims.d_model, 3 * d_all, bias=spec.bias, packs=3)
         self.out = Linear(d_all, dims.d_model, bias=spec.bias, ends_branch=True)

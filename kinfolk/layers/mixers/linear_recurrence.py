@@ -6,7 +6,7 @@ is chunked and linear in the length; decoding keeps one matrix per head and the 
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -141,19 +141,18 @@ class _LinearRecurrence(PartModule):
         self, x_BLD: Tensor, ctx: Context, state: RecurrentMatrix | None
     ) -> tuple[Tensor, RecurrentMatrix | None]:
         refuse_pairs(ctx, self.spec.kind)
-        keep_BL = shown(ctx, state)
         qkv_BLD = self.qkv(x_BLD)
         if self.conv is not None:
             qkv_BLD = self.conv(qkv_BLD, ctx, state)
         log_decay = self.decay(x_BLD)
         q_BHLR, k_BHLR, v_BHLK = self._heads(qkv_BLD, log_decay, ctx)
-        where = None if state is None else state.memory_BHRK, keep_BL, ctx.group_BL if state is None else None
         if self.beta is None:
             op = gated_linear_recurrence.gated_linear_recurrence
-            y_BHLK, memory_BHRK = op(q_BHLR, k_BHLR, v_BHLK, log_decay, *where)
+            y_BHLK, memory_BHRK = op(q_BHLR, k_BHLR, v_BHLK, log_decay, *carried(ctx, state))
         else:
             beta_BHL1 = self.beta(x_BLD).sigmoid().transpose(1, 2).unsqueeze(-1) * self.largest
-            y_BHLK, memory_BHRK = delta_rule.delta_rule(q_BHLR, k_BHLR, v_BHLK, beta_BHL1, log_decay, *where)
+            delta = delta_rule.delta_rule
+            y_BHLK, memory_BHRK = delta(q_BHLR, k_BHLR, v_BHLK, beta_BHL1, log_decay, *carried(ctx, state))
         if state is not None:
             state.memory_BHRK = memory_BHRK
         return self.out(self._gated(y_BHLK.transpose(1, 2), x_BLD)), state
@@ -194,11 +193,18 @@ class _LinearRecurrence(PartModule):
         return y_BLD if self.gate is None else y_BLD * ACTIVATIONS[self.spec.gate](self.gate(x_BLD))
 
 
-def shown(ctx: Context, state: RecentInputs | None) -> Tensor | None:
+def shown(ctx: Context, state: Any) -> Tensor | None:
     """Return which positions are real, where that matters: padding behind everything real changes nothing later."""
     if ctx.padding is None or (ctx.padding.right and state is None):
         return None
     return ctx.padding.keep_BL
+
+
+def carried(ctx: Context, state: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the state, the real positions and the documents for a recurrence; decoding reads one document."""
+    if state is None:
+        return None, shown(ctx, state), ctx.group_BL
+    return state.memory_BHRK, shown(ctx, state), None
 
 
 def unit(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.core.rng import derive
 from kinfolk.core.spec import Spec
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, head_width
 from kinfolk.layers.states.rows import Axes, StateRows
 from kinfolk.ops import lsh_attention as lsh
 from kinfolk.ops import lsh_hash as hashing
@@ -72,7 +72,7 @@ class Hashed(Mixer, kind="hashed"):
         return _HashedAttention(self, dims)
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
-        d_q = self.n_heads * _width(self, dims)
+        d_q = self.n_heads * head_width(self, dims)
         n_rounds, factors = self.hashing.n_rounds, _factors(self, dims)
         maps = linear(dims.d_model, 2 * d_q, self.bias) + linear(d_q, dims.d_model, self.bias)
         seen = lsh.scores_per_query(shape.length, self.looking, n_rounds)
@@ -85,7 +85,7 @@ class _HashedAttention(PartModule):
     def __init__(self, spec: Hashed, dims: Dims) -> None:
         super().__init__()
         self.spec, self.looking = spec, spec.looking
-        self.d_head, self.factors = _width(spec, dims), _factors(spec, dims)
+        self.d_head, self.factors = head_width(spec, dims), _factors(spec, dims)
         d_q = spec.n_heads * self.d_head
         self.qv = Linear(dims.d_model, 2 * d_q, bias=spec.bias, packs=2)
         self.out = Linear(d_q, dims.d_model, bias=spec.bias, ends_branch=True)
@@ -229,12 +229,6 @@ class BucketState(StateRows):
         k_BHMK, v_BHMK = self.k_BHMK[:, :, :stop], self.v_BHMK[:, :, :stop]
         # a pair that counts n times has log n more as its score, and log 0 = -inf hides it
         return F.scaled_dot_product_attention(q_BHLK, k_BHMK, v_BHMK, times_BHLM.log_(), scale=self.looking.scale)
-
-
-def _width(spec: Hashed, dims: Dims) -> int:
-    if spec.n_heads < 1 or (not spec.d_head and dims.d_model % spec.n_heads):
-        raise SpecError(f"hashed: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}; give d_head")
-    return spec.d_head or dims.d_model // spec.n_heads
 
 
 def _factors(spec: Hashed, dims: Dims) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.decay import check_steps, draw_steps
-from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
+from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, carried, shown
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.mixers.short_conv import ShortConv, short_conv_cost
 from kinfolk.layers.module import Dims, Linear
@@ -201,10 +201,9 @@ class _Mamba2(PartModule):
         step_BHL1 = F.softplus(step_BLH + self.step_bias_H).transpose(1, 2).unsqueeze(-1)
         x_BHLK = x_BLD.unflatten(-1, (n_heads, -1)).transpose(1, 2)
         log_decay = -self.log_rate_H.exp()[:, None, None] * step_BHL1
-        where = None if state is None else state.memory_BHRK, shown(ctx, state), ctx.group_BL if state is None else None
         # Euler's rule: the step scales what is written; the skip reads the input as it is
         y_BHLK, memory_BHRK = gated_linear_recurrence(
-            q_BLR.unsqueeze(1), k_BLR.unsqueeze(1), x_BHLK * step_BHL1, log_decay, *where
+            q_BLR.unsqueeze(1), k_BLR.unsqueeze(1), x_BHLK * step_BHL1, log_decay, *carried(ctx, state)
         )
         if state is not None:
             state.memory_BHRK = memory_BHRK

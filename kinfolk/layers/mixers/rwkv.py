@@ -16,7 +16,7 @@ from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.mixers.layer_values import first_values, leave_values
-from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, shown
+from kinfolk.layers.mixers.linear_recurrence import RecurrentMatrix, carried
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear, Module
 from kinfolk.layers.part import Mixer, PartModule, only_past, whole_heads
@@ -169,14 +169,6 @@ class _TimeMix(PartModule):
         out_BLD: Tensor = self.norm(y_BLD.flatten(0, 1)).unflatten(0, y_BLD.shape[:2])
         return out_BLD
 
-    def where(self, ctx: Context, state: RecurrentMatrix | None) -> dict[str, Tensor | None]:
-        """Return the state, padding and documents for an operator."""
-        return {
-            "state_BHRK": None if state is None else state.memory_BHRK,
-            "keep_BL": shown(ctx, state),
-            "group_BL": ctx.group_BL if state is None else None,
-        }
-
     def new_state(self, batch_size: int, max_len: int) -> RecurrentMatrix:
         """Return an empty state."""
         like, d_head = self.out.weight, self.width // self.n_heads
@@ -209,9 +201,7 @@ class _Rwkv6(_TimeMix):
         log_decay = -torch.exp(self.decay_up(torch.tanh(self.decay_down(w))).to(precision(w)))
         q_BHLK, k_BHLK, v_BHLK = (self.heads(to(x)) for to, x in ((self.r, r), (self.k, k), (self.v, v)))
         op = gated_linear_recurrence.gated_linear_recurrence
-        y_BHLK, memory = op(
-            q_BHLK, k_BHLK, v_BHLK, self.heads(log_decay), **self.where(ctx, state), bonus_HR=self.bonus_HK
-        )
+        y_BHLK, memory = op(q_BHLK, k_BHLK, v_BHLK, self.heads(log_decay), *carried(ctx, state), bonus_HR=self.bonus_HK)
         if state is not None:
             state.memory_BHRK = memory
         return self.out(self.normed(y_BHLK) * F.silu(self.g(g))), state
@@ -252,7 +242,7 @@ class _Rwkv7(_TimeMix):
         r_BHLK, k_BHLK, v_BHLK, rate_BHLK, log_BHLK = map(self.heads, (self.r(r), keys, values, rate, log_decay))
         # the operator adds b a^T, so the sign of the removal is in a
         y_BHLK, memory = delta_rule.generalised_delta_rule(
-            r_BHLK, k_BHLK, v_BHLK, (-removal_BHLK, removal_BHLK * rate_BHLK), log_BHLK, **self.where(ctx, state)
+            r_BHLK, k_BHLK, v_BHLK, (-removal_BHLK, removal_BHLK * rate_BHLK), log_BHLK, *carried(ctx, state)
         )
         if state is not None:
             state.memory_BHRK = memory

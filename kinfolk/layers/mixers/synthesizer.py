@@ -16,7 +16,7 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.module import Dims, Linear
-from kinfolk.layers.part import Mixer, PartModule
+from kinfolk.layers.part import Mixer, PartModule, split_heads, whole_heads
 from kinfolk.layers.positions.position import Heads, NoPosition, Position
 from kinfolk.layers.positions.relative import ALiBi, T5Buckets
 from kinfolk.layers.states.kv_cache import Ring, Slots
@@ -56,7 +56,7 @@ class Synthesizer(Mixer, kind="synthesizer"):
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
         d, n_heads, n_pos = dims.d_model, self.n_heads, dims.max_len
-        d_head = _head_width(self, dims)
+        d_head = whole_heads(self, dims)
         table = {"dense": d_head, "factorized": 2 * n_heads * self.rank, "random": n_heads * n_pos}[self.source]
         own = Cost(params=n_pos * table + self.weighs)
         width = n_heads * self.width(d_head)
@@ -107,7 +107,7 @@ class _Synthesizer(PartModule):
     def __init__(self, spec: Synthesizer, dims: Dims) -> None:
         super().__init__()
         self.spec, self.limit, self.n_positions = spec, dims.max_len, dims.max_len
-        self.d_head = _head_width(spec, dims)
+        self.d_head = whole_heads(spec, dims)
         self.width = spec.width(self.d_head)
         self.inputs = Linear(dims.d_model, spec.n_maps * dims.d_model, bias=spec.bias, packs=spec.n_maps)
         self.out = Linear(dims.d_model, dims.d_model, bias=spec.bias, ends_branch=True)
@@ -144,7 +144,7 @@ class _Synthesizer(PartModule):
 
     def _vectors(self, x_BLD: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return vectors of queries and keys whose products are the scores, and the values."""
-        maps = [_heads(x, self.d_head) for x in self.inputs(x_BLD).split(x_BLD.shape[2], dim=-1)]
+        maps = [split_heads(x, self.d_head) for x in self.inputs(x_BLD).split(x_BLD.shape[2], dim=-1)]
         compared, made_up = self._shares()
         q_parts, k_parts, v_BHLK = [], [], maps[-1]
         if self.spec.compares:
@@ -169,7 +169,7 @@ class _Synthesizer(PartModule):
         n_examples, n_heads, length, _ = like_BHLK.shape
         width = self.d_head if self.of_query is None else self.spec.rank
         rows_BLd = table(ctx.positions(length, like_BHLK.device)).expand(n_examples, length, -1)
-        return _heads(rows_BLd, width).expand(-1, n_heads, -1, -1)
+        return split_heads(rows_BLd, width).expand(-1, n_heads, -1, -1)
 
     def _widened(self, x_BHLK: Tensor) -> Tensor:
         missing = self.width - x_BHLK.shape[-1]
@@ -210,14 +210,3 @@ class _Synthesizer(PartModule):
             k_group_BM=ctx.group_BL,
             visible_BLM=ctx.visible_pairs,
         )
-
-
-def _heads(x_BLD: Tensor, d_head: int) -> Tensor:
-    """Cut the last axis into heads: [B, H, L, K]."""
-    return x_BLD.unflatten(-1, (-1, d_head)).transpose(1, 2)
-
-
-def _head_width(spec: Synthesizer, dims: Dims) -> int:
-    if spec.n_heads < 1 or dims.d_model % spec.n_heads:
-        raise SpecError(f"synthesizer: d_model {dims.d_model} is not a multiple of n_heads {spec.n_heads}")
-    return dims.d_model // spec.n_heads

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kinfolk.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost, Shape, linear
+from kinfolk.layers.mixers.linear_recurrence import carried
 from kinfolk.layers.mixers.packing import refuse_pairs
 from kinfolk.layers.module import Dims, Linear
 from kinfolk.layers.part import Mixer, PartModule, only_past, whole_heads
@@ -40,8 +41,7 @@ class MLSTM(Mixer, kind="mlstm"):
 
     def widths(self, dims: Dims) -> tuple[int, int]:
         """Return the widths of a head's keys and values, or say why they cannot be."""
-        whole_heads(self, dims)
-        d_value = dims.d_model // self.n_heads
+        d_value = whole_heads(self, dims)
         return max(1, round(d_value * self.share)), d_value
 
     def cost(self, dims: Dims, shape: Shape) -> Cost:
@@ -121,15 +121,8 @@ class _MLSTM(_LSTMBase):
         write_BHL1, keep_BHL1 = gates_BHLn[..., :1].exp(), F.logsigmoid(gates_BHLn[..., 1:])
         q_BHLR, k_BHLR, v_BHLK = (x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2).to(exact) for x in (q, k, v))
         v_BHLK = F.pad(v_BHLK, (0, 1), value=1.0)
-        padding = None if ctx.padding is None or (ctx.padding.right and state is None) else ctx.padding.keep_BL
         y_BHLK, memory = gated_linear_recurrence.gated_linear_recurrence(
-            q_BHLR * self.d_key**-0.5,
-            k_BHLR * write_BHL1,
-            v_BHLK,
-            keep_BHL1,
-            None if state is None else state.memory_BHRK,
-            padding,
-            ctx.group_BL if state is None else None,
+            q_BHLR * self.d_key**-0.5, k_BHLR * write_BHL1, v_BHLK, keep_BHL1, *carried(ctx, state)
         )
         if state is not None:
             state.memory_BHRK = memory

@@ -37,6 +37,28 @@ class StateRows:
             setattr(self, name, appended(getattr(self, name), getattr(other, name), axes))
 
 
+class SeveralStates(StateRows):
+    """Decoding states of several parts as one; a part without a state is left out."""
+
+    @property
+    def inner(self) -> list[Any]:
+        """The states, None for a part without."""
+        raise NotImplementedError
+
+    @property
+    def kept(self) -> list[Any]:
+        """The states that there are."""
+        return [state for state in self.inner if state is not None]
+
+    def select(self, rows_B: Tensor) -> None:
+        for state in self.kept:
+            state.select(rows_B)
+
+    def join(self, other: Self) -> None:
+        for state, another in zip(self.kept, other.kept, strict=True):
+            state.join(another)
+
+
 def chosen(value: Any, rows_B: Tensor, axis: int) -> Any:
     """Return some rows of a tensor, of several, or of nothing."""
     if isinstance(value, tuple):
