@@ -1,4 +1,4 @@
-"""The same GPT decoded by several engines: Hugging Face, CTranslate2, onnxruntime and torch, fp32 and int8.
+"""The same GPT decoded by several engines: Hugging Face, CTranslate2, onnxruntime and torch, fp32, int8 and int4.
 
 Graphs and converted models are written once, under a name that says what they were made from, and read by every
 process.
@@ -37,6 +37,7 @@ WHO = (
     BenchContestant("kinfolk, torch", settings={"engine": "torch"}, rival=HUGGING_FACE),
     BenchContestant("kinfolk, onnxruntime", OURS, {"engine": "fp32"}, "onnxruntime", "onnx", rival=CT2),
     BenchContestant("kinfolk, onnxruntime int8", OURS, {"engine": "int8"}, "onnxruntime", "onnx", rival=CT2_INT8),
+    BenchContestant("kinfolk, onnxruntime int4", OURS, {"engine": "int4"}, "onnxruntime", "onnx"),
 )
 
 
@@ -82,13 +83,14 @@ def _graphs(sizes: Mapping[str, Any], precision: str) -> Any:
     """Return the engine of graphs, made the first time."""
     from kinfolk.decoding.engines.onnx.engine import OnnxEngine
     from kinfolk.decoding.engines.onnx.exported import ExportedModel
-    from kinfolk.use.onnx.export import to_int8, to_onnx
+    from kinfolk.use.onnx.export import to_int4, to_int8, to_onnx
 
     folder = _kept("onnx", sizes, Path(__file__).parent.parent / "use" / "onnx")
     if not (folder / "fp32").exists():
         to_onnx(build(recipe_of(sizes), seed=0), folder / "fp32")
-    if not (folder / "int8").exists():
-        to_int8(folder / "fp32", folder / "int8")
+    for name, quantise in (("int8", to_int8), ("int4", to_int4)):
+        if not (folder / name).exists():
+            quantise(folder / "fp32", folder / name)
     return OnnxEngine(ExportedModel(folder / precision, torch.get_num_threads()))
 
 

@@ -12,6 +12,7 @@ examples:
   kin export runs/a --to hf --out my-model --kind roberta
   kin export runs/a --to onnx --out my-graphs          graphs for onnxruntime, their state as inputs and outputs
   kin export runs/a --to onnx --out small --int8       weights of matrices as 8-bit integers
+  kin export runs/a --to onnx --out tiny --int4        as 4-bit integers in blocks: smaller, less exact
   kin export runs/a --to onnx --out small --int8 --data my.txt    and what that costs on validation data
   kin generate my-graphs --engine onnx --prompt "def " what graphs write
 
@@ -27,7 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=["hf", "onnx"], default="hf", help="for whom (default: hf)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="the folder to write")
     parser.add_argument("--kind", metavar="MODEL_TYPE", help="hf: the kind of checkpoint, where several fit")
-    parser.add_argument("--int8", action="store_true", help="onnx: weights of matrices as 8-bit integers")
+    precision = parser.add_mutually_exclusive_group()
+    precision.add_argument("--int8", action="store_true", help="onnx: weights of matrices as 8-bit integers")
+    precision.add_argument("--int4", action="store_true", help="onnx: weights of matrices as 4-bit integers in blocks")
     parser.add_argument(
         "--data", metavar="DATA", help='onnx: score validation data by the graphs; "own" is what the run learnt from'
     )
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or args.folder
     if out is None:
         raise SpecError("kin export needs a folder to write: give --out FOLDER")
-    for option in ("int8", "data", "batches"):
+    for option in ("int8", "int4", "data", "batches"):
         if args.to != "onnx" and getattr(args, option):
             raise SpecError(f"--{option} belongs to --to onnx")
     if args.to == "onnx" and args.kind:
@@ -82,7 +85,7 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
     from kinfolk.use.onnx.opening import export
 
     print("tracing the model; the graphs are then held to torch", file=sys.stderr)
-    about = export(args.what, out, args.int8)
+    about = export(args.what, out, "int8" if args.int8 else "int4" if args.int4 else "fp32")
     sizes = {name: (out / name).stat().st_size for name in about.files}
     summary: dict[str, Any] = {
         "folder": str(out),
@@ -92,6 +95,8 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
         "state": [kept.name for kept in about.state],
         "difference": max(about.differences.values()),
     }
+    if about.errors:
+        summary["errors"] = about.errors
     if args.data is not None:
         summary["scores"] = _scores(args, out)
     if args.json:
@@ -101,6 +106,8 @@ def _to_onnx(args: argparse.Namespace, out: Path) -> int:
     beside = "torch" if about.precision == "fp32" else "fp32, which was held to torch"
     print(f"{out}: {about.topology}, {about.precision}: {files}")
     print(f"largest difference to {beside}: {summary['difference']:.1e} of the largest score, or of 1")
+    if about.errors:
+        print("mean relative error: " + ", ".join(f"{what} {share:.2%}" for what, share in about.errors.items()))
     for name, scores in summary.get("scores", {}).items():
         print(f"{name:14} " + "   ".join(f"{how} {value:.4f}" for how, value in scores.items()))
     return 0

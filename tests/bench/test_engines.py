@@ -46,4 +46,4 @@ def test_the_option_asks_for_engines_on_one_thread(instant, capsys):  # noqa: F8
     found = json.loads(capsys.readouterr().out)
     assert [c["subject"] for c in found["contests"]] == ["engines"] * 4
     assert {task.threads for task in instant} == {1}
-    assert sum(task.contestant.how == OURS for task in instant) == 4 * 3
+    assert sum(task.contestant.how == OURS for task in instant) == 4 * 4

@@ -1,6 +1,7 @@
 """Holds exported graphs to torch: other batches and lengths than were traced, and decoding step by step."""
 
 import dataclasses
+import statistics
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,13 +30,16 @@ FIRST = 7
 def differences(folder: Path, model: Transformer) -> dict[str, float]:
     """Return the largest differences between graphs and model, by the shape of what they read."""
     engine = ExportedModel(folder, threads=1)
-    return _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
+    pairs = _tried(engine, lambda given: _decoded_by(model, given) if engine.decodes else _answered_by(model, given))
+    return _largest(pairs)
 
 
-def between(folder: Path, other: Path) -> dict[str, float]:
-    """Return the largest differences between two exports of one model."""
+def between(folder: Path, other: Path) -> tuple[dict[str, float], float]:
+    """Return the largest differences between two exports of one model, and the mean relative error of the second."""
     mine, its = ExportedModel(folder, threads=1), ExportedModel(other, threads=1)
-    return _tried(its, lambda given: _said(mine, given))
+    pairs = _tried(its, lambda given: _said(mine, given))
+    errors = [relative_error(a, b) for some in pairs.values() for a, b in some]
+    return _largest(pairs), statistics.fmean(errors)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Given:
         return batch.replace(segments=after.expand_as(batch.tokens).contiguous() if self.segmented else None)
 
 
-def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> dict[str, float]:
+def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> dict[str, list[tuple[Tensor, Tensor]]]:
+    """Return what an export and another say, side by side, by the shape of what they read."""
     found = {}
     whole = engine.about.length
     for n_rows, length in [(n, whole or length) for n, length in SHAPES]:
@@ -65,9 +70,12 @@ def _tried(engine: ExportedModel, by_other: Callable[[Given], list[Tensor]]) -> 
         # the second row is shorter, where rows may be
         rows = [row[: whole or max(1, length - 3 * (i == 1))] for i, row in enumerate(tokens[:, :length].tolist())]
         given = Given(rows, tokens[:, length:], engine.about.segmented)
-        pairs = zip(_said(engine, given), by_other(given), strict=True)
-        found[f"{n_rows} x {length}"] = max(apart(a, b) for a, b in pairs)
+        found[f"{n_rows} x {length}"] = list(zip(_said(engine, given), by_other(given), strict=True))
     return found
+
+
+def _largest(pairs: dict[str, list[tuple[Tensor, Tensor]]]) -> dict[str, float]:
+    return {shape: max(apart(a, b) for a, b in some) for shape, some in pairs.items()}
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
@@ -75,6 +83,13 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
     if not (ours.isfinite().all() and theirs.isfinite().all()):
         return torch.inf
     return float(((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)).detach())
+
+
+def relative_error(ours: Tensor, theirs: Tensor) -> float:
+    """Return the norm of a difference as a share of what should be there; infinity for what is no number."""
+    if not (ours.isfinite().all() and theirs.isfinite().all()):
+        return torch.inf
+    return float((torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs).clamp(min=1e-12)).detach())
 
 
 def _said(engine: ExportedModel, given: Given) -> list[Tensor]:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from kinfolk.runs.onnx_export import ABOUT, DECODER, ENCODER, MODEL, SPEC, TOKEN
 from kinfolk.use.onnx.check import LIMIT, between, differences
 from kinfolk.use.onnx.fused import fuse
 from kinfolk.use.onnx.graphs import DecoderGraph, EncoderGraph, Graph, MemoryGraph
-from kinfolk.use.onnx.int8 import quantise
+from kinfolk.use.onnx.int4 import Int4Quantizer
+from kinfolk.use.onnx.int8 import Int8Quantizer
 from kinfolk.use.onnx.lean import lean
+from kinfolk.use.onnx.quantizer import Quantizer
 from kinfolk.use.onnx.recurrent import as_operators
 from kinfolk.use.onnx.trace import bare, failing, traced
 
@@ -101,21 +104,34 @@ def _written(aside: Path, about: ExportRecord, graphs: dict[str, Any], model: Tr
 
 def to_int8(folder: str | Path, out: str | Path) -> ExportRecord:
     """Write a folder of graphs again with weights of 8-bit integers."""
+    return _quantised(Path(folder), out, "int8", Int8Quantizer)
+
+
+def to_int4(folder: str | Path, out: str | Path) -> ExportRecord:
+    """Write a folder of graphs again with weights of 4-bit integers in blocks."""
+    return _quantised(Path(folder), out, "int4", Int4Quantizer)
+
+
+def _quantised(folder: Path, out: str | Path, precision: str, quantizer: type[Quantizer]) -> ExportRecord:
+    """Write a folder of graphs again with integers, and what they differ by from it."""
     need("onnx", "onnxruntime")
     import onnx
 
-    folder = Path(folder)
-    about = ExportRecord.read(folder)
+    about, errors = ExportRecord.read(folder), []
     if about.precision != "fp32":
         raise SpecError(f"{folder}: its graphs are {about.precision} already")
     with replacing(Path(out)) as aside:
         for name in about.files:
-            (aside / name).write_bytes(quantise(onnx.load(folder / name)).SerializeToString())
+            graph, of_matrices = quantizer.quantised(onnx.load(folder / name))
+            (aside / name).write_bytes(graph.SerializeToString())
+            errors += of_matrices
         for name in (SPEC, TOKENIZER):
             if (folder / name).is_file():
                 durable.copy(folder / name, aside / name)
         (aside / ABOUT).write_text(about.text(), encoding="utf-8")
-        about = dataclasses.replace(about, precision="int8", differences=between(folder, aside))
+        found, of_outputs = between(folder, aside)
+        mean = {"weights": statistics.fmean(errors or [0.0]), "outputs": of_outputs}
+        about = dataclasses.replace(about, precision=precision, differences=found, errors=mean)
         (aside / ABOUT).write_text(about.text(), encoding="utf-8")
     return about
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from kinfolk.core.errors import SpecError
 from kinfolk.core.plain import to_plain
@@ -17,23 +17,26 @@ from kinfolk.runs.onnx_export import ExportRecord, is_exported
 from kinfolk.runs.run import ExportedRun, Run, SavedModel
 from kinfolk.train.evaluate import evaluate
 from kinfolk.train.run import reading_of
-from kinfolk.use.onnx.export import to_int8, to_onnx
+from kinfolk.use.onnx.export import to_int4, to_int8, to_onnx
+
+QUANTISED = {"int8": to_int8, "int4": to_int4}
+Precision = Literal["fp32", "int8", "int4"]
 
 
-def export(what: str | Path | Run, out: Path, int8: bool = False) -> ExportRecord:
-    """Write a run as graphs, with int8 after they were compared with torch; an export can be quantised only."""
+def export(what: str | Path | Run, out: Path, precision: Precision = "fp32") -> ExportRecord:
+    """Write a run as graphs, of integers after they were compared with torch; an export can be quantised only."""
     run = Run.open(what)
     if isinstance(run, ExportedRun):
-        if not int8:
-            raise SpecError(f"{run.path}: is an ONNX export already; --int8 quantises its weights")
-        return to_int8(run.path, out)
+        if precision == "fp32":
+            raise SpecError(f"{run.path}: is an ONNX export already; --int8 and --int4 quantise its weights")
+        return QUANTISED[precision](run.path, out)
     model, more = _read(run)
-    if not int8:
+    if precision == "fp32":
         return to_onnx(model, out, **more)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".onnx-") as aside:
         to_onnx(model, Path(aside) / "fp32", **more)
-        return to_int8(Path(aside) / "fp32", out)
+        return QUANTISED[precision](Path(aside) / "fp32", out)
 
 
 class ExportingEngine(OnnxEngine, kind="onnx"):

@@ -11,10 +11,12 @@ from kinfolk.cli.main import main
 from kinfolk.core.errors import SpecError
 from kinfolk.decoding.engines.onnx.engine import OnnxEngine
 from kinfolk.decoding.engines.onnx.exported import ExportedModel
+from kinfolk.runs.onnx_export import ExportRecord
 from kinfolk.use.onnx.export import to_int8
-from kinfolk.use.onnx.int8 import LEVELS, columns, quantise
+from kinfolk.use.onnx.int8 import LEVELS, Int8Quantizer
+from kinfolk.use.onnx.quantizer import columns
 from tests.cli.test_train import options
-from tests.use.onnx.toys import after, engine, exported
+from tests.use.onnx.toys import after, engine, exported, graph
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -23,18 +25,11 @@ pytest.importorskip("onnxscript")
 
 def test_a_column_is_off_by_half_a_step_at_most():
     weight = np.random.default_rng(0).standard_normal((30, 7)).astype(np.float32) * np.array([1, 10, 0.1, 1, 1, 1, 0])
-    whole, scale = columns(weight)
+    whole, scale = columns(weight, LEVELS)
     assert whole.dtype == np.int8
     assert np.abs(whole).max() == LEVELS
     assert (np.abs(whole * scale - weight) <= scale / 2 * (1 + 1e-5)).all()
     np.testing.assert_allclose(scale[:6], np.abs(weight).max(0)[:6] / LEVELS, rtol=1e-6)
-
-
-def graph(nodes, inputs, outputs, constants):
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    infos = [[helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ns] for ns in (inputs, outputs)]
-    made = helper.make_graph(nodes, "g", *infos, [numpy_helper.from_array(v, k) for k, v in constants.items()])
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
 def test_products_sums_and_turned_matrices_are_found_and_others_left_alone():
@@ -48,9 +43,10 @@ def test_products_sums_and_turned_matrices_are_found_and_others_left_alone():
         make("MatMul", ["x", "x2"], ["free"]),
     ]
     proto = graph(nodes, ["x", "x2"], ["z", "free"], {"w": w, "v": v, "b": b})
-    small = quantise(proto)
+    small, errors = Int8Quantizer.quantised(proto)
     assert [n.op_type for n in small.graph.node] == ["DynamicQuantizeMatMul", "DynamicQuantizeMatMul", "MatMul"]
     assert {n.name for n in small.graph.initializer} == {"w.int8", "w.scale", "b", "t.int8", "t.scale"}
+    assert [0.005 < error < 0.02 for error in errors] == [True, True]
     assert next(n.op_type for n in proto.graph.node) == "MatMul"
     import onnxruntime
 
@@ -67,6 +63,9 @@ def test_int8_writes_nearly_the_same_and_is_a_quarter_of_the_size(tmp_path):
     about = to_int8(exported("gpt2"), tmp_path / "small")
     assert about.precision == "int8"
     assert 1e-4 < max(about.differences.values()) < 0.2
+    assert 1e-3 < about.errors["weights"] < 0.02
+    assert 1e-4 < about.errors["outputs"] < 0.2
+    assert ExportRecord.read(tmp_path / "small").errors == about.errors
     run = ExportedModel(tmp_path / "small", threads=1)
     mine, its = (after(one, [[9, 30, 21]]) for one in (run, engine("gpt2")))
     assert torch.nn.functional.cosine_similarity(mine, its).item() > 0.99

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 
 import kinfolk as kf
@@ -48,3 +49,12 @@ def after(model, prompts, max_new=2):
     batch, how = RunningBatch(OnnxEngine(model)), Decoding(ids=model.generation)
     batch.start([RunningSequence(prompt=row, max_new=max_new, how=how) for row in prompts])
     return batch.logits_BV
+
+
+def graph(nodes, inputs, outputs, constants):
+    """Return an ONNX graph of float tensors."""
+    onnx = pytest.importorskip("onnx")
+    helper, numpy_helper = onnx.helper, onnx.numpy_helper
+    infos = [[helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ns] for ns in (inputs, outputs)]
+    made = helper.make_graph(nodes, "g", *infos, [numpy_helper.from_array(v, k) for k, v in constants.items()])
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
