@@ -1,4 +1,4 @@
-"""The C allocator as a dial: keep freed memory for speed, or give it back for a small process.
+"""malloc thresholds of glibc: keep freed memory for speed, or return it to the system for a small process.
 
 Large tensors come and go every step. By default glibc asks the system for each and returns it, and half of the time of
 block-sparse attention goes into page faults. Keeping freed memory avoids that at a larger resident size.

@@ -1,4 +1,4 @@
-"""A folder of a run is what it seems: ordinary files, and no link that leads out of it.
+"""Symbolic links inside a run folder: refuse those that lead out of it, and whatever is no ordinary file.
 
 A run may come from elsewhere. Its lock, its metrics and its checkpoints are written to and removed, which must never
 happen to a file of the user's that a link inside the run points at.

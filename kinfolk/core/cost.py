@@ -1,4 +1,4 @@
-"""What a part costs, in closed form: added up over a spec, without building anything."""
+"""Parameters, FLOPs and activation memory of a part in closed form, added up over a spec without building anything."""
 
 import dataclasses
 

@@ -194,8 +194,8 @@ def _ask(
         with _lock:
             if threads in _refused:
                 raise UnavailableError("the server could not fork before")
-            known, server = _servers.get(threads, (None, None))
-            if server is None or known != wanted or retry:
+            started, server = _servers.get(threads, (None, None))
+            if server is None or started != wanted or retry:
                 _former.extend([server] if server else [])
                 _end_former()
                 server = ForkServer(*wanted)

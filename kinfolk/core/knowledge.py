@@ -1,4 +1,4 @@
-"""What is known about names, as token ids: where a row of tokens names something, and the tree that its facts make."""
+"""Entity mentions and knowledge graphs as token ids: where a row names something, and the tree that its facts make."""
 
 import dataclasses
 import functools

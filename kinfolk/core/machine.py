@@ -1,4 +1,4 @@
-"""What this machine offers to a computation: asked, never measured, so that the answer does not depend on the load."""
+"""CPU cores and threads of this machine: asked, never measured, so that the answer does not depend on the load."""
 
 import os
 from pathlib import Path

@@ -304,14 +304,14 @@ def _lined_up(
     return pairs, more
 
 
-def _grouped(path: str, found: list[tuple[int, list[Difference]]], length: int | None) -> Iterator[Difference]:
+def _grouped(path: str, changed: list[tuple[int, list[Difference]]], length: int | None) -> Iterator[Difference]:
     """Say the same change of neighbouring elements once: `[*]` if all have it, else `[2:5]`."""
-    while found:
-        first, changes = found[0]
+    while changed:
+        first, changes = changed[0]
         n = 1
-        while n < len(found) and found[n] == (first + n, changes):
+        while n < len(changed) and changed[n] == (first + n, changes):
             n += 1
-        found = found[n:]
+        changed = changed[n:]
         span = f"[{first}]" if n == 1 else "[*]" if n == length else f"[{first}:{first + n}]"
         for change in changes:
             inner = f"{path}{span}.{change.path}" if change.path[:1] not in ("", "[") else f"{path}{span}{change.path}"

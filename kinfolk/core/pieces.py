@@ -1,4 +1,4 @@
-"""Where words and sentences begin and end in a row of tokens, told by tables over the vocabulary."""
+"""Word and sentence boundaries in a row of tokens, from tables over the vocabulary."""
 
 import dataclasses
 import functools

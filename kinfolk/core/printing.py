@@ -1,4 +1,4 @@
-"""What reaches a terminal: text without control characters, whatever file it came from.
+"""Escape sequences in what reaches a terminal: control characters are spelled out, whatever file they came from.
 
 A terminal obeys escape sequences: they move the cursor, hide what was printed, and change the window's title. Names
 and results come from files that may be somebody else's, so both ways to print are cleaned here: `clean` wraps the

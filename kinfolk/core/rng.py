@@ -1,4 +1,4 @@
-"""Randomness as a pure function of (seed, what it is for, which example), so that nothing has to be remembered.
+"""Random seeds as a pure function of (seed, purpose, example), so that nothing has to be remembered.
 
 Resuming, another number of data workers or another number of processes all give the same draws, because a
 draw depends on the example's number in the run and never on what was drawn before it.

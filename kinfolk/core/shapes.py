@@ -59,9 +59,9 @@ def shaped(out: str | tuple[str, ...] = "") -> Callable[[Callable[P, T]], Callab
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             sizes: dict[str, int] = {}
-            given = signature.bind(*args, **kwargs).arguments
+            values = signature.bind(*args, **kwargs).arguments
             for name, letters in axes.items():
-                if isinstance(value := given.get(name), Tensor):
+                if isinstance(value := values.get(name), Tensor):
                     _agree(f"{where}: {name}", letters, value, sizes)
             result = function(*args, **kwargs)
             for letters, value in _results(results, result):

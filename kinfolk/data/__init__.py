@@ -1,15 +1,14 @@
 """Files to tokens to prepared shards to batches; and data that needs no files.
 
-The way of the data, file by file:
+The way of the data, package by package:
 
-    sources, lines, text, reader, readers, tables, parquet      a part of a file to documents, or to what is bad in it
-    tokenizer, words, learn, unigram, sampling                  text to ids and back, and learning how
-    preparation, plan, job, worker, crew, gather, preparing     `prepare`: the work cut into jobs, done on all cores
-    shards, manifest, split                                     what lies on disk, and how it is read
-    images, image_sets, image_files                             images, from files of their own or folders of them
-    mixing, order, batches, loader                              batch number `step`, a pure function of (seed, step)
-    tasks/                                                      examples with labels, made on the fly
-    generated, stdlib, names, opening                           `open_data`: tasks, embedded text, folders, raw files
+    files/        readers: a part of a file to documents, rows and images, or to what is bad in it
+    tokenizers/   text to ids and back, and training a tokenizer
+    preparing/    `prepare`: the work cut into jobs, done on all cores, to shards on disk with a manifest
+    splits/       sequences, pairs and labelled examples, behind one base class
+    batches/      batch number `step`, a pure function of (seed, step)
+    generated/    tasks made on the fly, with labels or as pairs
+    opening       `open_data`: tasks, embedded text, prepared folders, raw files
 
 Names are imported when first used: preparing needs no torch, and help needs nothing.
 """

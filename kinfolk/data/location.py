@@ -1,4 +1,4 @@
-"""Names of data with absolute paths, so that a run can be resumed from another folder than it was begun in."""
+"""Absolute paths in names of data, so that a run can be resumed from another folder than it was begun in."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -19,9 +19,9 @@ def located(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def moved(source: Mapping[str, Any], move: Callable[[str], str]) -> dict[str, Any]:
     """Return arguments of `open_data` with other paths. move: takes a path, or what may be one, and returns another."""
-    found = {key: value for key, value in source.items() if value is not None}
-    found["name"] = _moved_name(str(found["name"]), move) if found.get("name") else ""
-    return found | {key: move(str(found[key])) for key in ("tokenizer", "valid", "cache") if key in found}
+    arguments = {key: value for key, value in source.items() if value is not None}
+    arguments["name"] = _moved_name(str(arguments["name"]), move) if arguments.get("name") else ""
+    return arguments | {key: move(str(arguments[key])) for key in ("tokenizer", "valid", "cache") if key in arguments}
 
 
 def _moved_name(name: str, move: Callable[[str], str]) -> str:

@@ -62,9 +62,9 @@ def open_data(
     """
     text = str(name)
     if text.startswith(SEVERAL):
-        known = {"cache": cache, "seed": seed, "tokenizer": tokenizer, "vocab": vocab, "choices": choices}
+        arguments = {"cache": cache, "seed": seed, "tokenizer": tokenizer, "vocab": vocab, "choices": choices}
         first, *others = names_in(text)
-        parts = [open_data(first, valid=valid, **known), *(open_data(other, **known) for other in others)]  # type: ignore[arg-type]
+        parts = [open_data(first, valid=valid, **arguments), *(open_data(other, **arguments) for other in others)]  # type: ignore[arg-type]
         return joined(text, parts)
     is_stdlib = text.partition(":")[0] == "stdlib"
     if valid is not None and (is_stdlib or is_generated(text)):
@@ -105,8 +105,8 @@ class _Door:
 def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     """Open a file with labels, of rows, of words, or of questions; or columns of one that has none."""
     what = asked(name)
-    given = valid or what.valid
-    beside = None if given is None else Path(given)
+    file = valid or what.valid
+    beside = None if file is None else Path(file)
     inside = text_labels(Tags.kind) if is_tagged(name) else None if is_columns(name) else labels_of(what)
     data = inside.open(name, what, door.choices, beside) if inside else _open_rows(name, what, door, beside)
     return dataclasses.replace(data, task=what.task)
@@ -146,8 +146,8 @@ def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path
 def _prepared(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Path:
     sources = find_sources(inputs, pairs=choices.pairs)
     seen = [VERSION, choices.plain(), [[os.path.abspath(s.path), s.size, s.mtime] for s in sources]]  # noqa: PTH100
-    given = Path(choices.tokenizer)
-    seen.append(hashlib.sha256(given.read_bytes()).hexdigest() if given.is_file() else "")
+    file = Path(choices.tokenizer)
+    seen.append(hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "")
     key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
     folder = cache / f"{inputs[0].stem if len(inputs) == 1 else name.partition(':')[0]}-{key}"
     if not (folder / MANIFEST).is_file():

@@ -1,4 +1,4 @@
-"""The mean of the weights of several checkpoints of a run (Vaswani et al. 2017, section 6.1)."""
+"""Checkpoint averaging: the mean of the weights of several checkpoints of a run (Vaswani et al. 2017, section 6.1)."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files of a run: whole or not there, and a disk that refuses them is reported as what it means for the run."""
+"""Atomic writes of a run's files; a disk that refuses them is reported with what is still intact."""
 
 import contextlib
 import errno

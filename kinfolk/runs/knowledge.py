@@ -1,4 +1,4 @@
-"""What a recipe knows, read for a tokenizer; a run keeps a copy of the file, so that it can always be read again."""
+"""Knowledge files of a recipe, read for a tokenizer; a run keeps a copy, so that they can be read again."""
 
 from pathlib import Path
 

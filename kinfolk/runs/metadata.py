@@ -148,15 +148,15 @@ class Metadata(Spec):
 
 def _current(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run.toml of any version says, in the words of this one."""
-    known = dict(table)
-    if "kind" in known:
-        known["data_kind"] = known.pop("kind")
-    if isinstance(known.get("plugins"), list):
-        known["plugins"] = [{"path": each} if isinstance(each, str) else each for each in known["plugins"]]
-    if isinstance(known.get("choice"), dict):
+    values = dict(table)
+    if "kind" in values:
+        values["data_kind"] = values.pop("kind")
+    if isinstance(values.get("plugins"), list):
+        values["plugins"] = [{"path": each} if isinstance(each, str) else each for each in values["plugins"]]
+    if isinstance(values.get("choice"), dict):
         # earlier versions chose by measuring, and recorded the seconds
-        known["choice"] = {key: value for key, value in known["choice"].items() if key != "measured"}
-    return known
+        values["choice"] = {key: value for key, value in values["choice"].items() if key != "measured"}
+    return values
 
 
 def _commit() -> str:

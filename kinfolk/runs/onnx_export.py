@@ -1,4 +1,4 @@
-"""A folder of graphs: `model.onnx` (or `encoder.onnx` and `decoder.onnx`), `spec.toml`, `tokenizer.json`, `onnx.json`.
+"""ONNX export: `model.onnx` (or `encoder.onnx` and `decoder.onnx`), `spec.toml`, `tokenizer.json`, `onnx.json`.
 
 `onnx.json` says what the graphs take in and give out, so that any program with onnxruntime can run them.
 """
@@ -89,18 +89,18 @@ class ExportRecord:
         """Read it from a folder, or say what is wrong with that."""
         file = folder / ABOUT
         try:
-            found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            table: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise CheckpointError(f"{folder}: no {ABOUT} here: `kin export RUN --to onnx --out {folder}`") from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{file}: cannot be read: {error}") from None
-        if found.pop("format", None) != FORMAT:
+        if table.pop("format", None) != FORMAT:
             raise CheckpointError(f"{file}: written by another version; export the run again")
         try:
-            state = tuple(Kept(**one | {"axes": tuple(one["axes"])}) for one in found.pop("state"))
-            generation = GenerationIds.from_plain(found.pop("generation", {}), f"{file}: generation")
-            classes = tuple(map(str, found.pop("classes", ())))
-            return cls(**found | {"state": state, "generation": generation, "classes": classes})
+            state = tuple(Kept(**one | {"axes": tuple(one["axes"])}) for one in table.pop("state"))
+            generation = GenerationIds.from_plain(table.pop("generation", {}), f"{file}: generation")
+            classes = tuple(map(str, table.pop("classes", ())))
+            return cls(**table | {"state": state, "generation": generation, "classes": classes})
         except (TypeError, KeyError) as error:
             raise CheckpointError(f"{file}: is not what `kin export --to onnx` writes: {error}") from None
 

@@ -354,8 +354,8 @@ class _Labelled(_Padded):
         return tuple(side + self.n_ends for side in self.data.sides(examples))
 
     def batch(self, rows: BatchRows, mine: slice) -> Batch:
-        found = self.data.examples(rows.example[mine])
-        sequences = [self._sequences(found, at) for at in range(len(self.limits))]
+        examples = self.data.examples(rows.example[mine])
+        sequences = [self._sequences(examples, at) for at in range(len(self.limits))]
         # the width is that of the whole batch, the same in every process
         lengths, pad = self._lengths(rows.example), self.data.tokenizer.pad
         padded = [_padded(ids, int(n.max()), pad) for ids, n in zip(sequences, lengths, strict=True)]
@@ -366,19 +366,19 @@ class _Labelled(_Padded):
             keep=keeps[0],
             source=padded[1] if len(padded) > 1 else None,
             source_keep=keeps[1] if len(padded) > 1 else None,
-        ).replace(**self._labels(found, int(lengths[0].max())))
+        ).replace(**self._labels(examples, int(lengths[0].max())))
 
-    def _labels(self, found: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
+    def _labels(self, examples: Sequence[Sequence[Any]], width: int) -> dict[str, Tensor]:
         """Return labels of examples, or tags of tokens as targets."""
         inside = text_labels(self.data.asks)
         if inside is not None and inside.per_token:
-            return {"targets": _padded([tags[: self.limits[0]] for _, tags in found], width, IGNORE)}
-        labels = torch.from_numpy(np.array([label for *_, label in found]))
+            return {"targets": _padded([tags[: self.limits[0]] for _, tags in examples], width, IGNORE)}
+        labels = torch.from_numpy(np.array([label for *_, label in examples]))
         return {"labels": labels.float() if labels.is_floating_point() else labels.long()}
 
-    def _sequences(self, found: Sequence[Sequence[Any]], at: int) -> list[NDArray[Any]]:
+    def _sequences(self, examples: Sequence[Sequence[Any]], at: int) -> list[NDArray[Any]]:
         end = [self.data.tokenizer.eos] * self.n_ends
-        whole = (np.append(example[at].astype(np.int64), end) for example in found)
+        whole = (np.append(example[at].astype(np.int64), end) for example in examples)
         return [shortened(ids, self.limits[at], self.batches.cut) for ids in whole]
 
 
@@ -394,9 +394,9 @@ class _Images(_Padded):
 
     def batch(self, rows: BatchRows, mine: slice) -> Batch:
         opening, limit = self.data.tokenizer.bos, self.limits[0]
-        found = [np.append(opening, values)[:limit] for values in self.data.rows(rows.example[mine])]
+        images = [np.append(opening, values)[:limit] for values in self.data.rows(rows.example[mine])]
         width = int(self._lengths(rows.example)[0].max())
-        return Batch(index=torch.from_numpy(rows.number[mine]), tokens=_padded(found, width, self.data.tokenizer.pad))
+        return Batch(index=torch.from_numpy(rows.number[mine]), tokens=_padded(images, width, self.data.tokenizer.pad))
 
 
 class _Several:
@@ -416,8 +416,8 @@ class _Several:
         return width
 
     def batch(self, turn: Turn, mine: slice) -> Batch:
-        made = self.inner[turn.part]._source.batch(turn.rows, mine)
-        return made.annotate(TaskNumber(torch.full((len(made),), turn.part)))
+        batch = self.inner[turn.part]._source.batch(turn.rows, mine)
+        return batch.annotate(TaskNumber(torch.full((len(batch),), turn.part)))
 
 
 def shortened(ids: NDArray[Any], limit: int, cut: str) -> NDArray[Any]:

@@ -73,9 +73,9 @@ class ByLength(InOrder):
 
     def at(self, step: int) -> BatchRows:
         rows = super().at(step)
-        known = rows.example < len(self._sorted)
+        sorted_rows = rows.example < len(self._sorted)
         example = rows.example.copy()
-        example[known] = self._sorted[rows.example[known]]
+        example[sorted_rows] = self._sorted[rows.example[sorted_rows]]
         return BatchRows(rows.number - rows.example + example, rows.epoch, example)
 
 

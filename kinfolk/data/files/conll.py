@@ -1,4 +1,4 @@
-"""Words with a tag each: CoNLL files, in columns with a blank line after a sentence, and JSON lines of two lists."""
+"""Tagged words: CoNLL files, in columns with a blank line after a sentence, and JSON lines of two lists."""
 
 import dataclasses
 import re
@@ -80,10 +80,10 @@ def read_conll(path: str | Path, word: str = "", tag: str = "") -> list[Tagged]:
     passed over. What is wrong is named with its line.
     """
     columns = [_column(path, name, usual) for name, usual in ((word, 0), (tag, -1))]
-    found = list(_sentences(str(path), *columns))
-    if not found:
+    sentences = list(_sentences(str(path), *columns))
+    if not sentences:
         raise DataError(f"{path}: holds no sentence")
-    return found
+    return sentences
 
 
 def read_tag_rows(path: str | Path, words: str = "tokens", tags: str = "tags") -> list[TaggedRow]:

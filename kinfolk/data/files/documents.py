@@ -49,9 +49,9 @@ def _cut(buffer: bytes, start: int, piece: int) -> int:
     if len(buffer) <= start + piece:
         return len(buffer)
     for mark in _CUTS:
-        found = buffer.find(mark, start + piece, most)
-        if found >= 0:
-            return found + len(mark)
+        place = buffer.find(mark, start + piece, most)
+        if place >= 0:
+            return place + len(mark)
     return len(buffer) if len(buffer) <= most else _character(buffer, most)
 
 

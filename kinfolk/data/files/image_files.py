@@ -73,16 +73,16 @@ def _find(path: Path) -> tuple[list[File], tuple[str, ...]]:
         parts = {"train": path}
     names = {f.name for root in parts.values() for f in _visible(root) if f.is_dir()}
     classes = tuple(sorted(names))
-    found: list[File] = []
+    images: list[File] = []
     for part, root in parts.items():
         for file in files_below(root):
             inside = file.relative_to(root).parts
             if classes and len(inside) == 1:
                 raise DataError(f"{file}: is beside folders of classes and belongs to none of them")
-            found.append((file, part, classes.index(inside[0]) if classes else -1))
-    if not found:
+            images.append((file, part, classes.index(inside[0]) if classes else -1))
+    if not images:
         raise DataError(f"{path}: has no image")
-    return found, classes
+    return images, classes
 
 
 def _visible(folder: Path) -> list[Path]:

@@ -61,12 +61,12 @@ class Records:
 
     def values(self, index: int) -> NDArray[np.uint8]:
         """Return the values of an image in raster order."""
-        found = np.asarray(self._bytes[index, self.begins : self.begins + self.n_values])
+        pixels = np.asarray(self._bytes[index, self.begins : self.begins + self.n_values])
         if self.planar:
-            found = found.reshape(self.channels, -1).T.reshape(-1)
+            pixels = pixels.reshape(self.channels, -1).T.reshape(-1)
         if self.grey and self.channels == 3:
-            found = np.rint(found.reshape(-1, 3) @ GREY).astype(np.uint8)
-        return found
+            pixels = np.rint(pixels.reshape(-1, 3) @ GREY).astype(np.uint8)
+        return pixels
 
     def column(self, at: int) -> NDArray[np.uint8]:
         """Return one byte of every record: where the labels are."""

@@ -42,11 +42,11 @@ def _idx_files(path: Path) -> list[Path]:
 
 
 def _open_idx(files: list[Path], cache: Path) -> ImageSet:
-    found: dict[str, Path] = {}
+    images: dict[str, Path] = {}
     for file in files:
         # the same set may lie there compressed and not; either will do
-        found.setdefault("test" if _TEST.search(file.name) else "train", file)
-    parts = {name: _idx_part(file, cache) for name, file in found.items()}
+        images.setdefault("test" if _TEST.search(file.name) else "train", file)
+    parts = {name: _idx_part(file, cache) for name, file in images.items()}
     labels = [part.labels for part in parts.values()]
     n_classes = max((int(x.max()) + 1 for x in labels if x is not None and len(x)), default=0)
     if any(x is None for x in labels):
@@ -138,10 +138,10 @@ def _cifar_part(files: list[Path], n_labels: int, classes: tuple[str, ...]) -> R
         n = file.stat().st_size // stride
         one = Records(str(file), n, _SIDE, _SIDE, _COLOURS, stride=stride, begins=n_labels, planar=True)
         # the last byte before the values is the fine label
-        found = one.column(n_labels - 1).astype(np.int64)
-        if n and found.max() >= len(classes):
-            at = int(np.argmax(found >= len(classes)))
-            raise DataError(f"{file}: image {at} has label {found[at]}, but there are {len(classes)} classes")
+        fine = one.column(n_labels - 1).astype(np.int64)
+        if n and fine.max() >= len(classes):
+            at = int(np.argmax(fine >= len(classes)))
+            raise DataError(f"{file}: image {at} has label {fine[at]}, but there are {len(classes)} classes")
         records.append(one)
-        labels.append(found)
+        labels.append(fine)
     return RecordFile(tuple(records), np.concatenate(labels))

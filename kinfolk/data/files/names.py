@@ -1,4 +1,4 @@
-"""Names with numbers: `copy:length=16,symbols=20`; and with a path behind them: `text:length=400:my/folder`."""
+"""Settings in names of data: `copy:length=16,symbols=20`; with a path behind them: `text:length=400:my/folder`."""
 
 import re
 from collections.abc import Iterable

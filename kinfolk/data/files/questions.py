@@ -1,4 +1,4 @@
-"""Questions about texts, with the answers as places in them: SQuAD's JSON, version 1.1 or 2, and JSON lines."""
+"""Question answering: SQuAD's JSON, version 1.1 or 2, and JSON lines; answers are places in a context."""
 
 import dataclasses
 import json
@@ -52,10 +52,10 @@ def read_questions(path: str | Path, *, answered: bool = True) -> list[Question]
     answered: whether answers must be there; without, questions may come alone.
     """
     lower = str(path).lower().removesuffix(".gz")
-    found = list(_rows(path, answered) if lower.endswith((".jsonl", ".ndjson")) else _articles(path, answered))
-    if not found:
+    questions = list(_rows(path, answered) if lower.endswith((".jsonl", ".ndjson")) else _articles(path, answered))
+    if not questions:
         raise DataError(f"{path}: holds no question")
-    return found
+    return questions
 
 
 def _rows(path: str | Path, answered: bool) -> Iterator[Question]:
@@ -94,8 +94,8 @@ def _whole(path: str | Path) -> Any:
 def _list(row: Any, key: str, where: str) -> list[Any]:
     if not isinstance(row, dict) or not isinstance(row.get(key), list):
         raise DataError(f"{where}: no list {key!r}{suggest(key, row) if isinstance(row, dict) else ''}")
-    found: list[Any] = row[key]
-    return found
+    items: list[Any] = row[key]
+    return items
 
 
 def question_of(row: Any, where: str, context: Any, *, answered: bool, identifier: str) -> Question:
@@ -105,20 +105,20 @@ def question_of(row: Any, where: str, context: Any, *, answered: bool, identifie
     for key, value in (("question", row.get("question")), ("context", context)):
         if not isinstance(value, str) or not value.strip():
             raise DataError(f"{where}: no {key}" + ("" if value in (None, "") else f": found {value!r:.80}"))
-    given = row.get("answers", None)
+    rows = row.get("answers", None)
     impossible = row.get("is_impossible", False)
     if not isinstance(impossible, bool):
         raise DataError(f"{where}: is_impossible is {impossible!r}, not true or false")
     # JSON lines that were written from tables have two lists instead of a list of pairs
-    if isinstance(given, dict) and {"text", "answer_start"} <= set(given):
-        given = [{"text": t, "answer_start": s} for t, s in zip(given["text"], given["answer_start"], strict=True)]
-    if given is not None and not isinstance(given, list):
-        raise DataError(f"{where}: answers is {type(given).__name__}, not a list")
-    if answered and given is None and not impossible:
+    if isinstance(rows, dict) and {"text", "answer_start"} <= set(rows):
+        rows = [{"text": t, "answer_start": s} for t, s in zip(rows["text"], rows["answer_start"], strict=True)]
+    if rows is not None and not isinstance(rows, list):
+        raise DataError(f"{where}: answers is {type(rows).__name__}, not a list")
+    if answered and rows is None and not impossible:
         raise DataError(f"{where}: no answers, and is_impossible is not true")
-    if given and impossible:
+    if rows and impossible:
         raise DataError(f"{where}: is_impossible is true, and yet there are answers")
-    answers = tuple(_answer(answer, str(context), where) for answer in given or ())
+    answers = tuple(_answer(answer, str(context), where) for answer in rows or ())
     return Question(str(row.get("id", identifier)), row["question"].strip(), str(context), answers, where)
 
 

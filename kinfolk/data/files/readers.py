@@ -61,10 +61,10 @@ def find_sources(inputs: Sequence[str | Path], *, pairs: bool) -> list[Source]:
     return _in_twos(sources) if pairs else sources
 
 
-def _files(given: Path) -> list[Path]:
-    files = list(files_below(given)) if given.is_dir() else [given]
+def _files(path: Path) -> list[Path]:
+    files = list(files_below(path)) if path.is_dir() else [path]
     if not files:
-        raise DataError(f"{given}: the folder holds no files")
+        raise DataError(f"{path}: the folder holds no files")
     return files
 
 

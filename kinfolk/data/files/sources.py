@@ -1,4 +1,4 @@
-"""Input files as bytes: what is known of one before it is read, and reading it, unpacked on the way."""
+"""Input files as bytes: size and date before reading, and reading, decompressed on the way."""
 
 import dataclasses
 import gzip

@@ -49,10 +49,10 @@ def is_treebank(path: Path) -> bool:
 
 def read_treebank(path: str | Path) -> list[ParsedSentence]:
     """Read a CoNLL-U file. What is wrong is named with its line; spans of words and empty nodes are passed over."""
-    found = [sentence for sentence in _sentences(str(path)) if sentence.words]
-    if not found:
+    sentences = [sentence for sentence in _sentences(str(path)) if sentence.words]
+    if not sentences:
         raise DataError(f"{path}: holds no sentence")
-    return found
+    return sentences
 
 
 def open_treebank(path: Path, choices: Preparation) -> Data:

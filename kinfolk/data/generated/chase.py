@@ -1,4 +1,4 @@
-"""Follow arrows as often as asked: questions of which it is known how many steps in a row they need."""
+"""Pointer chasing (k-hop lookup): follow arrows of a permutation, a known number of steps in a row."""
 
 import dataclasses
 
@@ -56,18 +56,18 @@ class Chase(TokenTask):
         arrows = order * self.places + np.take_along_axis(to, order, axis=1)
         start = below(lots(self.queries, 2), self.places)
         hops = self.fewest + below(lots(self.queries, 3), self.hops - self.fewest + 1)
-        asked = self.places * (self.places + hops) + start
-        symbols = np.concatenate([arrows, asked], 1)
+        queries = self.places * (self.places + hops) + start
+        symbols = np.concatenate([arrows, queries], 1)
         targets = np.full(symbols.shape, -1)
         targets[:, self.places :] = self.reached(symbols)
         return Symbols(symbols, np.full(len(numbers), self.n_symbols), targets)
 
     def reached(self, symbols: Indices) -> Indices:
         """Return the place each query leads to: [N, queries]."""
-        arrows, asked = symbols[:, : self.places], symbols[:, self.places :] - self.places**2
+        arrows, queries = symbols[:, : self.places], symbols[:, self.places :] - self.places**2
         to = np.empty_like(arrows)
         np.put_along_axis(to, arrows // self.places, arrows % self.places, axis=1)
-        hops, at = np.divmod(asked, self.places)
+        hops, at = np.divmod(queries, self.places)
         for n in range(self.hops):
             at = np.where(hops > n, np.take_along_axis(to, at, axis=1), at)
         return at

@@ -92,9 +92,9 @@ def read_parts(path: Path, columns: int) -> dict[str, list[Labelled]]:
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    given = {"train": _named(path, TRAIN), "valid": _named(path, VALID)} if path.is_dir() else {}
-    if given and all(given.values()):
-        parts = {name: list(_read(found, columns)) for name, found in given.items() if found}
+    places = {"train": _named(path, TRAIN), "valid": _named(path, VALID)} if path.is_dir() else {}
+    if places and all(places.values()):
+        parts = {name: list(_read(found, columns)) for name, found in places.items() if found}
         common = set.intersection(*({example.label for example in examples} for examples in parts.values()))
         # a label that only one part has, as texts without any, cannot be learnt or not be asked for
         parts = {name: [e for e in examples if e.label in common] for name, examples in parts.items()}

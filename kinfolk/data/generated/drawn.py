@@ -1,4 +1,4 @@
-"""Tasks whose questions are drawn as matrices of symbols, many at a time: each question again until it fits its split.
+"""Generated tasks drawn as matrices of symbols, many at a time: each question again until it fits its split.
 
 The hash of a question (`identity`) decides whether it may appear in training or in validation.
 """
@@ -134,7 +134,7 @@ class LabelledTask(DrawnTask):
 
 
 class TokenTask(DrawnTask):
-    """A task that asks for classes of symbols, of which every sequence has `n_symbols`; `draw` is told `train`."""
+    """A task that asks for classes of symbols, of which every sequence has `n_symbols`; its `draw` takes `train`."""
 
     split = TokenSplit
 

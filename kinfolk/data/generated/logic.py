@@ -65,11 +65,11 @@ class Formulas:
         holds = np.zeros(self.symbol.shape, np.uint64)
         for slot in reversed(range(slots)):
             symbol = self.symbol[:, slot]
-            found = _WORLDS[np.clip(symbol.astype(np.int64) - FIRST, 0, None)]
+            holding = _WORLDS[np.clip(symbol.astype(np.int64) - FIRST, 0, None)]
             if 2 * slot + 2 < slots:
                 left, right = holds[:, 2 * slot + 1], holds[:, 2 * slot + 2]
-                found = np.where(symbol == AND, left & right, np.where(symbol == OR, left | right, found))
-            holds[:, slot] = np.where(self.negated[:, slot], ~found, found)
+                holding = np.where(symbol == AND, left & right, np.where(symbol == OR, left | right, holding))
+            holds[:, slot] = np.where(self.negated[:, slot], ~holding, holding)
         worlds: Words = holds[:, 0]
         return worlds
 

@@ -223,11 +223,11 @@ class Memorisation(_MadTask):
         return 2 * (self.length // 2)
 
 
-def _one_of(keys: Indices, given: NDArray[np.bool_], n: int, words: Words) -> Indices:
-    """Return one of the different keys in each row, where they are given, all equally likely."""
+def _one_of(keys: Indices, eligible: NDArray[np.bool_], n: int, words: Words) -> Indices:
+    """Sample one of the different eligible keys of each row, all equally likely."""
     there = np.zeros((len(keys), n), bool)
     rows = np.broadcast_to(np.arange(len(keys))[:, None], keys.shape)
-    there[rows[given], keys[given]] = True
+    there[rows[eligible], keys[eligible]] = True
     lots = np.where(there, mix(0, words[:, None], np.arange(n)) >> np.uint64(1), np.uint64(2**64 - 1))
-    found: Indices = lots.argmin(axis=1)
-    return found
+    drawn: Indices = lots.argmin(axis=1)
+    return drawn

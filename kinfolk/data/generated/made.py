@@ -1,4 +1,4 @@
-"""Labelled tasks that decide by themselves how to draw a question of a split, and examples that are kept once made.
+"""Generated tasks that decide themselves how to draw a question of a split, with a cache of recent examples.
 
 An example is a pure function of (seed, split, its number). Making one may take milliseconds, and a batch asks for
 lengths before it asks for examples, a validation for the same examples again and again: the latest are kept.
@@ -54,18 +54,18 @@ class MadeSplit(TaskSplit):
 
     def _made(self, indices: Indices) -> list[tuple[Any, ...]]:
         kept = self._kept
-        found = {i: kept[i] for i in indices.tolist() if i in kept}
-        missing = np.array(sorted(set(indices.tolist()) - found.keys()), np.int64)
+        examples = {i: kept[i] for i in indices.tolist() if i in kept}
+        missing = np.array(sorted(set(indices.tolist()) - examples.keys()), np.int64)
         if len(missing):
-            made = self.task.draw(self.seed, missing, valid=self.name != "train")
+            drawing = self.task.draw(self.seed, missing, valid=self.name != "train")
             # copies: a view would keep the whole array that it is a part of
             new = {
-                number: (*(side[i].copy() for side in made.sides), int(made.labels[i]))
+                number: (*(side[i].copy() for side in drawing.sides), int(drawing.labels[i]))
                 for i, number in enumerate(missing.tolist())
             }
-            found |= new
+            examples |= new
             self._keep(new)
-        return [found[i] for i in indices.tolist()]
+        return [examples[i] for i in indices.tolist()]
 
     def _keep(self, new: dict[int, tuple[Any, ...]]) -> None:
         size = sum(len(side) for *sides, _ in new.values() for side in sides)

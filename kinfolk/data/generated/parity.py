@@ -1,4 +1,4 @@
-"""Whether a row of bits has an even or an odd number of ones."""
+"""Parity: whether a row of bits has an even or an odd number of ones."""
 
 import dataclasses
 

@@ -103,10 +103,10 @@ class Pathfinder(Square):
                 raise DataError(f"{self}: hardly any two such contours fit the image; make it larger, or them shorter")
             step = max(1, min(64 if valid else 32, _TRIES_AT_ONCE // len(left)))
             tries = mix(seed, numbers[left][:, None], np.arange(tried, tried + step)).reshape(-1)
-            where, found, places = self._contours(tries, valid)
+            where, contours, places = self._contours(tries, valid)
             # the first try of each number that came to something
             who, first = np.unique(where // step, return_index=True)
-            words[left[who]], strokes[left[who]], ends[left[who]] = tries[where[first]], found[first], places[first]
+            words[left[who]], strokes[left[who]], ends[left[who]] = tries[where[first]], contours[first], places[first]
             left, tried = np.delete(left, who), tried + step
         return Drawing(self._paint(words, strokes, ends[:, :2]), _label(words), strokes, ends[:, :2])
 
@@ -126,9 +126,9 @@ class Pathfinder(Square):
                 self._between(mix(7, words[left], way, side), ends[left, a], ends[left, b])
                 for side, (a, b) in enumerate(pairs)
             )
-            found, apart = _apart(first, second, _APART * self.pixels)
+            contours, apart = _apart(first, second, _APART * self.pixels)
             shown = apart & (answers[left] == way)
-            kept[left[shown]] = found[shown]
+            kept[left[shown]] = contours[shown]
             left = left[apart]
         return left, kept[left], ends[left]
 

@@ -1,4 +1,4 @@
-"""Looking something up in what was read: associative recall, and a needle in a haystack.
+"""Associative recall, and a needle in a haystack: looking something up in what was read.
 
 `a3b7c1?b` asks for what stood behind `b`: 7. The haystack is the same with noise between: small letters that mean
 nothing, and somewhere among them a capital letter with its digit.

@@ -1,4 +1,4 @@
-"""Many sequences of different lengths in one flat array: what the generators of tasks hand over."""
+"""Ragged sequences in one flat array: what the generators of tasks hand over."""
 
 import dataclasses
 from collections.abc import Sequence

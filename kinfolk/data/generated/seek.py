@@ -1,4 +1,4 @@
-"""An answer that is in the text: the digits behind the first place of a letter, or none."""
+"""Extractive answers in generated text: the digits behind the first place of a letter, or none."""
 
 import dataclasses
 import string
@@ -78,8 +78,8 @@ class Seek(LabelledTask):
         letter, text = question.symbols[:, :1], question.symbols[:, 1:]
         places = np.arange(text.shape[1])
         real = places < question.lengths[:, None] - 1
-        found = (text == letter) & real
-        after = np.where(found.any(axis=1), found.argmax(axis=1) + 1, text.shape[1])
+        matches = (text == letter) & real
+        after = np.where(matches.any(axis=1), matches.argmax(axis=1) + 1, text.shape[1])
         # the run of digits goes on until the first place that is none
         stops = (places >= after[:, None]) & ~((text < _DIGITS) & real)
         end = np.where(stops.any(axis=1), stops.argmax(axis=1), text.shape[1])

@@ -1,4 +1,4 @@
-"""Text that every machine has: the source of the running Python's own standard library."""
+"""Python's standard library as a corpus: text that every machine has."""
 
 import hashlib
 import os

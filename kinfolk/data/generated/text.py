@@ -212,14 +212,14 @@ def _families() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _bodies(family: str, valid: bool) -> list[bytes]:
-    found = [document for document in library() if document.family == family and len(document.body) >= _SHORTEST]
-    return [document.body for document in part(found, valid=valid)]
+    documents = [document for document in library() if document.family == family and len(document.body) >= _SHORTEST]
+    return [document.body for document in part(documents, valid=valid)]
 
 
 @functools.lru_cache(maxsize=2)
 def _kinds(valid: bool) -> list[list[bytes]]:
-    found: Sequence[ByteDocument] = part(library(), valid=valid)
-    kinds = [document.code for document in found], [document.prose for document in found]
+    documents: Sequence[ByteDocument] = part(library(), valid=valid)
+    kinds = [document.code for document in documents], [document.prose for document in documents]
     return [[body for body in bodies if len(body) >= _SHORTEST] for bodies in kinds]
 
 

@@ -1,4 +1,4 @@
-"""Do jobs on all cores: a few worker processes, each given the next job when it has finished one.
+"""Worker processes of `kin prepare`, on all cores: each is given the next job when it has finished one.
 
 Workers are started by their module's name and read everything from the folder, so nothing is pickled and a
 script without `if __name__ == "__main__"` works too.

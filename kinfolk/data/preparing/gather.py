@@ -1,4 +1,4 @@
-"""From the records of finished jobs to the manifest."""
+"""Manifest of prepared data, gathered from the records of finished jobs."""
 
 import json
 import shutil

@@ -97,12 +97,12 @@ def open_prepared(folder: Path, *, verify: bool = False) -> Data:
 
 def _check_size(path: Path, stated: int) -> int:
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError:
         raise DataError(f"{path}: missing, but the manifest names it; prepare the data again") from None
-    if found != stated:
-        raise DataError(f"{path}: damaged: {found} bytes, but the manifest says {stated}; prepare the data again")
-    return found
+    if size != stated:
+        raise DataError(f"{path}: damaged: {size} bytes, but the manifest says {stated}; prepare the data again")
+    return size
 
 
 def _split(folder: Path, manifest: PreparedManifest, tokenizer: Tokenizer, name: str) -> Split:

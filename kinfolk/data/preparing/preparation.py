@@ -1,4 +1,4 @@
-"""What a user can choose when raw files are turned into prepared data."""
+"""Options of `kin prepare`: how raw files become prepared data."""
 
 import dataclasses
 from typing import Any

@@ -98,8 +98,8 @@ def _is_request(folder: Path, plan: PreparationPlan) -> bool:
 
 def _request(plan: PreparationPlan) -> dict[str, str]:
     """Return a hash of everything that finished jobs depend on; stopping at a bad row or not is no such thing."""
-    given = Path(plan.choices.tokenizer)
-    tokenizer = digest(given) if given.is_file() else plan.choices.tokenizer
+    file = Path(plan.choices.tokenizer)
+    tokenizer = digest(file) if file.is_file() else plan.choices.tokenizer
     choices = replace(plan.choices, on_bad="skip")
     text = json.dumps([replace(plan, choices=choices).plain(), tokenizer], sort_keys=True)
     return {"sha256": hashlib.sha256(text.encode()).hexdigest()}

@@ -1,4 +1,4 @@
-"""A bar that shows how far a long job is and how long it will take, when somebody is looking."""
+"""Progress bar of a long job, where standard error is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The text a tokenizer learns from: bounded, seeded, and never what is held out."""
+"""Sample of text that a tokenizer is trained on: bounded, seeded, and never what is held out."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Questions and contexts as token ids: long contexts are read through windows, each with the answer if it holds it."""
+"""Question answering over long contexts: sliding windows of tokens, each with the answer span if it holds it."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -127,13 +127,15 @@ class AnswerSplit(Split):
         places = {text: i for i, text in enumerate(dict.fromkeys(q.context for q in questions))}
         self._contexts = aligned(tokenizer, list(places))
         self._context = [places[q.context] for q in questions]
-        asked = tokenizer.encode_batch([q.question for q in questions])
-        self.questions_cut = sum(len(ids) > reading.question for ids in asked)
-        self._asked = [ids[: reading.question].astype(np.int64) for ids in asked]
+        question_ids = tokenizer.encode_batch([q.question for q in questions])
+        self.questions_cut = sum(len(ids) > reading.question for ids in question_ids)
+        self._asked = [ids[: reading.question].astype(np.int64) for ids in question_ids]
         rows = [row for i in range(len(questions)) for row in self._windows(i, labelled)]
         self._rows = np.array(rows, np.int64).reshape(-1, 5)
-        found = set(self._rows[self._rows[:, 3] >= 0, 0].tolist())
-        self.answers_cut = sum(bool(q.answers) and i not in found for i, q in enumerate(questions)) if labelled else 0
+        answered = set(self._rows[self._rows[:, 3] >= 0, 0].tolist())
+        self.answers_cut = (
+            sum(bool(q.answers) and i not in answered for i, q in enumerate(questions)) if labelled else 0
+        )
         self.n_bytes = sum(len(q.question.encode()) + len(q.context.encode()) for q in questions)
 
     def __len__(self) -> int:
@@ -156,11 +158,11 @@ class AnswerSplit(Split):
 
     def examples(self, indices: Indices) -> list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Return the token ids of questions and of parts of contexts, and the first and last token of the answer."""
-        found = []
+        examples = []
         for question, start, stop, first, last in self._rows[indices]:
             context = self.context(int(question)).ids[start:stop].astype(np.int64)
-            found.append((self._asked[question], context, np.array([first, last])))
-        return found
+            examples.append((self._asked[question], context, np.array([first, last])))
+        return examples
 
     def joined(self, other: "AnswerSplit") -> "AnswerSplit":
         """Return the questions of both, one split after the other."""

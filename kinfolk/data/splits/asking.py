@@ -1,4 +1,4 @@
-"""Names of files with labels, and what their labels are: `labelled:text=review,label=stars:PATH`."""
+"""Names of labelled files and their settings: `labelled:text=review,label=stars:PATH`."""
 
 import dataclasses
 import functools
@@ -39,10 +39,10 @@ def is_columns(name: str) -> bool:
 
 def columns_of(name: str, what: "DataRequest", choices: Preparation) -> Preparation:
     """Return how the columns of a file become pairs, or texts."""
-    given = what.settings
+    settings = what.settings
     if name.startswith(CORPUS):
-        return dataclasses.replace(choices, text_column=given.get("text", choices.text_column))
-    source, target = given.get("source", choices.source_column), given.get("target", choices.target_column)
+        return dataclasses.replace(choices, text_column=settings.get("text", choices.text_column))
+    source, target = settings.get("source", choices.source_column), settings.get("target", choices.target_column)
     return dataclasses.replace(choices, pairs=True, source_column=source, target_column=target)
 
 
@@ -59,12 +59,12 @@ def inherited(name: str, own: str, **usual: Any) -> str:
     """
     if not has_labels(name):
         return name
-    given = settings_of(name)
-    rest = name[_NAME.match(name).end() :] if given else name.partition(":")[2]  # type: ignore[union-attr]
+    own_settings = settings_of(name)
+    rest = name[_NAME.match(name).end() :] if own_settings else name.partition(":")[2]  # type: ignore[union-attr]
     others = {key: value for key, value in settings_of(own).items() if key != "valid"}
-    merged = {key: str(value) for key, value in usual.items()} | others | given
-    said = ",".join(f"{key}={value}" for key, value in merged.items())
-    return f"{name.partition(':')[0]}:{said}:{rest}" if said else name
+    merged = {key: str(value) for key, value in usual.items()} | others | own_settings
+    text = ",".join(f"{key}={value}" for key, value in merged.items())
+    return f"{name.partition(':')[0]}:{text}:{rest}" if text else name
 
 
 def named(prefix: str, settings: dict[str, str], path: Path) -> str:
@@ -115,22 +115,22 @@ class DataRequest:
 
     def choices(self, choices: Preparation) -> Preparation:
         """Return how tables are to be prepared."""
-        given: dict[str, Any] = {"label": choices.label_column or "label"} | self.settings
-        return dataclasses.replace(choices, **{SETTINGS[key]: v for key, v in given.items() if key in SETTINGS})
+        settings: dict[str, Any] = {"label": choices.label_column or "label"} | self.settings
+        return dataclasses.replace(choices, **{SETTINGS[key]: v for key, v in settings.items() if key in SETTINGS})
 
 
 def asked(name: str) -> DataRequest:
     """Read `labelled:PATH`, or with settings, `labelled:text=review,label=stars:PATH`."""
     rest = name.partition(":")[2]
-    given: dict[str, str] = {}
-    known = (*SETTINGS, *OTHERS)
+    values: dict[str, str] = {}
+    names = (*SETTINGS, *OTHERS)
     if not Path(rest).exists() and ":" in rest:
         settings, _, rest = rest.partition(":")
         for item in filter(None, settings.split(",")):
             key, _, value = item.partition("=")
-            if key not in known or not value:
-                raise DataError(f"{name}: unknown setting {item!r}{suggest(key, known)}")
-            given[key] = value
+            if key not in names or not value:
+                raise DataError(f"{name}: unknown setting {item!r}{suggest(key, names)}")
+            values[key] = value
     if not Path(rest).exists():
         raise DataError(f"{name}: no such file or folder: {rest}")
-    return DataRequest(Path(rest), given)
+    return DataRequest(Path(rest), values)

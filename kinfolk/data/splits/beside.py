@@ -1,4 +1,4 @@
-"""Data of two files: one to learn from, another to validate on, read in the same way and with the same tokenizer."""
+"""Training and validation data in two files, read in the same way and with the same tokenizer."""
 
 import dataclasses
 import hashlib

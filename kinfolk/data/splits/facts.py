@@ -1,4 +1,4 @@
-"""Facts of a tab-separated file, in the tokens of a tokenizer."""
+"""Knowledge-graph triples and entity mentions of a tab-separated file, as token ids."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -25,14 +25,14 @@ def read_rows(file: Path, columns: tuple[str, ...], more: int = 0) -> Iterator[t
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        found = [column.strip() for column in line.rstrip("\r").split("\t")]
+        values = [column.strip() for column in line.rstrip("\r").split("\t")]
         wanted = " TAB ".join(columns)
-        if not len(columns) - more <= len(found) <= len(columns):
-            raise DataError(f"{file}:{number}: has {len(found)} columns, and {wanted} are expected: {line[:80]!r}")
-        if not all(found):
-            empty = columns[found.index("")]
+        if not len(columns) - more <= len(values) <= len(columns):
+            raise DataError(f"{file}:{number}: has {len(values)} columns, and {wanted} are expected: {line[:80]!r}")
+        if not all(values):
+            empty = columns[values.index("")]
             raise DataError(f"{file}:{number}: the {empty} is empty ({wanted} are expected): {line[:80]!r}")
-        yield number, found
+        yield number, values
 
 
 def read_triples(file: str | Path, tokenizer: Tokenizer, relation: bool = True) -> Names[Branches]:
@@ -42,12 +42,12 @@ def read_triples(file: str | Path, tokenizer: Tokenizer, relation: bool = True) 
     """
     facts: dict[str, list[str]] = {}
     for _, (subject, verb, what) in read_rows(Path(file), ("subject", "relation", "object")):
-        said = f"{verb} {what}" if relation else what
-        known = facts.setdefault(subject, [])
-        if said not in known:
-            known.append(said)
+        text = f"{verb} {what}" if relation else what
+        texts = facts.setdefault(subject, [])
+        if text not in texts:
+            texts.append(text)
     subjects = list(facts)
-    ids = iter(spelt(tokenizer, [said for subject in subjects for said in facts[subject]]))
+    ids = iter(spelt(tokenizer, [text for subject in subjects for text in facts[subject]]))
     branches = [tuple(next(ids) for _ in facts[subject]) for subject in subjects]
     return Names(named(tokenizer, dict(zip(subjects, branches, strict=True))))
 
@@ -65,12 +65,12 @@ def read_entities(file: str | Path, tokenizer: Tokenizer) -> tuple[Names[tuple[t
         if number in entry:
             raise DataError(f"{file}:{line}: says once more that {mention!r} may mean {entity!r}")
         entry[number] = _prior(prior[0], f"{file}:{line}") if prior else 1.0
-    known = {}
+    candidates = {}
     for mention, entry in counts.items():
         total = sum(entry.values())
         likeliest = sorted(entry, key=lambda number: (-entry[number], number))
-        known[mention] = tuple((number, entry[number] / total) for number in likeliest)
-    return Names(named(tokenizer, known)), list(numbers)
+        candidates[mention] = tuple((number, entry[number] / total) for number in likeliest)
+    return Names(named(tokenizer, candidates)), list(numbers)
 
 
 def _prior(text: str, where: str) -> float:
@@ -90,12 +90,12 @@ def spelt(tokenizer: Tokenizer, texts: list[str]) -> list[Name]:
 
 def named(tokenizer: Tokenizer, known: Mapping[str, T]) -> dict[Name, T]:
     """Return the names of a dictionary as they are spelt at the beginning and in the middle of a line."""
-    found: dict[Name, T] = {}
+    names: dict[Name, T] = {}
     first = [tuple(ids.tolist()) for ids in tokenizer.encode_batch(list(known))]
     for what, alone, inside in zip(known.values(), first, spelt(tokenizer, list(known)), strict=True):
         # where a space is a token of its own, it is no part of a name
         ways = [alone] if inside[-len(alone) :] == alone else [alone, inside]
         for ids in ways:
             if ids and tokenizer.unk not in ids:
-                found.setdefault(ids, what)
-    return found
+                names.setdefault(ids, what)
+    return names

@@ -68,8 +68,8 @@ class ImageSplit(Split):
 
     def rows(self, indices: Indices) -> list[NDArray[Any]]:
         """Return the values of images as ids."""
-        found = (self.part.values(int(self.chosen[i])) for i in indices)
-        return [values.astype(np.int64) + N_SPECIALS for values in found]
+        images = (self.part.values(int(self.chosen[i])) for i in indices)
+        return [values.astype(np.int64) + N_SPECIALS for values in images]
 
     def examples(self, indices: Indices) -> list[tuple[NDArray[Any], int]]:
         """Return the values of images as ids, and their classes."""
@@ -94,16 +94,16 @@ def open_images(name: str | Path, cache: Path, choices: Preparation) -> Data:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     if is_image_set(path):
-        found = open_image_set(path, cache)
+        images = open_image_set(path, cache)
         if "side" in numbers:
             raise DataError(f"{name}: side is for folders of image files; these have a size of their own")
         if numbers.get("channels") == 1:
-            found = _grey(found)
+            images = _grey(images)
     elif is_folder_of_pictures(path):
-        found = unpack_folder(path, cache, choices, numbers)
+        images = unpack_folder(path, cache, choices, numbers)
     else:
         raise DataError(f"{path}: has no images (IDX, CIFAR's binary files, or image files as PNG and JPEG)")
-    return _data(str(name), found, choices)
+    return _data(str(name), images, choices)
 
 
 def _asked(name: str) -> tuple[Path, dict[str, int]]:
@@ -119,28 +119,28 @@ def _asked(name: str) -> tuple[Path, dict[str, int]]:
     return Path(match[2]), numbers
 
 
-def _grey(found: ImageSet) -> ImageSet:
+def _grey(images: ImageSet) -> ImageSet:
     def change(part: RecordFile) -> RecordFile:
         return dataclasses.replace(part, records=tuple(dataclasses.replace(r, grey=True) for r in part.records))
 
-    return ImageSet(change(found.train), None if found.test is None else change(found.test), found.classes)
+    return ImageSet(change(images.train), None if images.test is None else change(images.test), images.classes)
 
 
-def _data(name: str, found: ImageSet, choices: Preparation) -> Data:
-    classes = () if name.startswith(PREFIX) else found.classes
-    n = len(found.train)
+def _data(name: str, images: ImageSet, choices: Preparation) -> Data:
+    classes = () if name.startswith(PREFIX) else images.classes
+    n = len(images.train)
     if n == 0:
         raise DataError(f"{name}: has no image")
     lots = mix(derive(choices.seed, "valid"), np.arange(n))
     held = min(n - 1, max(1, round(choices.valid * n))) if choices.valid else 0
     order = np.argsort(lots, kind="stable")
     splits: dict[str, Split] = {
-        "train": ImageSplit("train", found.train, np.sort(order[held:]), classes),
-        "valid": ImageSplit("valid", found.train, np.sort(order[:held]), classes),
+        "train": ImageSplit("train", images.train, np.sort(order[held:]), classes),
+        "valid": ImageSplit("valid", images.train, np.sort(order[:held]), classes),
     }
-    if found.test is not None:
-        splits["test"] = ImageSplit("test", found.test, np.arange(len(found.test)), classes)
-    content = [part and _content(part) for part in (found.train, found.test)]
+    if images.test is not None:
+        splits["test"] = ImageSplit("test", images.test, np.arange(len(images.test)), classes)
+    content = [part and _content(part) for part in (images.train, images.test)]
     described = fingerprint(classes, choices.seed, held, *content, "v1")
     return Data(name, "labelled" if classes else "images", Tokenizer.byte(), described, splits)
 

@@ -1,4 +1,4 @@
-"""Labels of rows: read from a column, kept beside the text, and known again by name."""
+"""Labels of rows: read from a column, stored beside the text, and turned into class numbers by name."""
 
 import copy
 import dataclasses
@@ -97,12 +97,12 @@ class LabelledSplit(Split):
 
     def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
         """Return the token ids of texts, and their labels."""
-        found = []
+        examples = []
         for i in map(int, indices):
             first = i * (self.n_texts + 1)
             parts = [self._shards.tokens(*self._shards.bounds(first + k)) for k in range(self.n_texts + 1)]
-            found.append((*parts[:-1], self.labels.read(parts[-1])))
-        return found
+            examples.append((*parts[:-1], self.labels.read(parts[-1])))
+        return examples
 
 
 def with_classes(data: Data, classes: Sequence[str]) -> Data:

@@ -1,4 +1,4 @@
-"""Passages of one document each, and beside each a passage of another: what is asked about pairs of sentences.
+"""Passages of one document each, and beside each a passage of another, for next sentence prediction.
 
 A window of the stream is narrowed to the longest part of it that lies in one document, so that nothing has to be
 known about all documents at once, and every epoch cuts them at other places.

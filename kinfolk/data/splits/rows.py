@@ -1,4 +1,4 @@
-"""Splits of rows without labels, for prediction: cut, padded and framed exactly as in training."""
+"""Unlabelled rows for prediction: cut, padded and framed exactly as in training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -88,12 +88,12 @@ class WordRows(Split):
 def _parts(ids: NDArray[np.int64], firsts: Indices, room: int) -> list[tuple[NDArray[np.int64], Indices]]:
     """Cut tokens before words, so that no part has more than `room`; a word that is longer alone loses its end."""
     ends = np.append(firsts[1:], len(ids))
-    found, start = [], 0
+    parts, start = [], 0
     while start < len(firsts):
         stop = start + 1
         while stop < len(firsts) and ends[stop] - firsts[start] <= room:
             stop += 1
         part = ids[firsts[start] : ends[stop - 1]][: max(1, room)]
-        found.append((part, firsts[start:stop] - firsts[start]))
+        parts.append((part, firsts[start:stop] - firsts[start]))
         start = stop
-    return found
+    return parts

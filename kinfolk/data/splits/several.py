@@ -1,4 +1,4 @@
-"""Several labelled files learnt from at once: batches of each in turn, as often as it is large."""
+"""Multi-task data: batches of several labelled files in turn, as often as each is large."""
 
 import dataclasses
 import functools
@@ -23,10 +23,10 @@ def name_of(names: Sequence[str]) -> str:
 
 def names_in(name: str) -> list[str]:
     """Return the names that `name_of` put together."""
-    found = name.removeprefix(PREFIX).split(BETWEEN)
-    if len(found) < 2:
+    names = name.removeprefix(PREFIX).split(BETWEEN)
+    if len(names) < 2:
         raise DataError(f"{name}: expected two names or more with {BETWEEN!r} between them")
-    return found
+    return names
 
 
 def joined(name: str, parts: Sequence[Data]) -> Data:

@@ -218,7 +218,7 @@ class Shards:
 
     def begins(self, start: int, stop: int) -> Indices:
         """Return where sequences begin, of those that begin in `start < x < stop` of the whole stream."""
-        found = [np.zeros(0, np.int64)]
+        places = [np.zeros(0, np.int64)]
         for i in range(self._holding(self.first_token, start), len(self.shards)):
             base = int(self.first_token[i])
             if base >= stop:
@@ -226,8 +226,8 @@ class Shards:
             offsets = self.shards[i].offsets[:-1]
             low = np.searchsorted(offsets, max(start - base + 1, 0))
             high = np.searchsorted(offsets, stop - base)
-            found.append(base + offsets[low:high].astype(np.int64))
-        return np.concatenate(found)
+            places.append(base + offsets[low:high].astype(np.int64))
+        return np.concatenate(places)
 
     @staticmethod
     def _holding(first: Indices, place: int) -> int:

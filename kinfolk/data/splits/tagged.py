@@ -1,4 +1,4 @@
-"""Sentences with a tag of every word: the parts of speech of a treebank, or whatever a CoNLL file says of its words."""
+"""Sequence tagging: sentences with a tag of every word, from a treebank or a CoNLL file."""
 
 import copy
 from collections.abc import Sequence
@@ -85,10 +85,10 @@ def read_tagged(path: Path, words: str = "", tags: str = "") -> Sequence[TaggedS
 
 def _refuse_strange(path: Path | None, sentences: Sequence[Any], tags: tuple[str, ...]) -> None:
     """Refuse a tag that nothing to learn from has, where validation has a file of its own."""
-    known = set(tags)
+    names = set(tags)
     for s in sentences if path is not None else ():
         for i, tag in enumerate(s.tags):
-            if tag not in known:
+            if tag not in names:
                 where = str(path) if isinstance(s, ParsedSentence) else f"{path}:{s.line_of(i)}"
                 raise DataError(f"{where}: the tag {tag!r} is not among those to learn from{suggest(tag, tags)}{GO_ON}")
 
@@ -96,8 +96,8 @@ def _refuse_strange(path: Path | None, sentences: Sequence[Any], tags: tuple[str
 def pieces_of(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[NDArray[np.int64], Indices]:
     """Return the token ids of words, and where each word begins: every word has a token, an unknown one if need be."""
     # a word after the first takes the space before it along
-    found = tokenizer.encode_batch([" " * (i > 0) + word for i, word in enumerate(words)])
-    pieces = [ids.astype(np.int64) if len(ids) else np.array([tokenizer.unk]) for ids in found]
+    encoded = tokenizer.encode_batch([" " * (i > 0) + word for i, word in enumerate(words)])
+    pieces = [ids.astype(np.int64) if len(ids) else np.array([tokenizer.unk]) for ids in encoded]
     ends = np.cumsum([len(ids) for ids in pieces])
     return np.concatenate([np.zeros(0, np.int64), *pieces]), np.concatenate([[0], ends[:-1]]).astype(np.int64)
 
@@ -167,12 +167,12 @@ class TaggedSplit(Split):
         # naming data must not load torch
         from kinfolk.core.batch import IGNORE
 
-        found = []
+        examples = []
         for i in map(int, indices):
             tags = np.full(len(self._ids[i]), IGNORE, np.int64)
             tags[self._firsts[i]] = self._numbers[i]
-            found.append((self._ids[i], tags))
-        return found
+            examples.append((self._ids[i], tags))
+        return examples
 
     def words_cut(self, length: int) -> int:
         """Count the words that are cut off where sentences keep `length` tokens."""

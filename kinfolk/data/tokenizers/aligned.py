@@ -1,4 +1,4 @@
-"""Tokens that know where in their text they come from, for labels that are given in characters or words."""
+"""Token offsets: the characters of each token, for labels that are given in characters or words."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -57,13 +57,13 @@ def _of_bytes(ids: NDArray[Any], text: str) -> Aligned:
 
 
 def _of_pieces(tokenizer: Tokenizer, ids: NDArray[Any], text: str) -> Aligned:
-    found, places, base = [], [], 0
+    tokens, places, base = [], [], 0
     for part in tokenizer.parts(text):
         coded = tokenizer.inner.encode(part, add_special_tokens=False)
-        found += coded.ids
+        tokens += coded.ids
         places += [(base + start, base + stop) for start, stop in coded.offsets]
         base += len(part)
-    if not np.array_equal(found, ids):
+    if not np.array_equal(tokens, ids):
         raise DataError(f"the tokenizer writes {text[:40]!r} in two ways; its tokens cannot be placed in a text")
     both = np.array(places, np.int64).reshape(-1, 2)
     # a normaliser that moves characters may send places back a little, and searching needs an order

@@ -1,4 +1,4 @@
-"""The tokenizer in a file, whatever tool wrote it: what `--tokenizer FILE` reads."""
+"""Tokenizer files of any tool: what `--tokenizer FILE` reads."""
 
 import json
 from pathlib import Path
@@ -72,7 +72,7 @@ def subword_codes(file: Path) -> tokenizers.Tokenizer:
 def _settings(path: Path) -> dict[str, Any]:
     file = path.parent / "tokenizer_config.json"
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}

@@ -98,12 +98,12 @@ def add_specials(tokenizer: tokenizers.Tokenizer, names: list[str]) -> None:
 
 def _table(file: Path) -> dict[str, int]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        table = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from None
-    if not isinstance(found, dict) or not all(isinstance(i, int) and i >= 0 for i in found.values()):
+    if not isinstance(table, dict) or not all(isinstance(i, int) and i >= 0 for i in table.values()):
         raise DataError(f"{file}: is not a table of tokens and their ids")
-    return found
+    return table
 
 
 def _pairs(file: Path) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""What the text of each token of a tokenizer tells about words and sentences."""
+"""Word and sentence boundaries of a tokenizer: what the text of each token tells."""
 
 import functools
 import json

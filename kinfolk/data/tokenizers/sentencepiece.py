@@ -77,19 +77,19 @@ def plain_tokenizer(model: SentencePieces) -> tokenizers.Tokenizer:
     Normalisation tables are applied by the `tokenizers` library, which maps one visible character at a time: a letter
     with several combining marks may be composed otherwise than SentencePiece does.
     """
-    found = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
+    tokenizer = tokenizers.Tokenizer(model_of(model, model.scored, model.unk_id))
     steps: list[Any] = [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     if model.remove_extra_whitespaces:
         steps += [
             normalizers.Replace(tokenizers.Regex(pattern), to) for pattern, to in ((r"\A +| +\z", ""), (" {2,}", " "))
         ]
     steps += [normalizers.Prepend(SPACE)] if model.add_dummy_prefix else []
-    found.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
     if symbols := sorted((piece.text for piece in model.pieces if piece.type == USER_DEFINED), key=len, reverse=True):
-        found.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("|".join(map(re.escape, symbols))), "isolated")
-    found.decoder = _decoder(model)
-    add_symbols(found, model, (CONTROL,))
-    return found
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("|".join(map(re.escape, symbols))), "isolated")
+    tokenizer.decoder = _decoder(model)
+    add_symbols(tokenizer, model, (CONTROL,))
+    return tokenizer
 
 
 def model_of(model: SentencePieces, vocab: Sequence[tuple[str, float]], unk_id: int) -> Any:

@@ -295,15 +295,15 @@ class Tokenizer:
         return any(one and one.get("split", one.get("use_regex", True)) for one in kinds)
 
     def _encode_parts(self, parts: Sequence[str]) -> list[NDArray[Any]]:
-        known = [self._words is not None and self._words.knows(part) for part in parts]
-        unknown = [part for part, is_known in zip(parts, known, strict=True) if not is_known]
+        remembered = [self._words is not None and self._words.knows(part) for part in parts]
+        unknown = [part for part, is_known in zip(parts, remembered, strict=True) if not is_known]
         try:
             coded = iter(self.inner.encode_batch_fast(unknown, add_special_tokens=False) if unknown else ())
         except (TypeError, UnicodeEncodeError):
             raise DataError("a text holds a lone surrogate, which is not valid Unicode") from None
         return [
             self._words.encode(part) if self._words and is_known else np.array(next(coded).ids, self.dtype)
-            for part, is_known in zip(parts, known, strict=True)
+            for part, is_known in zip(parts, remembered, strict=True)
         ]
 
     @cached_property
@@ -342,10 +342,10 @@ def roles_in(text: str) -> dict[str, list[int]]:
     if '"roles"' not in text:
         return {}
     first: dict[str, Any] = next(iter(json.loads(text).get("added_tokens") or ()), {})
-    found: dict[str, list[int]] = first.get("roles", {})
-    if not isinstance(found, dict) or not all(isinstance(i, int) for ids in found.values() for i in ids):
+    roles: dict[str, list[int]] = first.get("roles", {})
+    if not isinstance(roles, dict) or not all(isinstance(i, int) for ids in roles.values() for i in ids):
         raise DataError("roles of the first added token: expected lists of ids by role")
-    return found
+    return roles
 
 
 def with_roles(text: str, roles: Roles) -> str:
@@ -406,5 +406,5 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 
 def _find(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
-    found = (inner.token_to_id(name) for name in names)
-    return next((i for i in found if i is not None), None)
+    ids = (inner.token_to_id(name) for name in names)
+    return next((i for i in ids if i is not None), None)

@@ -63,15 +63,15 @@ class Lattice:
         self.n_pieces = len(pieces)
         self.lengths = np.array([len(string) for string in strings], np.int64)
         self.edges: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-        known = _by_key(pieces)
+        by_length = _by_key(pieces)
         for place, n, rows, keys in _places(strings):
-            ids, sorted_keys = known.get(n, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
-            found = np.searchsorted(sorted_keys, keys)
-            inside = found < len(sorted_keys)
-            inside[inside] = sorted_keys[found[inside]] == keys[inside]
+            ids, sorted_keys = by_length.get(n, (np.zeros(0, np.int64), np.zeros(0, np.uint64)))
+            places = np.searchsorted(sorted_keys, keys)
+            inside = places < len(sorted_keys)
+            inside[inside] = sorted_keys[places[inside]] == keys[inside]
             if not whole and place == 0:
                 inside &= self.lengths[rows] > n
-            self.edges[place, n] = rows[inside], ids[found[inside]]
+            self.edges[place, n] = rows[inside], ids[places[inside]]
 
     def keep(self, kept: Ints) -> None:
         """Forget all pieces but these, and number them anew."""
@@ -127,13 +127,13 @@ def _places(strings: Sequence[bytes]) -> Iterator[tuple[int, int, Ints, NDArray[
 
 def _by_key(pieces: Sequence[bytes]) -> dict[int, tuple[Ints, NDArray[np.uint64]]]:
     """Return, for every length, the pieces of that length sorted by hash."""
-    found = {}
+    by_length = {}
     for place, n, rows, keys in _places(pieces):
         if place == 0:
             exact = np.array([len(pieces[row]) == n for row in rows], bool)
             order = np.argsort(keys[exact], kind="stable")
-            found[n] = rows[exact][order], keys[exact][order]
-    return found
+            by_length[n] = rows[exact][order], keys[exact][order]
+    return by_length
 
 
 def _seeds(text: Sequence[bytes], counts: Floats, n_seeds: int) -> list[bytes]:

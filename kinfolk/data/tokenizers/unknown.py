@@ -1,4 +1,4 @@
-"""Warn of text that turns into unknown tokens: a model sees one token in the place of every such word."""
+"""Unknown tokens: warn of text that turns into many of them."""
 
 import warnings
 from collections.abc import Sequence

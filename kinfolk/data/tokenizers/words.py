@@ -1,4 +1,4 @@
-"""Encode words once: a byte-level tokenizer splits text into words first, and most words have been seen before.
+"""Cache of encoded words: a byte-level tokenizer splits text into words, and most have been seen before.
 
 The library splits and looks up every word again, at 2 MB/s a core; remembering words is three to four times faster and
 gives the same ids. It is done only where Python's regular expressions certainly split as the library does.

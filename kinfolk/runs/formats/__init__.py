@@ -1,1 +1,1 @@
-"""One file for each branch of checkpoints."""
+"""Checkpoint formats of Hugging Face's model families, one file for each branch."""

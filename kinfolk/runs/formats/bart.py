@@ -95,7 +95,7 @@ class Pairs(Format):
         raise NotImplementedError
 
     def values(self, model: Model) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "d_model": model.d_model,
             "vocab_size": model.vocab_size,
             "max_position_embeddings": model.max_len,
@@ -108,14 +108,14 @@ class Pairs(Format):
         for side in ("encoder", "decoder"):
             look = need(Attention, model, f"{side}.blocks[0].parts[0]")
             think = need(Dense, model, f"{side}.blocks[0].parts[-1]")
-            found |= {
+            values |= {
                 f"{side}_layers": need(Stack, model, side).n_layers,
                 f"{side}_attention_heads": look.n_heads,
                 f"{side}_ffn_dim": think.d_ff,
                 "attention_dropout": look.dropout,
                 "activation_function": their_activation(think.activation),
             }
-        return found
+        return values
 
 
 def heads(whole: str, bare: str, table: str) -> tuple[Architecture, ...]:

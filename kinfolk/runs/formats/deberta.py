@@ -1,4 +1,4 @@
-"""DeBERTa and its second release, which the third shares: content and distance apart."""
+"""DeBERTa and its second release, which the third shares: disentangled attention over content and distance."""
 
 from typing import Any, ClassVar
 
@@ -115,10 +115,10 @@ class Releases(Format):
         given = config.get("pos_att_type", None) or []
         if not isinstance(given, str | list):
             raise config.refusal("pos_att_type", given, ["c2p|p2c"])
-        found = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else list(given)
-        terms = tuple(term for term in TERMS if term in found)
+        names = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else list(given)
+        terms = tuple(term for term in TERMS if term in names)
         relative = config.get("relative_attention", False)
-        if len(terms) < len(found) or bool(terms) != relative:
+        if len(terms) < len(names) or bool(terms) != relative:
             raise config.refusal("pos_att_type", given, ["c2p|p2c where relative_attention is true, else none"])
         # a model without distances has these keys to no effect
         farthest, buckets = config.get("max_relative_positions", -1), config.get("position_buckets", -1)

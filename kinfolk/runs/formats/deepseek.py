@@ -169,13 +169,13 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
 
 def _rotary(config: Config, d_key: int) -> tuple[Rotary, float]:
     """Return the position, and the scale of scores: YaRN's factor falls on them where `mscale_all_dim` says so."""
-    said = config.get("rope_parameters", {}) or config.get("rope_scaling", {}) or {}
-    all_dim, rotary = said.get("mscale_all_dim"), rotary_of(config)
+    parameters = config.get("rope_parameters", {}) or config.get("rope_scaling", {}) or {}
+    all_dim, rotary = parameters.get("mscale_all_dim"), rotary_of(config)
     scaling = rotary.scaling
     if not all_dim or not isinstance(scaling, YarnScaling):
         return rotary, 0.0
-    if said.get("mscale", all_dim) != all_dim:
-        raise config.refusal("mscale", said["mscale"], (all_dim,))
+    if parameters.get("mscale", all_dim) != all_dim:
+        raise config.refusal("mscale", parameters["mscale"], (all_dim,))
     return rotary.replace(scaling=scaling.replace(length=1.0)), d_key**-0.5 * _factor(all_dim, scaling.factor) ** 2
 
 

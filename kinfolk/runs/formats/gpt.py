@@ -1,4 +1,4 @@
-"""GPT and GPT-2: decoders whose maps are stored with what comes in first."""
+"""GPT and GPT-2: decoders whose linear maps are stored transposed (Conv1D)."""
 
 from typing import Any, ClassVar
 

@@ -41,52 +41,57 @@ def rotary_of(config: Config, kind: str = "", base: float = 10000.0) -> Rotary:
 
     kind: the type of layer, where types have parameters of their own. base: where a configuration says none.
     """
-    given = config.get("rope_parameters", {})
-    given = given.get(kind, given) if kind and kind in given else given
-    old = config.get("rope_scaling", {}) if not given else {}
-    said = {"rope_theta": config.get("rope_theta", base), **old, **given}
-    share = said.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
-    return Rotary(base=float(said["rope_theta"]), layout="halves", share=float(share), scaling=_scaling(config, said))
+    stated = config.get("rope_parameters", {})
+    stated = stated.get(kind, stated) if kind and kind in stated else stated
+    old = config.get("rope_scaling", {}) if not stated else {}
+    parameters = {"rope_theta": config.get("rope_theta", base), **old, **stated}
+    share = parameters.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    return Rotary(
+        base=float(parameters["rope_theta"]), layout="halves", share=float(share), scaling=_scaling(config, parameters)
+    )
 
 
-def _scaling(config: Config, said: dict[str, Any]) -> RopeScaling:
-    kind = said.get("rope_type", said.get("type", "default"))
-    original = said.get("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
+def _scaling(config: Config, parameters: dict[str, Any]) -> RopeScaling:
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    original = parameters.get("original_max_position_embeddings", config.get("max_position_embeddings", 2048))
     if kind in ("default", None):
         return NoScaling()
     if kind == "linear":
-        return LinearScaling(factor=float(said["factor"]))
+        return LinearScaling(factor=float(parameters["factor"]))
     if kind == "llama3":
-        low, high = float(said["low_freq_factor"]), float(said["high_freq_factor"])
-        return Llama3Scaling(factor=float(said["factor"]), low=low, high=high, original=original)
+        low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
+        return Llama3Scaling(factor=float(parameters["factor"]), low=low, high=high, original=original)
     if kind == "yarn":
-        fast, slow = float(said.get("beta_fast") or 32), float(said.get("beta_slow") or 1)
-        length = float(said.get("attention_factor") or 0)
-        ends: Literal["whole", "exact"] = "whole" if said.get("truncate", True) else "exact"
+        fast, slow = float(parameters.get("beta_fast") or 32), float(parameters.get("beta_slow") or 1)
+        length = float(parameters.get("attention_factor") or 0)
+        ends: Literal["whole", "exact"] = "whole" if parameters.get("truncate", True) else "exact"
         turns = {"fast": fast, "slow": slow}
-        return YarnScaling(factor=float(said["factor"]), original=original, **turns, length=length, ends=ends)
+        return YarnScaling(factor=float(parameters["factor"]), original=original, **turns, length=length, ends=ends)
     raise config.refusal("rope_type", kind, ("default", "linear", "llama3", "yarn"))
 
 
 def rope_values(rotary: Rotary) -> dict[str, Any]:
     """Return the `rope_parameters` of a rotary position."""
-    said: dict[str, Any] = {"rope_theta": rotary.base, "rope_type": rotary.scaling.kind.replace("none", "default")}
+    parameters: dict[str, Any] = {
+        "rope_theta": rotary.base,
+        "rope_type": rotary.scaling.kind.replace("none", "default"),
+    }
     if rotary.share != 1:
-        said["partial_rotary_factor"] = rotary.share
+        parameters["partial_rotary_factor"] = rotary.share
     scaling = rotary.scaling
     if isinstance(scaling, LinearScaling):
-        said["factor"] = scaling.factor
+        parameters["factor"] = scaling.factor
     elif isinstance(scaling, Llama3Scaling):
-        said |= {"factor": scaling.factor, "low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
-        said["original_max_position_embeddings"] = scaling.original
+        parameters |= {"factor": scaling.factor, "low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
+        parameters["original_max_position_embeddings"] = scaling.original
     elif isinstance(scaling, YarnScaling):
-        said |= {"factor": scaling.factor, "beta_fast": scaling.fast, "beta_slow": scaling.slow}
-        said |= {"original_max_position_embeddings": scaling.original}
-        said |= {"attention_factor": scaling.length} if scaling.length else {}
-        said |= {"truncate": False} if scaling.ends == "exact" else {}
+        parameters |= {"factor": scaling.factor, "beta_fast": scaling.fast, "beta_slow": scaling.slow}
+        parameters |= {"original_max_position_embeddings": scaling.original}
+        parameters |= {"attention_factor": scaling.length} if scaling.length else {}
+        parameters |= {"truncate": False} if scaling.ends == "exact" else {}
     elif not isinstance(scaling, NoScaling):
         raise Misfit(f"rotary scaling {scaling.kind!r} has no name there")
-    return said
+    return parameters
 
 
 def causal_heads(name: str, *, bias: bool = False) -> tuple[Architecture, ...]:
@@ -329,5 +334,5 @@ class SmolLM3(LlamaLike, model_type="smollm3"):
         positions = [one.position for one in self.looks(model)]
         rotary = next((one for one in positions if isinstance(one, Rotary)), Rotary(base=2e6, layout="halves"))
         turned = [int(isinstance(one, Rotary)) for one in positions]
-        said = {"rope_parameters": rope_values(rotary), "no_rope_layers": turned, "mlp_bias": think.bias}
-        return said | {"attention_bias": look.bias} | self.sliding(model)
+        values = {"rope_parameters": rope_values(rotary), "no_rope_layers": turned, "mlp_bias": think.bias}
+        return values | {"attention_bias": look.bias} | self.sliding(model)

@@ -1,4 +1,4 @@
-"""ModernBERT's checkpoints: a masked language model or the body alone."""
+"""ModernBERT: a masked language model, or the body alone."""
 
 from typing import Any, ClassVar
 

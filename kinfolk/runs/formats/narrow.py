@@ -1,4 +1,4 @@
-"""Encoders with a narrow table of words: ALBERT and ELECTRA."""
+"""ALBERT and ELECTRA: encoders with factorised token embeddings."""
 
 from typing import Any, ClassVar
 

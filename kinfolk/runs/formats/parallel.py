@@ -1,4 +1,4 @@
-"""Decoders with attention and feed-forward in parallel: GPT-NeoX (with Pythia) and Phi."""
+"""GPT-NeoX (with Pythia) and Phi: decoders with attention and feed-forward in parallel."""
 
 from typing import Any, ClassVar
 

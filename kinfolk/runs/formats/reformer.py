@@ -1,4 +1,4 @@
-"""Reformer: two streams, layers that look into chunks of the text or of what hashes alike, a head over both streams."""
+"""Reformer: reversible layers with LSH attention or local chunks, and a head over both streams."""
 
 from typing import Any, ClassVar
 
@@ -132,10 +132,10 @@ class Reformer(Format, model_type="reformer"):
         if before != 1:
             raise config.refusal("lsh_num_chunks_before", before, [1])
         buckets, seed = config.get("num_buckets", None), config.get("hash_seed", None)
-        given = [buckets] if isinstance(buckets, int) else buckets or []
+        sizes = [buckets] if isinstance(buckets, int) else buckets or []
         hashing = Hashing(
             n_rounds=config.number("num_hashes", 1),
-            buckets=tuple(given),
+            buckets=tuple(sizes),
             seed=seed or 0,
             draws="own" if seed is None else "plain",
         )
@@ -161,24 +161,24 @@ class Reformer(Format, model_type="reformer"):
         where = "decoder" if model.encoder is None else "encoder"
         depth = need(Reversible, model, where)
         embedding = need(Tokens, model, "embedding")
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         kinds: list[str] = []
         for i, block in enumerate(depth.blocks):
             at = f"{where}.blocks[{i}].parts"
             look, think = block.parts[0], need(Dense, model, f"{at}[1]")
             kinds.append("lsh" if isinstance(look, Hashed) else "local")
-            found |= _hashed(look) if isinstance(look, Hashed) else _local(need(Attention, model, f"{at}[0]"), at)
-            found |= {"feed_forward_size": think.d_ff, "hidden_act": their_activation(think.activation)}
+            values |= _hashed(look) if isinstance(look, Hashed) else _local(need(Attention, model, f"{at}[0]"), at)
+            values |= {"feed_forward_size": think.d_ff, "hidden_act": their_activation(think.activation)}
             heads: int = look.n_heads  # type: ignore[attr-defined]
             d_head: int = look.d_head or model.d_model // heads  # type: ignore[attr-defined]
-            found |= {"num_attention_heads": heads, "attention_head_size": d_head}
+            values |= {"num_attention_heads": heads, "attention_head_size": d_head}
         if isinstance(embedding.position, AxialPositions):
             shape, widths = embedding.position.sizes(model.dims)
-            found |= {"axial_pos_embds": True, "axial_pos_shape": list(shape), "axial_pos_embds_dim": list(widths)}
+            values |= {"axial_pos_embds": True, "axial_pos_shape": list(shape), "axial_pos_embds_dim": list(widths)}
         else:
-            found["axial_pos_embds"] = False
+            values["axial_pos_embds"] = False
         return {
-            **found,
+            **values,
             **self.sizes(model),
             "attn_layers": kinds,
             "num_hidden_layers": len(kinds),

@@ -1,4 +1,4 @@
-"""Encoders that leave pairs out: BigBird and Longformer."""
+"""BigBird and Longformer: encoders with sparse attention patterns."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -101,9 +101,9 @@ class Longformer(Roberta, model_type="longformer"):
         return super().values(model) | {"attention_window": windows, "sep_token_id": 2}
 
     def always(self, model: Model, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
+        tensors = {}
         for name, x in written.items():
             head, _, leaf = name.rpartition(".")
             if head.endswith((".self.query", ".self.key", ".self.value")):
-                found[f"{head}_global.{leaf}"] = x.clone()
-        return found
+                tensors[f"{head}_global.{leaf}"] = x.clone()
+        return tensors

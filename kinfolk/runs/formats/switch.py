@@ -63,7 +63,7 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
         return [experts if step == 1 or (step and i % step == 1) else dense for i in range(n_layers)]
 
     def values(self, model: Model) -> dict[str, Any]:
-        found: dict[str, Any] = super().values(model)
+        values: dict[str, Any] = super().values(model)
         for side in ("encoder", "decoder"):
             thoughts = [block.parts[-1] for block in need(Stack, model, side).blocks]
             sparse = [i for i, think in enumerate(thoughts) if isinstance(think, Experts)]
@@ -74,7 +74,7 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
             router = need(Switch, model, f"{side}.blocks[{sparse[0]}].parts[-1].router")
             # layers 1, 1 + step, …: their class counts them itself from the number of sparse ones
             step = 1 if len(sparse) == len(thoughts) else sparse[1] - sparse[0] if len(sparse) > 1 else len(thoughts)
-            found |= {
+            values |= {
                 f"{side}_sparse_step": step,
                 f"num_sparse_{side}_layers": len(thoughts) // step,
                 "num_experts": think.n_experts,
@@ -84,7 +84,7 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
                 "router_aux_loss_coef": router.balance,
                 "router_z_loss_coef": router.z,
             }
-        return found
+        return values
 
     def think_table(self, think: Any) -> Table:
         if not isinstance(think, Experts):

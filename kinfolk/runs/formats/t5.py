@@ -1,4 +1,4 @@
-"""T5, in both releases: stacks told distances in buckets, without biases, whose scores are not divided."""
+"""T5, in both releases: relative position buckets, no biases, and unscaled attention scores."""
 
 from typing import Any, ClassVar
 

@@ -91,10 +91,10 @@ class Vit(Format, model_type="vit"):
 
     def _one(self, config: Config, key: str) -> float:
         """Return what all channels have in common."""
-        found = config.beside.get(PICTURES, {}).get(key, 0.5)
-        each = found if isinstance(found, list) else [found]
+        value = config.beside.get(PICTURES, {}).get(key, 0.5)
+        each = value if isinstance(value, list) else [value]
         if len(set(each)) != 1:
-            raise config.refusal(f"{PICTURES}: {key}", found, ["one number for all channels"])
+            raise config.refusal(f"{PICTURES}: {key}", value, ["one number for all channels"])
         return float(each[0])
 
     def values(self, model: Model) -> dict[str, Any]:

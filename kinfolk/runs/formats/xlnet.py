@@ -186,10 +186,10 @@ class FunnelTransformer(Format, model_type="funnel"):
         }
 
     def always(self, model: Model, written: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = {}
+        tensors = {}
         for name, x in written.items():
             if name.endswith("attention.r_w_bias"):
                 layer = name.removesuffix("r_w_bias")
-                found[f"{layer}r_s_bias"] = torch.zeros_like(x)
-                found[f"{layer}seg_embed"] = x.new_zeros(2, *x.shape)
-        return found
+                tensors[f"{layer}r_s_bias"] = torch.zeros_like(x)
+                tensors[f"{layer}seg_embed"] = x.new_zeros(2, *x.shape)
+        return tensors

@@ -1,1 +1,1 @@
-"""Folders of other people's checkpoints, in and out, without their libraries."""
+"""Import and export of Hugging Face checkpoints, without their libraries."""

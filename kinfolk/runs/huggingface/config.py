@@ -1,4 +1,4 @@
-"""A `config.json` that is read key by key: a key that is neither read nor declared harmless is refused by name."""
+"""`config.json`, read key by key: a key that is neither read nor declared harmless is refused by name."""
 
 import fnmatch
 import json

@@ -1,4 +1,4 @@
-"""Where two specs differ, as paths and values."""
+"""Differences of two model specs, as paths and values."""
 
 import dataclasses
 from typing import Any

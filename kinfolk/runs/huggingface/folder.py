@@ -1,4 +1,4 @@
-"""`from_hf` and `to_hf`: a folder as Hugging Face's libraries write it, to a model and back."""
+"""`from_hf` and `to_hf`: import a Hugging Face checkpoint as a model, and export one."""
 
 import dataclasses
 import json
@@ -133,9 +133,9 @@ def open_folder(
 
 def _refuse_larger(spec: Model, tensors: Tensors, where: str) -> None:
     """Refuse a configuration that asks for far more than its file has, before memory is taken for it."""
-    asked, given = cost(spec, 1).params, sum(math.prod(shape) for shape in tensors.shapes.values())
-    if asked > 2 * given + 100_000:
-        raise CheckpointError(f"{where}: says a model of {asked:,} parameters, and its weights are {given:,}")
+    wanted, stored = cost(spec, 1).params, sum(math.prod(shape) for shape in tensors.shapes.values())
+    if wanted > 2 * stored + 100_000:
+        raise CheckpointError(f"{where}: says a model of {wanted:,} parameters, and its weights are {stored:,}")
 
 
 def to_hf(
@@ -170,8 +170,8 @@ def to_hf(
     sentence.write(spec.head, spec.d_model, folder, dense)
     if model.spec.decoder is not None:
         own = model.generation != GenerationIds() or tokenizer is None
-        known = model.generation if own else Tokenizer.load(tokenizer or "").generation
-        ids = written_ids(known, model.spec.topology)
+        generation = model.generation if own else Tokenizer.load(tokenizer or "").generation
+        ids = written_ids(generation, model.spec.topology)
         durable.write(folder / GENERATION_CONFIG, json.dumps(ids, indent=2, sort_keys=True) + "\n")
     if tokenizer is not None:
         text = Path(tokenizer).read_text(encoding="utf-8")
@@ -198,10 +198,10 @@ def _written_as(
 
 def _class_names(besides: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the names of classes that somebody gave, where they are as many as the head has."""
-    given, numbered = besides.get("id2label"), values.get("id2label")
-    if not isinstance(given, dict) or not isinstance(numbered, dict) or given.keys() != numbered.keys():
+    names, numbered = besides.get("id2label"), values.get("id2label")
+    if not isinstance(names, dict) or not isinstance(numbered, dict) or names.keys() != numbered.keys():
         return {}
-    return {"id2label": given, "label2id": {name: int(i) for i, name in given.items()}}
+    return {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}}
 
 
 def write_weights(tensors: Mapping[str, Tensor], folder: Path, shard: int = SHARD) -> None:
@@ -246,9 +246,9 @@ def _floating(tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file that is complete or not there."""
-    said = {"format": "pt", **(metadata or {})}
+    notes = {"format": "pt", **(metadata or {})}
     with durable.appearing(file) as aside:
-        save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata=said)
+        save_file({name: x.detach().contiguous() for name, x in tensors.items()}, aside, metadata=notes)
 
 
 def _format(config: Config) -> Format:
@@ -261,15 +261,15 @@ def _format(config: Config) -> Format:
 
 def told_by(names: Iterable[str], folder: Path) -> str:
     """Return the kind of a checkpoint whose configuration does not say it, by the names of its tensors."""
-    known = [form.rename(name) for form in FORMATS.values() for name in names if form.prefix]
+    tensors = [form.rename(name) for form in FORMATS.values() for name in names if form.prefix]
     kinds = [name for name, form in FORMATS.items() if form.prefix == f"{name}."]
-    found = [name for name in kinds if any(tensor.startswith(f"{name}.") for tensor in known)]
-    if len(found) != 1:
+    matches = [name for name in kinds if any(tensor.startswith(f"{name}.") for tensor in tensors)]
+    if len(matches) != 1:
         raise CheckpointError(
             f"{folder / CONFIG}: model_type is missing, and tensors do not tell it; give model_type= (--type) one of "
             f"{', '.join(sorted(FORMATS))}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _spec(form: Format, config: Config) -> tuple[Architecture, Model]:
@@ -305,10 +305,10 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
             against[name] = 500, [str(error)]
             continue
         # how vectors are pooled without weights is said outside of the body's configuration
-        found = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec, free=form.free)
-        if not found:
+        lines = differences(again.replace(head=sentence.bare(spec.head, again.head)), spec, free=form.free)
+        if not lines:
             return form, architecture, values
-        against[name] = len(found), found
+        against[name] = len(lines), lines
     nearest = min(against, key=lambda name: against[name][0])
     reasons = "; ".join(against[nearest][1][:4])
     raise CheckpointError(f"no kind of checkpoint has a place for this model; against {nearest!r}: {reasons}")

@@ -1,4 +1,4 @@
-"""Give a model the weights of a Hugging Face folder, all or nothing."""
+"""Load the weights of a Hugging Face checkpoint into a model, all or nothing."""
 
 import dataclasses
 import fnmatch
@@ -44,24 +44,24 @@ def fill(
             )
     problems = _missing(plan, at.keys()) + _unknown(at.keys() - used - {*spare, *zero} - ties.keys(), used)
     dtype = _dtype(tensors, [at[name] for name in used if name in at])
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for row in plan:
         if all(name in at for name in row.theirs):
-            problems += _take(row, TensorSource(tensors, at, dtype), own[row.ours].shape, found)
-            if row.ours in found and not found[row.ours].isfinite().all():
+            problems += _take(row, TensorSource(tensors, at, dtype), own[row.ours].shape, weights)
+            if row.ours in weights and not weights[row.ours].isfinite().all():
                 problems.append(f"{', '.join(row.theirs)}: holds values that are NaN or infinite")
     if problems:
         rest = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise CheckpointError(f"{tensors.folder} does not fit its config.json: {'; '.join(problems[:SHOWN])}{rest}")
     for theirs, ours in ties.items():
         if theirs in at and not torch.equal(
-            tensors.read(at[theirs]).to(dtype), found[ours].view(tensors.shapes[at[theirs]])
+            tensors.read(at[theirs]).to(dtype), weights[ours].view(tensors.shapes[at[theirs]])
         ):
             raise CheckpointError(
                 f"{tensors.where[at[theirs]].path}: {theirs} is not the same as the tensor it is tied to "
                 f"({', '.join(next(r.theirs for r in plan if r.ours == ours))}); an untied one cannot be expressed here"
             )
-    model.load_state_dict(found, assign=True)
+    model.load_state_dict(weights, assign=True)
     return [name for name in spare if not any(fnmatch.fnmatchcase(name, p) for p in form.buffers)]
 
 
@@ -97,14 +97,14 @@ class TensorSource:
         return x.to(self.dtype)
 
 
-def _take(row: PlacedRow, source: TensorSource, want: torch.Size, found: dict[str, Tensor]) -> list[str]:
+def _take(row: PlacedRow, source: TensorSource, want: torch.Size, weights: dict[str, Tensor]) -> list[str]:
     """Read a parameter, or say why it cannot be it."""
-    given = ", ".join(f"{name} {list(source.tensors.shapes[source.at[name]])}" for name in row.theirs)
+    shapes = ", ".join(f"{name} {list(source.tensors.shapes[source.at[name]])}" for name in row.theirs)
     try:
         x = row.place.read(lambda name: source.get(name, row.place.copies), row.theirs, tuple(want)).to(source.dtype)
     except RuntimeError:
-        return [f"{given} cannot become one of shape {list(want)}"]
+        return [f"{shapes} cannot become one of shape {list(want)}"]
     if x.shape != want:
-        return [f"{given} becomes {list(x.shape)}, where config.json says {list(want)}"]
-    found[row.ours] = x
+        return [f"{shapes} becomes {list(x.shape)}, where config.json says {list(want)}"]
+    weights[row.ours] = x
     return []

@@ -1,4 +1,4 @@
-"""Names of our parameters in checkpoints of other libraries, read in both directions.
+"""Parameter names in checkpoints of other libraries, mapped in both directions.
 
 A table says it for modules: `{"encoder.blocks.*.parts.0.out": "encoder.layer.*.attention.output.dense"}`. A star is the
 number of a layer, and what a module owns (`weight`, `bias`) goes along. A value that is not a bare name is a `Place`,

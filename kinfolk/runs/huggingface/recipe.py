@@ -1,4 +1,4 @@
-"""A recipe around an imported model: what its head learns from, and a gentle training to go on with."""
+"""Fine-tuning recipe of an imported model: its objective, and a gentle training to go on with."""
 
 from typing import TYPE_CHECKING, Literal
 

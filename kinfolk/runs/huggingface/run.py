@@ -1,4 +1,4 @@
-"""A folder that Hugging Face's libraries wrote, as a `Run`."""
+"""`Run` over a folder that Hugging Face's libraries wrote."""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The layout of sentence-embedding folders: a body, and a list of modules that make one vector of its states.
+"""Sentence-embedding folders (sentence-transformers): a body, and the modules that pool its states into a vector.
 
 A head that judges the pooled vector, which fine-tuning of such a checkpoint makes, is a further module: Dense.
 """
@@ -59,8 +59,8 @@ def read_dense(folder: Path) -> dict[str, Tensor] | None:
     if str(values.get("activation_function", "")).rpartition(".")[2] != "Identity" or not values.get("bias", True):
         raise CheckpointError(f"{inside / 'config.json'}: only a Dense module with bias and Identity can be expressed")
     try:
-        found = load_file(inside / WEIGHTS)
-        return {"weight": found["linear.weight"], "bias": found["linear.bias"]}
+        tensors = load_file(inside / WEIGHTS)
+        return {"weight": tensors["linear.weight"], "bias": tensors["linear.bias"]}
     except (SafetensorError, OSError, KeyError) as error:
         raise CheckpointError(f"{inside / WEIGHTS}: cannot be read as a Dense module: {error}") from None
 
@@ -69,13 +69,13 @@ def judged(model: Transformer, dense: Mapping[str, Tensor]) -> Transformer:
     """Return a model that judges the vectors of another with a Dense module: classes, or of one output a number."""
     pool, n = cast(VectorHead, model.spec.head).pool, len(dense["bias"])
     head: PoolingHead = RegressionHead(pool=pool) if n == 1 else ClassHead(n_classes=n, pool=pool)
-    found = Transformer(model.spec.replace(head=head))
+    judge = Transformer(model.spec.replace(head=head))
     state = model.state_dict() | {f"head.output.{name}": x for name, x in dense.items()}
-    wrong = [name for name, x in found.state_dict().items() if name not in state or state[name].shape != x.shape]
+    wrong = [name for name, x in judge.state_dict().items() if name not in state or state[name].shape != x.shape]
     if wrong:
         raise CheckpointError(f"{wrong[0]}: the Dense module does not fit the body")
-    found.load_state_dict(state, assign=True)
-    return found
+    judge.load_state_dict(state, assign=True)
+    return judge
 
 
 def pooling_of(head: Head) -> VectorHead | None:
@@ -106,8 +106,8 @@ def _pool(file: Path) -> Pool:
 def longest(folder: Path) -> int | None:
     """Return the most tokens of a text that a folder's model was made for; None if it does not say."""
     file = folder / LENGTHS
-    found = read_json(file).get("max_seq_length") if file.is_file() else None
-    return found if isinstance(found, int) and found > 0 else None
+    length = read_json(file).get("max_seq_length") if file.is_file() else None
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def bare(head: Head, again: Head) -> Head:

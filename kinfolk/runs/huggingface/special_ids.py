@@ -87,7 +87,7 @@ def _ids(values: Any, where: str) -> dict[str, tuple[int, ...]]:
     """Return every id or list of ids by its key; other keys are of no account here."""
     if not isinstance(values, Mapping):
         raise CheckpointError(f"{where}: is not a table")
-    found = {}
+    ids_by_key = {}
     for key, value in values.items():
         if not (key.endswith("_token_id") or key in ("suppress_tokens", "begin_suppress_tokens")) or value is None:
             continue
@@ -95,8 +95,8 @@ def _ids(values: Any, where: str) -> dict[str, tuple[int, ...]]:
         if not all(isinstance(i, int) and not isinstance(i, bool) for i in ids):
             raise CheckpointError(f"{where}: {key} = {str(value)[:80]} is not an id or a list of ids")
         # -1 is how some say that there is none
-        found[key] = tuple(i for i in ids if i >= 0)
-    return {key: ids for key, ids in found.items() if ids}
+        ids_by_key[key] = tuple(i for i in ids if i >= 0)
+    return {key: ids for key, ids in ids_by_key.items() if ids}
 
 
 def _named(folder: Path, tokenizer: tokenizers.Tokenizer | None) -> dict[str, tuple[int, ...]]:
@@ -105,5 +105,5 @@ def _named(folder: Path, tokenizer: tokenizers.Tokenizer | None) -> dict[str, tu
         return {}
     older = folder / "special_tokens_map.json"
     names = (read_json(older) if older.is_file() else {}) | read_settings(folder)
-    found = {role: tokenizer.token_to_id(token_name(names.get(f"{role}_token")) or "") for role in ROLES}
-    return {role: (i,) for role, i in found.items() if i is not None}
+    ids = {role: tokenizer.token_to_id(token_name(names.get(f"{role}_token")) or "") for role in ROLES}
+    return {role: (i,) for role, i in ids.items() if i is not None}

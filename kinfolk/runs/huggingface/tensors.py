@@ -1,4 +1,4 @@
-"""The tensors of a folder by name: safetensors, one file or several, or what torch pickled, read as data only.
+"""Tensors of a checkpoint by name: safetensors, one file or several, or what torch pickled, read as data only.
 
 `view` maps a tensor from its file: nothing is read before it is used, and writing to it does not reach the file.
 `read` makes a copy that leaves no trace of the file in memory, for tensors that are changed on the way.
@@ -70,17 +70,17 @@ class Pickled:
         self.path = path
         try:
             mapped = zipfile.is_zipfile(path)
-            found = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+            tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
         # an unpickler that was given anything else than weights may raise anything
         except Exception as error:
             raise CheckpointError(
                 f"{path}: refused: it is damaged, or holds other things than weights, and nothing of a file is ever "
                 f"run: {str(error).strip().splitlines()[0]}"
             ) from None
-        if not isinstance(found, dict) or not all(isinstance(x, Tensor) for x in found.values()):
+        if not isinstance(tensors, dict) or not all(isinstance(x, Tensor) for x in tensors.values()):
             raise CheckpointError(f"{path}: holds no table of tensors")
-        self._tensors: dict[str, Tensor] = found
-        self.shapes = {str(name): tuple(x.shape) for name, x in found.items()}
+        self._tensors: dict[str, Tensor] = tensors
+        self.shapes = {str(name): tuple(x.shape) for name, x in tensors.items()}
 
     def view(self, name: str) -> Tensor:
         """Return a tensor that lives in the file."""

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint's folder: tokenizer.json as it is, or made of the older files of its family."""
+"""Tokenizer of a Hugging Face folder: tokenizer.json as it is, or built from the older files of its family."""
 
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,10 @@ BERT_FRAME = ("[CLS] $A [SEP]", "[SEP]")
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """Return what tokenizer_config.json says; {} if there is none."""
-    found = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
-    if not isinstance(found, dict):
+    settings = read_json(folder / SETTINGS) if (folder / SETTINGS).is_file() else {}
+    if not isinstance(settings, dict):
         raise CheckpointError(f"{folder / SETTINGS}: is not a table")
-    return found
+    return settings
 
 
 def read_tokenizer(folder: Path, model_type: str) -> tokenizers.Tokenizer | None:
