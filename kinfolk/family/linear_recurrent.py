@@ -25,6 +25,14 @@ def recurrent(name: str, change: Callable[[Attention, int], Mixer], **numbers: A
     return recipe.replace(name=name, model=with_mixers(recipe.model, change))
 
 
+def gated_delta(d_model: int, n_heads: int, **changes: Any) -> LinearRecurrence:
+    """Return the mixer of Gated DeltaNet, whose keys are 3/4 as wide as the model and values twice as wide as keys."""
+    d_key = max(1, 3 * d_model // (4 * n_heads))
+    fields: dict[str, Any] = {"n_heads": n_heads, "d_key": d_key, "d_value": 2 * d_key, "decay": StepDecay()}
+    fields |= {"update": "delta", "features": "swish-unit", "kernel": 4, "gate": "swish"}
+    return LinearRecurrence(**fields | changes)
+
+
 @relative(
     "retnet",
     parent="llama",
@@ -154,17 +162,7 @@ def gated_deltanet(
 
     Keys are 3/4 as wide as the model, values twice as wide as keys (9 heads of 200 and 400).
     """
-    d_key = max(1, 3 * d_model // (4 * n_heads))
-    mixer = LinearRecurrence(
-        n_heads=n_heads,
-        d_key=d_key,
-        d_value=2 * d_key,
-        decay=StepDecay(),
-        update="delta",
-        features="swish-unit",
-        kernel=4,
-        gate="swish",
-    )
+    mixer = gated_delta(d_model, n_heads)
     # the size has as many heads as the mixer; the attention that it replaces wants a divisor of the width
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": 1, "d_ff": d_ff}
     size |= {"vocab_size": vocab_size, "max_len": max_len}
@@ -192,18 +190,8 @@ def kda(
     Heads of the published width are 128 wide, others d_model / n_heads; the feed-forward is that of its dense layer.
     """
     width = 128 if d_model == 2304 else d_model // n_heads
-    mixer = LinearRecurrence(
-        n_heads=n_heads,
-        d_key=width,
-        d_value=width,
-        decay=ChannelStepDecay(),
-        update="delta",
-        features="swish-unit",
-        kernel=4,
-        norm=RMSNorm(eps=1e-5),
-        gate="sigmoid",
-        gate_rank=width,
-    )
+    widths = {"d_key": width, "d_value": width, "gate_rank": width}
+    mixer = gated_delta(d_model, n_heads, decay=ChannelStepDecay(), norm=RMSNorm(eps=1e-5), gate="sigmoid", **widths)
     # the attention that it replaces wants a divisor of the width
     size = {"d_model": d_model, "n_layers": n_layers, "n_heads": 1, "d_ff": d_ff}
     size |= {"vocab_size": vocab_size, "max_len": max_len}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kinfolk.family.assembly import with_depth, with_feed_forward, with_feed_forwards, with_mixers, with_residual
+from kinfolk.family.linear_recurrent import gated_delta
 from kinfolk.family.llama import llama, olmo2
 from kinfolk.family.recipe import Recipe
 from kinfolk.family.registry import relative
@@ -13,10 +14,8 @@ from kinfolk.layers.feed_forwards.token_gate import TokenGated
 from kinfolk.layers.heads.head import LMHead
 from kinfolk.layers.mixers.attention import Attention
 from kinfolk.layers.mixers.attention_extras import HeadGate
-from kinfolk.layers.mixers.decay import StepDecay
 from kinfolk.layers.mixers.evolved import Branches
 from kinfolk.layers.mixers.extended_attention import ExtendedAttention
-from kinfolk.layers.mixers.linear_recurrence import LinearRecurrence
 from kinfolk.layers.mixers.mamba import Mamba, Mamba2
 from kinfolk.layers.mixers.rg_lru import RGLRU
 from kinfolk.layers.norms.norm import RMSNorm
@@ -205,17 +204,7 @@ def qwen3_next(
     norm, every = RMSNorm(gain="one-plus"), max(2, min(every, n_layers))
     rotary = Rotary(base=1e7, layout="halves", share=0.25)
     width, d_key = max(1, d_ff * 2 // 3 // 11), max(1, d_model // n_heads)
-    delta = LinearRecurrence(
-        n_heads=2 * n_heads,
-        n_key_heads=n_heads,
-        d_key=d_key,
-        d_value=d_key,
-        decay=StepDecay(),
-        update="delta",
-        features="swish-unit",
-        kernel=4,
-        gate="swish",
-    )
+    delta = gated_delta(d_model, 2 * n_heads, n_key_heads=n_heads, d_key=d_key, d_value=d_key)
     router = TopK(k=min(10, n_routed), balance=0.001)
     shared = TokenGated(part=Gated(d_ff=width, activation="swish"))
     think = Branches(parts=(GatedExperts(n_experts=n_routed, d_ff=width, router=router), shared))
@@ -255,18 +244,7 @@ def olmo_hybrid(
     """The released 7B configuration; keys of the linear layers 3/4 as wide as the model, values twice as wide."""
     recipe = olmo2(d_model=d_model, n_layers=n_layers, n_heads=n_heads, d_ff=d_ff, max_len=max_len, **numbers)
     every = max(2, min(every, n_layers))
-    d_key = max(1, 3 * d_model // (4 * n_heads))
-    delta = LinearRecurrence(
-        n_heads=n_heads,
-        d_key=d_key,
-        d_value=2 * d_key,
-        decay=StepDecay(),
-        update="signed-delta",
-        features="swish-unit",
-        kernel=4,
-        norm=RMSNorm(eps=1e-5),
-        gate="swish",
-    )
+    delta = gated_delta(d_model, n_heads, update="signed-delta", norm=RMSNorm(eps=1e-5))
 
     def mixer(look: Attention, layer: int) -> Mixer:
         return delta if (layer + 1) % every else look.replace(position=NoPosition())
