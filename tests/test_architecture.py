@@ -10,11 +10,13 @@ import re
 import subprocess
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 
-from tests.each import HOUSE, name_of, over
+import pytest
+
+from tests.each import HOUSE, calls, dotted, forget, name_of, nodes, over, parse
 
 PACKAGE = HOUSE / "kinfolk"
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -104,23 +106,21 @@ CHECKS = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _trees_are_forgotten() -> Iterator[None]:
+    yield
+    forget()
+
+
 @functools.cache
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def calls(tree: ast.AST) -> Iterator[tuple[ast.Call, str]]:
-    """Yield every call with its dotted name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield node, ast.unparse(node.func)
+def rooms() -> frozenset[str]:
+    return frozenset(p.name for p in PACKAGE.iterdir() if p.is_dir())
 
 
 def imported(path: Path) -> set[str]:
     """Return which packages of the house a file imports; `kinfolk` itself stands for the public surface."""
-    packages = {p.name for p in PACKAGE.iterdir() if p.is_dir()}
-    found = set()
-    for node in ast.walk(parse(path)):
+    packages, found = rooms(), set()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -149,7 +149,7 @@ def test_no_modules_import_each_other():
     paths = {".".join(f.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): f for f in FILES}
     below: dict[str, set[str]] = {name: set() for name in paths}
     for name, path in paths.items():
-        for node in ast.walk(parse(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 below[name] |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -175,41 +175,35 @@ def test_files_are_short_and_named_after_an_idea(path):
 
 def test_every_operator_has_a_reference_and_a_test():
     operators = {p.stem: p for p in sorted((PACKAGE / "ops").rglob("*.py")) if p.parent.name != "naive"}
+    beside = [test.read_text(encoding="utf-8") for test in TESTS if test.parent.name == "ops"]
     for path in operators.values():
         if path.stem == "__init__":
             continue
         if path.stem not in NO_REFERENCE:
             assert (PACKAGE / "ops" / "naive" / path.name).exists(), f"ops/{path.name} has no naive reference"
-        mentions = [test for test in TESTS if re.search(rf"\b{path.stem}\b", test.read_text(encoding="utf-8"))]
-        assert [test for test in mentions if test.parent.name == "ops"], f"ops/{path.name} has no test"
+        assert any(re.search(rf"\b{path.stem}\b", text) for text in beside), f"ops/{path.name} has no test"
     assert [name for name in NO_REFERENCE if name not in operators] == []
 
 
-def asserting(tree: ast.Module) -> set[str]:
+def asserting(found: Sequence[ast.AST]) -> set[str]:
     """Return the functions of a test file that check something, themselves or through one that does."""
-    functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-    found: set[str] = set()
-    while True:
-        more = {
-            name
-            for name, node in functions.items()
-            if name not in found
-            and (
-                any(isinstance(part, ast.Assert) for part in ast.walk(node))
-                or any(called.split(".")[-1] in CHECKS | found for _, called in calls(node))
-            )
-        }
-        if not more:
-            return found
-        found |= more
+    inside = {
+        function.name: tuple(ast.walk(function))
+        for function in found
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    through = {name: {called.split(".")[-1] for _, called in calls(parts)} for name, parts in inside.items()}
+    checking = {name for name, parts in inside.items() if any(isinstance(part, ast.Assert) for part in parts)}
+    while more := {name for name in through if name not in checking and through[name] & (CHECKS | checking)}:
+        checking |= more
+    return checking
 
 
 @over(TESTS)
 def test_every_test_can_fail(path):
-    tree = parse(path)
-    tests = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
+    tests = {n.name for n in nodes(path) if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")}
     assert tests, f"{name_of(path)} has no test"
-    assert sorted(tests - asserting(tree)) == [], f"{name_of(path)}: tests that assert nothing"
+    assert sorted(tests - asserting(nodes(path))) == [], f"{name_of(path)}: tests that assert nothing"
 
 
 def test_a_batch_and_a_context_stay_small():
@@ -229,11 +223,10 @@ def test_a_batch_and_a_context_stay_small():
 
 @over(FILES)
 def test_nothing_is_pickled_and_only_the_command_line_prints(path):
-    tree = parse(path)
-    modules = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-    modules |= {(n.module or "").split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    modules = {a.name.split(".")[0] for n in nodes(path) if isinstance(n, ast.Import) for a in n.names}
+    modules |= {(n.module or "").split(".")[0] for n in nodes(path) if isinstance(n, ast.ImportFrom)}
     assert not modules & {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}, name_of(path)
-    for call, called in calls(tree):
+    for call, called in calls(nodes(path)):
         where = f"{name_of(path)}:{call.lineno}"
         assert called not in {"torch.save", "eval", "exec"}, f"{where}: {called}"
         weights_only = any(k.arg == "weights_only" and ast.unparse(k.value) == "True" for k in call.keywords)
@@ -245,7 +238,7 @@ def test_nothing_is_pickled_and_only_the_command_line_prints(path):
 
 @over(FILES)
 def test_a_private_name_stays_in_its_module(path):
-    imports = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
     private = [alias.name for node in imports for alias in node.names if re.match("_[^_]", alias.name)]
     assert private == [], f"{name_of(path)}: give it a public name where it is defined"
 
@@ -259,7 +252,7 @@ def test_data_is_asked_by_its_members_and_never_probed(path):
     """What a split or a batch has is in its base class, with a default, so that nobody looks whether it is there."""
     probes = [
         f"{node.lineno}: {ast.unparse(node)}"
-        for node, name in calls(parse(path))
+        for node, name in calls(nodes(path))
         if name in ("hasattr", "getattr") and OF_DATA.search(ast.unparse(node.args[0]))
     ]
     assert not probes, f"{name_of(path)}: {probes}"
@@ -396,15 +389,12 @@ LEFT_OUT = {
 @over(TESTS)
 def test_no_list_of_cases_can_lose_any(file: Path) -> None:
     """A case that skips itself, or a list that keeps only names that exist, goes on passing when nothing is tested."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+    for function in (node for node in nodes(file) if isinstance(node, ast.FunctionDef)):
         many = any("parametrize" in ast.unparse(decorator) for decorator in function.decorator_list)
-        skips = any(
-            isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.skip" for node in ast.walk(function)
-        )
-        assert not (many and skips) or function.name in LEFT_OUT, f"{function.name}: list the cases that it has"
-    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Compare)):
-        known = [ast.unparse(right) for right in node.comparators if isinstance(node.ops[0], ast.In | ast.NotIn)]
+        skips = many and any(called == "pytest.skip" for _, called in calls(tuple(ast.walk(function))))
+        assert not skips or function.name in LEFT_OUT, f"{function.name}: list the cases that it has"
+    for node in (node for node in nodes(file) if isinstance(node, ast.Compare)):
+        known = [dotted(right) for right in node.comparators if isinstance(node.ops[0], ast.In | ast.NotIn)]
         assert "kf.relatives()" not in known, f"line {node.lineno}: a name that does not exist must fail"
 
 
@@ -416,7 +406,7 @@ def test_public_classes_have_names_of_their_own():
     """A reader who searches for a class finds one."""
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in parse(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     twice = {name: where for name, where in homes.items() if len(where) > 1 and name not in PAIRS}
@@ -445,7 +435,7 @@ def field_terms() -> re.Pattern[str]:
 
 
 def first_line(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+    return (ast.get_docstring(parse(path)) or "").split("\n")[0]
 
 
 LOWER = [p for p in FILES if p.relative_to(PACKAGE).parts[0] in ("layers", "ops", "models", "objectives", "optim")]
