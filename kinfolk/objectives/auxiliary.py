@@ -73,10 +73,11 @@ class Auxiliary(Wrapper, Objective, kind="auxiliary"):
 
     def _add_targets(self, output: Output, batch: Batch, heads: Module | None) -> None:
         assert batch.targets is not None
-        for further, head in enumerate(heads.each if isinstance(heads, _Further) else (), start=1):
+        for further, head in enumerate(heads.heads if isinstance(heads, _Further) else (), start=1):
             document = None if batch.document is None else host(batch.document)
             targets = send(later_targets(host(batch.targets), document, further), batch.targets.device)
-            add_side_loss(output, f"target {further + 1}", self.target_weight, head, output.hidden, targets)
+            own = cast(HeadModule, head)
+            add_side_loss(output, f"target {further + 1}", self.target_weight, own, output.hidden, targets)
 
 
 class _Further(Module):
@@ -86,11 +87,6 @@ class _Further(Module):
         super().__init__()
         spec = LMHead(weights="untied", bias=True)
         self.heads = nn.ModuleList(spec.build(model.spec.dims, model.embedding) for _ in range(n))
-
-    @property
-    def each(self) -> list[HeadModule]:
-        """One for each further token."""
-        return [cast(HeadModule, head) for head in self.heads]
 
 
 def add_side_loss(

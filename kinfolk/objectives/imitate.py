@@ -47,9 +47,7 @@ class Imitate(Distil, kind="imitate"):
     def partner(self, model: Transformer, seed: int) -> Module | None:
         if self.task.companion(model.spec) is not None:
             raise SpecError(f"objective.task: {self.task.kind!r} learns a second network, which cannot imitate as well")
-        own = next(model.parameters())
-        teacher = teacher_of(self.teacher, own.device, own.dtype)
-        return Widened(model.spec.d_model, teacher.spec.d_model).to(own)
+        return Widened(model.spec.d_model, self._teacher(model).spec.d_model).to(next(model.parameters()))
 
     def asks(self, learner: Learning) -> tuple[str, ...]:
         if learner.stage != INSIDE:
@@ -59,15 +57,15 @@ class Imitate(Distil, kind="imitate"):
     def run(self, learner: Learning, batch: Batch, memory: State | None = None) -> tuple[Output, Batch]:
         if not learner.model.training:
             return self.task.run(learner, batch, memory)
-        own = next(learner.model.parameters())
-        teacher = teacher_of(self.teacher, own.device, own.dtype)
+        teacher = self._teacher(learner.model)
         with _embedded(learner.model) as mine, _embedded(teacher) as its:
             output, batch = super().run(learner, batch, memory)
         assert isinstance(output, Taught)
         assert output.teacher is not None
         assert isinstance(learner.partner, Widened)
         # every parameter is part of every loss, which is what several processes ask for
-        output.side_losses["imitated"] = sum((p.sum() * 0 for p in learner.partner.parameters()), own.new_zeros(()))
+        nothing = next(learner.model.parameters()).new_zeros(())
+        output.side_losses["imitated"] = sum((p.sum() * 0 for p in learner.partner.parameters()), nothing)
         if learner.stage == INSIDE:
             keeps = {"encoder": batch.keep if batch.source is None else batch.source_keep, "decoder": batch.keep}
             losses = self._inside(output, learner.partner, keeps, (learner.model.spec, teacher.spec))
@@ -85,6 +83,10 @@ class Imitate(Distil, kind="imitate"):
             return super().loss(output, batch)
         task = self.task.loss(output, batch)
         return Loss(0 * task.total, task.count, task.side)
+
+    def _teacher(self, model: Transformer) -> Transformer:
+        own = next(model.parameters())
+        return teacher_of(self.teacher, own.device, own.dtype)
 
     def _inside(
         self, output: Taught, widened: "Widened", keeps: dict[str, Tensor | None], specs: tuple[Model, Model]

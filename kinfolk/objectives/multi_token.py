@@ -1,7 +1,7 @@
 """Multi-token prediction: a chain of small modules predicts the tokens after the next (DeepSeek-V3, 2024)."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ class MultiToken(Wrapper, Objective, kind="multi-token"):
         ctx = Context(padding=padding, group_BL=batch.document, pos_BL=batch.positions)
         document = None if batch.document is None else host(batch.document)
         x_BLD = output.hidden
-        for k, module in enumerate(modules.each, start=1):
+        for k, module in enumerate(modules.chain, start=1):
             tokens_BL = F.pad(batch.tokens[:, k:], (0, k))[:, : batch.tokens.shape[1]]
             x_BLD = module(x_BLD, model.embedding(tokens_BL, ctx), ctx)
             targets = send(later_targets(host(batch.targets), document, k), batch.targets.device)
@@ -87,11 +87,6 @@ class _Modules(Module):
         norm, width = _stack(model.spec).norm, model.spec.d_model
         self.chain = nn.ModuleList(_Module(model) for _ in range(n))
         self.norms = nn.ModuleList(norm.build(width) for _ in range(n))
-
-    @property
-    def each(self) -> list[Any]:
-        """The modules in order."""
-        return list(self.chain)
 
 
 class _Module(Module):

@@ -37,7 +37,7 @@ def test_every_module_reads_the_one_before_it_and_a_later_token():
     batch = prepared(learn)
     model, wanted = learn.model, torch.zeros((), dtype=torch.float64)
     states = model.run(batch).hidden
-    for k, module in enumerate(learn.partner.each, start=1):
+    for k, module in enumerate(learn.partner.chain, start=1):
         rows, losses = [], []
         for b in range(2):
             n = 10 - k

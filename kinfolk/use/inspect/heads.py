@@ -58,21 +58,19 @@ def habits(weights_HLL: Tensor, is_special_L: Tensor) -> list[Habit]:
     even = float(seen.double().log().mean())
     others = is_special_L.clone()
     others[0] = False
-    found = []
-    for head in w:
-        found.append(
-            Habit(
-                itself=_mean(head.diagonal()),
-                previous=_mean(head.diagonal(-1)),
-                next_=_mean(head.diagonal(1)),
-                first=_mean(head[:, 0]),
-                separators=_mean(head[:, others].sum(-1)),
-                entropy=float(entropy(head).mean()),
-                even=even,
-                distance=float((head * away).sum(-1).mean()),
-            )
+    return [
+        Habit(
+            itself=_mean(head.diagonal()),
+            previous=_mean(head.diagonal(-1)),
+            next_=_mean(head.diagonal(1)),
+            first=_mean(head[:, 0]),
+            separators=_mean(head[:, others].sum(-1)),
+            entropy=float(entropy(head).mean()),
+            even=even,
+            distance=float((head * away).sum(-1).mean()),
         )
-    return found
+        for head in w
+    ]
 
 
 def entropy(weights_LM: Tensor) -> Tensor:

@@ -64,7 +64,10 @@ def open_run(
         length=usual if trained_here else _length(learner, run.tokenizer, n_texts, usual),
         answer=answer or torch_answer(learner, device),
         n_texts=n_texts,
-        reading=_reading(notes, learner) if task.windows else WindowReading(),
+        # as in training, or else with windows that the model has positions for
+        reading=WindowReading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
+        if task.windows
+        else WindowReading(),
         always=True if notes.always is None else notes.always,
         columns=names,
         cut=recipe.training.cut,
@@ -90,11 +93,6 @@ def _length(learner: Learner, tokenizer: Tokenizer, n_texts: int, usual: int) ->
     """Return how many tokens of a text are read by a model that was not trained here: as many as it has positions."""
     limit, row = learner.model.limit, Labelling(0, n_sequences=n_texts, between=tokenizer.between)
     return usual if limit is None else (limit - row.marks) // row.together
-
-
-def _reading(notes: ReadingNotes, learner: Learner) -> WindowReading:
-    """Return how long texts are read: as in training, or else with windows that the model has positions for."""
-    return WindowReading(notes.window or min(WINDOW, learner.model.limit or WINDOW), notes.stride or STRIDE)
 
 
 def _image_size(notes: ReadingNotes, model: Model) -> Size | None:
