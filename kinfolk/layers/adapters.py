@@ -38,6 +38,7 @@ class AddedMap(LinearMap):
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.whole(x)
+        # through the narrow side first: the product of both matrices is as large as the map
         return y + self.scale * (x @ self.down.mT) @ self.up.mT
 
 

@@ -36,4 +36,5 @@ def last_seen(batch: Batch, prompt: str, begins: bool) -> Tensor | None:
             return None
         prefix_B = batch.tokens.new_full((len(batch),), n) if batch.keep is None else batch.keep.sum(1)
     own_L = torch.arange(n, device=batch.tokens.device)
+    # the last index of a prefix is one less than its length
     return torch.maximum(own_L, prefix_B[:, None] - 1)

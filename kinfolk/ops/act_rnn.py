@@ -221,6 +221,7 @@ class _Backward:
         for n in reversed(range(len(made))):
             rows, (_, new, acts, chance, weight, halts, active) = made[n].of(len(start)), made[n]
             old = start[rows] if n == 0 else made[n - 1].new
+            # rows that halted in the step before did not make this one
             old = old if len(old) == len(new) else old[~made[n - 1].halts]
             d_sum = d_mean[rows]
             d_weight = (d_sum * new).sum(1) + d_rest[rows] * halts
@@ -230,6 +231,7 @@ class _Backward:
             d_logit = (d_weight - last[rows]) * chance * (1 - chance)
             d_logit = d_logit if active is None else d_logit * active
             d_new = torch.addcmul(ds[rows], weight[:, None], d_sum)
+            # the halting unit reads the output alone, the first d numbers of a state
             d_new[:, :d].addr_(d_logit, self.of.unit_1D[0])
             d_said, d_rec, d_old = self.cell.backward(d_new, old, new, acts)
             d_old[:, :d].addmm_(d_rec, self.of.state_GD)

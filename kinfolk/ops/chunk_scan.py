@@ -218,6 +218,7 @@ def inverse_work(size: int) -> int:
     if size <= SOLVED or size % 2:
         return size**3
     half = size // 2
+    # two inverses of halves, and two products of half^3 multiplications and as many additions each
     return 2 * inverse_work(half) + 4 * half**3
 
 
@@ -275,6 +276,7 @@ def _run(
     """Return the outputs, the last state, and the state before each run."""
     outs, borders = [], []
     shared = _raised(weights)
+    # autocast would round states to 16 bits in every product
     with full_precision(inputs[0]), torch.no_grad():
         for at in runs:
             borders.append(state)

@@ -22,9 +22,11 @@ def mixture(scores_LR: Tensor, value_L: Tensor, highest: int) -> Tensor:
     rate_LR = torch.exp(-log_scale_LR.clamp(min=LEAST))
     half, value_L1 = 1 / highest, value_L.unsqueeze(-1)
     away_LR = 2 * value_L1.to(scores_LR.dtype) / highest - 1 - mean_LR
+    # the highest value takes all that lies above it and the lowest all below: a factor of 1, whose logarithm is 0
     below_LR = torch.where(value_L1 < highest, F.logsigmoid((away_LR + half) * rate_LR), 0.0)
     above_LR = torch.where(value_L1 > 0, F.logsigmoid((half - away_LR) * rate_LR), 0.0)
     inside = (value_L1 > 0) & (value_L1 < highest)
     # 1 - e^x loses its digits for a scale that is wide beside a bin; expm1 does not
     width_LR = torch.where(inside, torch.log(-torch.expm1(-2 * half * rate_LR)), 0.0)
+    # in logarithms: far from all means every component underflows
     return torch.logsumexp(weight_LR.log_softmax(-1) + below_LR + above_LR + width_LR, -1)

@@ -49,6 +49,7 @@ class Exponential(FeatureMap):
         features = x @ self._scaled.mT
         # the largest feature becomes 1, so that long vectors neither overflow nor vanish
         top = features.amax(-1, keepdim=True)
+        # |x'|^2 / 2 with x' = x / K^(1/4)
         log = top[..., 0] - x.square().sum(-1) * (0.5 * self._width**-0.5)
         return features.sub_(top).exp_(), log
 

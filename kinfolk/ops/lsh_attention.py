@@ -194,7 +194,9 @@ def _sort(buckets_BHrL: Tensor, sight: BucketSight, keep_BL: Tensor | None, grou
     n_batch, length = len(buckets_BHrL), buckets_BHrL.shape[-1]
     document_BL = buckets_BHrL.new_zeros(n_batch, length) if group_BL is None else group_BL - group_BL.min()
     if keep_BL is not None:
+        # padding counts as one more document, behind all others
         document_BL = torch.where(keep_BL, document_BL, document_BL.max() + 1)
+    # the document first, then the bucket: one sort for both
     ids_BHrL = document_BL[:, None, None] * (buckets_BHrL.max() + 1) + buckets_BHrL
     # stable, so that the tokens of a bucket stay in the order of their positions
     sorted_BHrL, order_BHrL = ids_BHrL.sort(dim=-1, stable=True)
@@ -240,6 +242,7 @@ def _chunked(tokens: _Sorted, size: int) -> _Tiling:
     before_BL = torch.where(last_BL > first_BL, last_BL, n_tiles)
     at_T = torch.arange(n_tiles, device=here_L.device)
     before_BT = (at_T - 1).repeat(len(starts_BL), 1).scatter_(-1, first_BL, before_BL)
+    # two more for each bucket: no place of another one is the same or one less
     place_BHrL = tile_BL[:, None, None] + 2 * tokens.run_BHrL
     # the first chunk of a document also sees its last one, if the bucket of a token reaches there
     lead_BHrL = (begin_BL + (last_BL - first_BL) * size)[:, None, None].expand_as(place_BHrL)

@@ -76,6 +76,7 @@ def rotate(
     rate = rate if scale is None else scale(rate, base)
     # in double precision: float32 knows an angle near 1e5 only to a hundredth
     angle = wide(pos).unsqueeze(-1) * rate
+    # rows at positions of their own turn by angles of their own, the same in all heads
     angle = angle.unsqueeze(1) if pos.ndim == 2 else angle
     sin, cos = angle.sin().to(x_BHLK.dtype), angle.cos().to(x_BHLK.dtype)
     if layout == "interleaved":
@@ -132,6 +133,7 @@ def distance_scores(q: Tensor, table_HRK: Tensor, high: int, q_pos: Tensor, k_po
     q_at, k_at = host(q_pos), host(k_pos)
     if q_pos.ndim == 2 and len(q_pos) == len(k_pos) == 1 and _consecutive(q_at) and _consecutive(k_at):
         farthest = int(q_at[0, -1] - k_at[0, 0])
+        # from the largest distance of the tile down; a causal table ends at 0
         n_rows = min(table_HRK.shape[1] - (high - farthest), q_pos.shape[1] + k_pos.shape[1] - 1)
         if high >= farthest and n_rows >= k_pos.shape[1]:
             rows_HRK = table_HRK.narrow(1, high - farthest, n_rows)

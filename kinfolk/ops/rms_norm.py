@@ -36,7 +36,8 @@ class _RMSNorm(torch.autograd.Function):
         x, gain, scale = ctx.saved_tensors
         n = ctx.n_seen
         each = dy * x
-        # every channel is divided, so every channel pulls at the scale; only the first n are pulled back
+        # every channel is divided, so every channel pulls at the scale; only the first n are pulled back, by
+        # ds/dx = -s^3 x / n
         pull = (each @ gain.to(each.dtype))[..., None].mul_(scale**3 / n)
         d_gain = each.mul_(scale).flatten(0, -2).sum(0)
         dx = dy.mul(gain).mul_(scale)

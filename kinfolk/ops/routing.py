@@ -65,6 +65,7 @@ def imbalance(probs_LE: Tensor, expert_L: Tensor) -> Tensor:
     """
     n_tokens, n_experts = probs_LE.shape
     counts_E = tally(expert_L, n_experts).to(probs_LE.dtype)
+    # both factors are shares of the tokens
     return n_experts * (counts_E @ probs_LE.sum(0)) / max(1, n_tokens) ** 2
 
 

@@ -72,6 +72,7 @@ class _Patches(EmbeddingModule):
             raise ShapeError(f"an image should have axes [batch, values], got shape {tuple(tokens_BL.shape)}")
         values_BL = ((tokens_BL - spec.first).to(dtype) / spec.levels - spec.mean) / spec.std
         if ctx.padding is not None:
+            # after normalisation, what is missing would not be 0
             values_BL = values_BL * ctx.padding.keep_BL
         x_BLD = self.project(cut(values_BL, spec.columns, spec.channels, spec.patch))
         x_BLD = torch.cat([self.token.weight.expand(x_BLD.shape[0], 1, -1), x_BLD], 1)

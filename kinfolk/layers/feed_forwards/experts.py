@@ -88,6 +88,7 @@ class _Top2(Module):
             ctx.add_loss("balance", spec.balance * imbalance(probs_LE, expert_Lk[:, 0]))
         if spec.second == "none":
             return expert_Lk[:, :1], gate_Lk[:, :1]
+        # whether a second expert is asked has no gradient; its gate has
         return expert_Lk.masked_fill(self._unasked(gate_Lk.detach()), probs_LE.shape[1]), gate_Lk
 
     def _unasked(self, gate_Lk: Tensor) -> Tensor:

@@ -60,5 +60,6 @@ class _LogisticMixture(NormalisedHead):
 
     def _log_prob(self, x_LD: Tensor, targets_L: Tensor) -> Tensor:
         value_L = targets_L - self.first
+        # ids below the first are no values; what they get here is replaced
         found_L = mixture(self._scores(x_LD), value_L.clamp(min=0), self.highest)
         return torch.where(value_L >= 0, found_L, IMPOSSIBLE)

@@ -64,4 +64,5 @@ class _SpanHead(JudgingHead):
 
     def answer(self, x_BLD: Tensor, keep_BL: Tensor | None) -> Tensor:
         scores_BL2: Tensor = self.output(x_BLD)
+        # -inf, so that a softmax over positions gives padding exactly 0
         return scores_BL2 if keep_BL is None else scores_BL2.masked_fill(~keep_BL[..., None], float("-inf"))

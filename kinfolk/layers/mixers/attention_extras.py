@@ -175,6 +175,7 @@ class _ForgetGate(ExtraModule):
 def _parts(x: Tensor, dtype: torch.dtype) -> list[Tensor]:
     """Return tensors of a type whose sum is x: one, or three where the type has fewer digits."""
     parts = []
+    # three numbers of 8 bits (bfloat16) have the 24 of single precision
     for _ in range(1 if x.dtype == dtype else 3):
         parts.append(x.to(dtype))
         x = x - parts[-1].to(x.dtype)

@@ -157,6 +157,7 @@ class _Stepping(_Looking):
         for t in range(x_BLD.shape[1]):
             new = self.move(said_BLG[:, t], state.values, fed_GD, look)
             if keep_BL is not None:
+                # padding leaves states and what they attended to as they were
                 new = tuple(torch.where(keep_BL[:, t, None], n, o) for n, o in zip(new, state.values, strict=True))
             state.values = new
             found.append(new)

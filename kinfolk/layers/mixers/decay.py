@@ -123,6 +123,7 @@ class _TiedDecay(Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         f_BLK = self.floor + (1 - self.floor) * self.forget(x_BLD).sigmoid()
+        # without a floor a sigmoid may underflow, below about -88 in single precision
         return _heads(f_BLK.log(), self.n_heads)
 
 

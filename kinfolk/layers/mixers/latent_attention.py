@@ -114,6 +114,7 @@ class _Latent(PartModule):
         spec = self.spec
         up_HKR = self.kv_up.weight.unflatten(0, (spec.n_heads, -1)).to(q[0].dtype)
         key_up_HKR, value_up_HKR = up_HKR.split_with_sizes([spec.d_nope, spec.d_value], 1)
+        # q (W c) = (q W) c: the map of keys moves to the queries, and that of values behind the sum
         q_BHLR = torch.cat([q[0] @ key_up_HKR, q[1]], -1)
         new_B1LR = torch.cat([latent_BLR.unsqueeze(1), k_rope], -1)
         k_B1MR, _, view = visible_keys(new_B1LR, new_B1LR[..., :0], ctx, state, spec.pattern)

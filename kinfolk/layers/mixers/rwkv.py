@@ -166,6 +166,7 @@ class _TimeMix(PartModule):
     def normed(self, y_BHLK: Tensor) -> Tensor:
         """Normalise each head, side by side: [B, L, D]."""
         y_BLD = y_BHLK.transpose(1, 2).flatten(2)
+        # groups are heads and positions are examples: a LayerNorm of each head
         out_BLD: Tensor = self.norm(y_BLD.flatten(0, 1)).unflatten(0, y_BLD.shape[:2])
         return out_BLD
 
@@ -198,6 +199,7 @@ class _Rwkv6(_TimeMix):
         narrow = torch.tanh(self.mix_down(torch.addcmul(x_BLD, change_BLD, first))).unflatten(-1, (5, -1))
         own_5BLD = torch.einsum("blnr,nrd->nbld", narrow, self.mix_up_5rD.to(narrow.dtype))
         w, k, v, r, g = (x_BLD + change_BLD * (m + own) for m, own in zip(shares, own_5BLD, strict=True))
+        # w = exp(-exp(.)) is below 1 for any input; summed over positions, so in single precision at least
         log_decay = -torch.exp(self.decay_up(torch.tanh(self.decay_down(w))).to(precision(w)))
         q_BHLK, k_BHLK, v_BHLK = (self.heads(to(x)) for to, x in ((self.r, r), (self.k, k), (self.v, v)))
         op = gated_linear_recurrence.gated_linear_recurrence

@@ -118,8 +118,10 @@ class _MLSTM(_LSTMBase):
         q, k, v, o = self.inner(x_BLD).split_with_sizes(self.parts, -1)
         exact, cap = precision(x_BLD), self.spec.cap
         gates_BHLn = (torch.tanh(self.gates(x_BLD).to(exact) / cap) * cap).unflatten(-1, (2, -1)).permute(0, 3, 1, 2)
+        # the cap bounds an input gate by e^15, about 3 million: sums stay far inside single precision
         write_BHL1, keep_BHL1 = gates_BHLn[..., :1].exp(), F.logsigmoid(gates_BHLn[..., 1:])
         q_BHLR, k_BHLR, v_BHLK = (x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2).to(exact) for x in (q, k, v))
+        # one more value of 1 makes the recurrence sum up the normaliser beside the memory
         v_BHLK = F.pad(v_BHLK, (0, 1), value=1.0)
         y_BHLK, memory = gated_linear_recurrence.gated_linear_recurrence(
             q_BHLR * self.d_key**-0.5, k_BHLR * write_BHL1, v_BHLK, keep_BHL1, *carried(ctx, state)

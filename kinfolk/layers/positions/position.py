@@ -123,6 +123,7 @@ class SinusoidModule(PositionModule):
     def add(self, x_BLD: Tensor, ctx: Context, depth: int = 0) -> Tensor:
         stop = ctx.start + x_BLD.shape[1]
         if stop > len(self.table_LD):
+            # twice as long as needed, so that decoding does not make it anew at every step
             self.table_LD = self._rows(2 * stop).to(self.table_LD)
         rows = self.table_LD[ctx.start : stop] if ctx.pos_BL is None else self.table_LD[ctx.pos_BL]
         return x_BLD + rows.to(x_BLD.dtype)

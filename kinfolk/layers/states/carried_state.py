@@ -81,6 +81,7 @@ class SegmentDocuments:
         goes_on_N = (new_BL & (group_BL == 0) & (place_L == 0))[new_BL]
         last_B = torch.where(keep_BL, piece_BL, -1).max(1).values
         at_b = (piece_BL * n + place_L - begin_BL).flatten()
+        # PyTorch packs no sequence without tokens, so a piece of padding alone is read for one
         return cls(*(send(x, device) for x in (at_b, lengths_N.clamp(min=1), row_N, goes_on_N, last_B)))
 
 
@@ -89,6 +90,7 @@ def go_on(cell: nn.Module, x_BLD: Tensor, ctx: Context, memory: Recurrence, widt
     start = memory.start(x_BLD, width)
     if ctx.padding is None and (ctx.group_BL is None or x_BLD.shape[1] == 1):
         if ctx.group_BL is not None:
+            # group 0 is the document that the last segment ended in
             start = tuple(value.masked_fill(ctx.group_BL != 0, 0.0) for value in start)
         y_BLD: Tensor
         y_BLD, end = cell(x_BLD, _state(start))

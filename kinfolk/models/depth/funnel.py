@@ -140,6 +140,7 @@ class _Funnel(DepthModule):
             raise SpecError("the layers of a funnel have sequences of different lengths, so they cannot be read")
         first_BLD, x_BLD, slots, _ = self.narrow(x_BLD, ctx)
         if self.spec.pool > 1 and slots:
+            # from the shortest sequence back to the longest
             for slot_BL in reversed(slots):
                 x_BLD = unpool(x_BLD, slot_BL)
             x_BLD = first_BLD + x_BLD

@@ -326,6 +326,7 @@ class _Return:
                 continue
             dh, d_leaves = self._grad([total], [d_total], h, leaves, reader.weights)
             self.d_carries[k] = [_plus(x, y) for x, y in zip(self.d_carries[k], d_leaves, strict=True)]
+            # a reader sees the mean of both streams, so that each has half of its gradient
             dp, dq = (dp, dq) if dh is None else (dp + dh * 0.5, dq + dh * 0.5)
         return dp, dq
 
@@ -381,6 +382,7 @@ class _Return:
                 d_outputs.append(self.d_sides[name])
         (dx,) = self._sum([*half.weights, *self.outer], outputs, d_outputs, [x])
         with torch.no_grad():
+            # (p, q) is (b, a + y): so b is p, a is q - y, and y has the gradient of q
             return q - y, p, dq, dp if dx is None else dp + dx
 
     def _grad(
@@ -399,6 +401,7 @@ class _Return:
         for tensor, grad in zip(tensors, grads[len(own) :], strict=True):
             if grad is not None:
                 before = self._sums.get(id(tensor))
+                # not in place: autograd may return one tensor as the gradient of several
                 self._sums[id(tensor)] = grad if before is None else before + grad
         return list(grads[: len(own)])
 

@@ -259,6 +259,7 @@ def _chunks(sheet: Sheet, like: Tensor) -> Iterator[_Tile]:
     in_q, in_k = torch.arange(what.q_block), torch.arange(what.k_block)
     for group in sheet.groups:
         n_keys = group.cols_rc.shape[1] * what.k_block
+        # keys and values of all heads, and the mask of every query
         per_row = n_keys * (2 * like.shape[1] * like.shape[-1] + what.q_block) * like.element_size()
         step = max(1, CHUNK_BYTES // per_row)
         for first in range(0, len(group.rows_r), step):
@@ -330,6 +331,7 @@ def _scatter_add(d_HMK: Tensor, d_tile: Tensor, tile: _Tile, what: Extent) -> No
     d_nHbK, d_rHcbK = _blocks(d_HMK, what.k_block), d_tile.unflatten(2, (n_columns, what.k_block))
     if tile.group.sliding:
         first, step = int(cols_rc[0, 0]), what.q_block // what.k_block
+        # consecutive rows share key blocks, so one column at a time: within it every row has another block
         for c in range(n_columns):
             d_nHbK[first + c : first + c + (n_rows - 1) * step + 1 : step] += d_rHcbK[:, :, c]
         return

@@ -11,6 +11,7 @@ from kinfolk.ops.patterns.leaves import Pattern
 def mask(distance: int, reach: Tensor, ramp: int) -> Tensor:
     """m = clamp((R + z - x) / R, 0, 1)."""
     share = (ramp + reach - distance) / ramp
+    # multiples of the share, so that the reach has a gradient of 0 there, and not none
     return share * 0 if share <= 0 else share * 0 + 1 if share >= 1 else share
 
 

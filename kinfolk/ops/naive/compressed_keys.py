@@ -11,6 +11,7 @@ def compress_positions(x: Tensor, e: Tensor, keep: Tensor | None = None) -> Tens
         heads = []
         for h in range(x.shape[1]):
             real = [j for j in range(x.shape[2]) if keep is None or bool(keep[b, j])]
+            # so that a slot of no positions has gradients too, of 0
             nothing = torch.zeros_like(x[b, h, 0]) + 0.0 * (e.sum() + x.sum())
             heads.append(torch.stack([sum((row[j] * x[b, h, j] for j in real), nothing) for row in e[h]]))
         examples.append(torch.stack(heads))

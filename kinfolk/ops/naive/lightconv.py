@@ -30,6 +30,7 @@ def depthwise_conv(x: Tensor, w: Tensor, left: int, n_out: int, same: Tensor | N
 
 
 def _tap_sum(x: Tensor, w: Tensor, first: int) -> Tensor:
+    # so that a tap beyond the ends has a gradient too, of 0
     total = (x.sum() + w.sum()) * 0.0
     for t in range(len(w)):
         if 0 <= first + t < len(x):

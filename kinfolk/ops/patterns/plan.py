@@ -173,6 +173,7 @@ def _asked(pattern: Pattern, what: Extent) -> tuple[Tensor, Tensor]:
 
 def _blocks(pos: Tensor, block: int, fold: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the lowest and highest position of each block, and the lowest and highest remainder: [n, 1] each."""
+    # the last block is filled up with its last position, which moves no bound
     pos_nb = torch.cat([pos, pos[-1:].expand(-len(pos) % block)]).unflatten(0, (-1, block))
     rest_nb = pos_nb % fold
     return tuple(x.unsqueeze(1) for x in (pos_nb.amin(1), pos_nb.amax(1), rest_nb.amin(1), rest_nb.amax(1)))
