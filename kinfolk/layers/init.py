@@ -49,6 +49,7 @@ class Xavier(Init, kind="xavier"):
     r"""Xavier: uniform in $\pm\sqrt{6 / (in + out)}$ for each map (Glorot and Bengio 2010); embeddings $N(0, 1/D)$."""
 
     def linear(self, module: nn.Linear, dims: Dims) -> None:
+        # maps that are packed side by side are drawn as if each were alone
         packs = module.packs if isinstance(module, Linear) else 1
         for matrix in module.weight.chunk(packs):
             nn.init.xavier_uniform_(matrix)

@@ -259,6 +259,7 @@ class WholeMap(LinearMap):
     def _seen(self) -> Any:
         """Return what changes when a number does, so that copies are refreshed."""
         own = [x for x in (self.whole, self.step, self.offset) if x is not None]
+        # tensors of inference mode count no versions
         return tuple((x.data_ptr(), x.dtype, 0 if x.is_inference() else x._version) for x in own)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -53,6 +53,7 @@ class _ConvTransition(PartModule):
         super().__init__()
         widen, narrow = spec.convolutions(dims)
         self.widen = widen.build(dims)
+        # only the second convolution ends the residual branch, whose last map initialisations may scale
         self.widen.out.ends_branch = False  # type: ignore[union-attr]
         self.narrow = narrow.build(dataclasses.replace(dims, d_model=spec.d_ff))
 

@@ -114,6 +114,7 @@ class SelfAttentionModule(PartModule):
         self.spec = spec
         self.d_head, self.n_kv = widths(spec, dims)
         self.heads = [spec.n_heads, self.n_kv, self.n_kv]
+        # maps of one width are initialised each alone; where keys are narrower, the packed map as one
         packs = 3 if self.n_kv == spec.n_heads else 1
         self.qkv = Linear(dims.d_model, sum(self.heads) * self.d_head, bias=spec.bias, packs=packs, projects=True)
         self.out = Linear(spec.n_heads * self.d_head, dims.d_model, bias=spec.bias and spec.out_bias, ends_branch=True)

@@ -162,6 +162,7 @@ class _ConvBranches(_Several):
             raise SpecError(f"last: {_width(spec.last, inside.d_model)} channels do not fit d_model {dims.d_model}")
         parts: list[Any] = [spec.left.build(dims), spec.right.build(dims), spec.last.build(inside)]
         for part in parts[:2]:
+            # only the last convolution ends the residual branch, whose last map initialisations may scale
             part.out.ends_branch = False
         self.parts = nn.ModuleList(parts)
         self.norm, self.dropout = spec.norm.build(inside.d_model), Dropout(dims.dropout)

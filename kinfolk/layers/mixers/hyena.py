@@ -173,6 +173,7 @@ def _extended(u_BLD: Tensor, past_BMD: Tensor, kernel_MD: Tensor, ctx: Context) 
     if ctx.pos_BL is None:
         past_BMD[:, ctx.start : stop] = u_BLD.to(past_BMD.dtype)
         seen_BMD = past_BMD[:, :stop]
+        # several positions by one transform over all inputs, a single one by a sum over them
         if n > 1:
             return long_conv(seen_BMD, kernel_MD[:stop])[:, ctx.start :].to(u_BLD.dtype)
         return (seen_BMD * kernel_MD[:stop].flip(0)).sum(1, keepdim=True).to(u_BLD.dtype)

@@ -24,6 +24,7 @@ class QuerySubset:
     @classmethod
     def of(cls, chosen_BL: Tensor, n: int) -> "QuerySubset":
         """Pick up to `n` chosen tokens of every row."""
+        # a stable sort brings the chosen tokens to the front, in their order
         at_BA = (~chosen_BL).to(torch.uint8).sort(dim=1, stable=True).indices[:, :n]
         return cls(at_BA, chosen_BL.gather(1, at_BA))
 

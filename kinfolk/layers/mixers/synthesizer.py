@@ -154,6 +154,7 @@ class _Synthesizer(PartModule):
             q_BHLr = maps[0].relu() if self.of_query is None else self._at_positions(self.of_query, v_BHLK, ctx)
             q_parts.append(q_BHLr * made_up)
             k_parts.append(self._at_positions(self.of_key, v_BHLK, ctx))
+        # a table of pairs has no vectors: the products are 0, and the table is added to them
         nothing = [v_BHLK.new_zeros(1).expand_as(v_BHLK)]
         return torch.cat(q_parts or nothing, dim=-1), torch.cat(k_parts or nothing, dim=-1), v_BHLK
 

@@ -116,6 +116,7 @@ class UnitNorm(Norm, kind="unit-norm"):
 
 class _UnitNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
+        # with a least length of 1e-12: zeros stay zeros
         return nn.functional.normalize(x, dim=-1)
 
 

@@ -52,6 +52,7 @@ class NTKScaling(RopeScaling, kind="ntk"):
 
     def rates(self, rate: Tensor, base: float) -> Tensor:
         n = len(rate)
+        # (factor^(K / (K - 2)))^(-2i / K) = factor^(-i / (n - 1)) with n = K / 2
         share = torch.arange(n, dtype=rate.dtype, device=rate.device) / max(n - 1, 1)
         return rate * self.factor**-share
 
@@ -72,6 +73,7 @@ class Llama3Scaling(RopeScaling, kind="llama3"):
             raise SpecError(f"high: {self.high} must be above low, {self.low}")
 
     def rates(self, rate: Tensor, base: float) -> Tensor:
+        # how often a pair turns within the original context
         turns = self.original * rate / (2 * math.pi)
         keep = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
         return keep * rate + (1 - keep) * rate / self.factor
@@ -96,11 +98,13 @@ class YarnScaling(RopeScaling, kind="yarn"):
         n = len(rate)
 
         def channel(turns: float) -> float:
+            # the i of base^(-i / n) original / (2 pi) = turns
             return n * math.log(self.original / (turns * 2 * math.pi)) / math.log(base)
 
         low, high = channel(self.fast), channel(self.slow)
         if self.ends == "whole":
             low, high = math.floor(low), math.ceil(high)
+        # 2n - 1 as in the released code: the last channel of a head, not its last pair
         low, high = max(low, 0), min(high, 2 * n - 1)
         number = torch.arange(n, dtype=rate.dtype, device=rate.device)
         # where both ends of the ramp fall on one channel it becomes a step

@@ -95,6 +95,7 @@ class HighwayGate(Gate, kind="highway"):
 
 class _Highway(_Output):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        # y + z (x - y) = z x + (1 - z) y
         return _lerp(y, x, torch.sigmoid(self.map(x) + self.bias))
 
 

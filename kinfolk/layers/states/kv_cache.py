@@ -122,10 +122,12 @@ class Rolling:
         if self._both is None:
             self._low = self._high = start
             self._both = k_BGLK.new_zeros(2, *k_BGLK.shape[:2], max(self.room, n), k_BGLK.shape[3])
+        # what no query from here on sees is given up
         first = max(self._low, self.pattern.first_seen(start))
         self._at, self._low = self._at + first - self._low, first
         used = self._high - self._low
         if self._at + used + n > self._both.shape[3]:
+            # moved to the front only where the room is used up
             kept = self._both.narrow(3, self._at, used)
             fresh = kept.new_zeros(*kept.shape[:3], max(self.room, used + n), kept.shape[4])
             fresh.narrow(3, 0, used).copy_(kept)

@@ -59,4 +59,5 @@ class _LayerDrop(Module):
         """Tell whether the n-th run is skipped in this step."""
         if not self.training or not self.number:
             return False
+        # an integer below 2^63 as a uniform number
         return derive(self.spec.seed, "layer-drop", self.side, self.number, n) / 2**63 < self.spec.rate

@@ -126,6 +126,7 @@ class _RoutedBlock(Module):
         length = chosen_BL.shape[1]
         if self.training:
             return self.spec.n_chosen(length)
+        # a step of decoding has one position, so that nothing has to be read from the device
         return 1 if length == 1 else int(chosen_BL.sum(1).max())
 
     def _chosen(self, score_BL: Tensor, ctx: Context) -> Tensor:
