@@ -1,4 +1,4 @@
-"""From a recipe to a model, and from a model to a folder."""
+"""Building and saving the model of a recipe."""
 
 from pathlib import Path
 

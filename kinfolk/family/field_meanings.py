@@ -1,4 +1,4 @@
-"""What the fields of specs mean where no docstring says it: by name, and as `kind.name` where kinds differ."""
+"""Meanings of spec fields where no docstring says them: by name, and as `kind.name` where kinds differ."""
 
 MEANINGS = {
     "layer-drop.rate": "probability that a run of a block is skipped in training",

@@ -15,7 +15,7 @@ from kinfolk.optim.training import Training
 
 
 class Recipe(Spec):
-    """Everything that a relative is, as plain data."""
+    """Recipe: everything that a relative is, as plain data."""
 
     name: str
     model: Model

@@ -104,7 +104,7 @@ class Wrapped(Stack, kind="wrapped"):
 
 
 class Walk:
-    """How hidden states pass through the blocks: one stream, under ordinary autograd."""
+    """Forward pass through the blocks of a stack: one stream, under ordinary autograd."""
 
     def __call__(
         self, stack: "StackModule", x_BLD: Tensor, ctx: Context, states: list[Any] | None, readings: list[LayerReading]

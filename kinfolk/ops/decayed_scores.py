@@ -91,7 +91,7 @@ def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
 
 
 class Decays(NamedTuple):
-    """How far chunks under one decay per head decay: between pairs, since their beginning, until their end, in all."""
+    """Decays of chunks under one decay per head: between pairs, since the beginning, until the end, and in all."""
 
     kept: Tensor
     read: Tensor

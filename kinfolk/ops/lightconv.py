@@ -59,7 +59,7 @@ def _tap_by_tap(x_BMD: Tensor, weights: list[Tensor], left: int, n_out: int) -> 
 
 
 class _Tiles(NamedTuple):
-    """How positions are cut: n tiles of c outputs, each of which reads c + t - 1 inputs."""
+    """Tiling of positions: n tiles of c outputs, each of which reads c + t - 1 inputs."""
 
     n: int
     c: int

@@ -1,4 +1,4 @@
-"""What the rows of Narang et al. 2021 change: functions from the baseline's recipe to a row's.
+"""Changes of the rows of Narang et al. 2021: functions from the baseline's recipe to a row's.
 
 Numbers that the paper gives for its base size are scaled with the model, so that a row means the same at any size.
 """

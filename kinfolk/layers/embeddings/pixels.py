@@ -39,7 +39,7 @@ class GridPosition(Position, kind="grid"):
 
 
 class _Placed(PositionModule):
-    """Knows the row, column and channel of every position."""
+    """Base of grid positions: the row, column and channel of every position."""
 
     limit: int
 

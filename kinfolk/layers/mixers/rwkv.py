@@ -96,7 +96,7 @@ class Rwkv7(Mixer, kind="rwkv7"):
 
 
 class ChannelMix(Mixer, kind="channel-mix"):
-    r"""Channel mixing: $W_v\,\mathrm{relu}(W_k x')^2$ of a mix x' of a token and the last (Peng et al. 2023, RWKV).
+    r"""Channel mixing: $W_v\,\mathrm{relu}(W_k x')^2$ of a mix x' of two neighbours (Peng et al. 2023, RWKV).
 
     `gate` "sigmoid" multiplies by $\sigma(W_r x'')$, as up to RWKV-6; RWKV-7 has none.
     """

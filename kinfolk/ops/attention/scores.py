@@ -49,7 +49,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scoring:
-    """How a pair is scored and what is reported.
+    """Scoring of query-key pairs (scale, bias, hooks, dropout), and what is reported.
 
     `bias(q, k, q_pos, k_pos, heads)` is added to the scaled scores, `value(weights, v, q_pos, k_pos, heads)` to the
     output; both work on tiles: any axes may be between the head axis and the last two. `before` the softmax the
