@@ -68,12 +68,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["comparison", "run", "heads", "docs", "front"])
 def test_anybody_can_read_it(name: str, scheme: str, pages: dict[str, Path], browser: Browser) -> None:
-    browser.resize(1100, 1400)
-    browser.scheme(scheme)
-    # the page before is gone, and none of its answers is taken for one of this page
-    browser.call("Page.navigate", url="about:blank")
-    browser.until("location.href === 'about:blank'")
-    browser.complaints.clear()
+    browser.fresh().scheme(scheme)
     browser.open(pages[name].as_uri())
     assert browser.ask(f"matchMedia('(prefers-color-scheme: {scheme})').matches")
     assert browser.grave() == []

@@ -14,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 class Browser:
     """One page. `complaints` holds what it said on its console, and exceptions that nobody caught."""
 
-    def __init__(self, profile, width=1100, height=1400):
+    def __init__(self, profile):
         theirs_in, self._write = os.pipe()
         self._read, theirs_out = os.pipe()
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
@@ -31,12 +31,23 @@ class Browser:
         )
         os.close(theirs_in)
         os.close(theirs_out)
-        self._number, self._rest, self._session, self.complaints = 0, b"", None, []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._number, self._rest, self._session, self._context, self.complaints = 0, b"", None, None, []
+        self.fresh()
+
+    def fresh(self, width=1100, height=1400):
+        """Close the page, and open an empty one that knows nothing of it: no storage, no scheme, no complaints."""
+        self._session = None
+        if self._context:
+            self.call("Target.disposeBrowserContext", browserContextId=self._context)
+        self._context = self.call("Target.createBrowserContext")["browserContextId"]
+        where = {"url": "about:blank", "browserContextId": self._context}
+        target = self.call("Target.createTarget", **where)["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
         self.resize(width, height)
+        self.complaints.clear()
+        return self
 
     def call(self, method, **params):
         """Call a method, and take note of what happens meanwhile."""

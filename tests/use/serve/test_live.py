@@ -26,11 +26,16 @@ def live(gpt2, judge, asker, tmp_path_factory):
         yield running
 
 
-@pytest.fixture
-def browser(tmp_path):
-    made = Browser(tmp_path / "profile")
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    made = Browser(tmp_path_factory.mktemp("chromium") / "profile")
     yield made
     made.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    return chromium.fresh()
 
 
 def taps(served, text):
