@@ -110,6 +110,7 @@ def small_chunks(patch, chunk, tile=2):
         patch.setattr(module, "CHUNK", chunk)
     for module in (gated_linear_recurrence, delta_rule):
         patch.setattr(module, "SEVERAL", 2)
+    patch.setattr(diagonal_scan, "BLOCK", tile)
     patch.setattr(decayed_scores, "TILE", tile)
 
 
@@ -144,6 +145,21 @@ def test_equals_naive(kind, length, chunk, what):
         small_chunks(patch, chunk)
         ours = run(kind, op, leaves, **masks)
     assert_same(ours, run(kind, naive, leaves, **masks))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 9, 11])
+def test_runs_side_by_side_are_positions_one_after_the_other(length, monkeypatch):
+    """Accelerators read runs side by side, forward and from the other end; CPUs position by position."""
+    decay, entering = (normal(length, 2, 5, seed=i) for i in (1, 2))
+    states = diagonal_scan._scan(decay, entering.clone(), normal(2, 5, seed=3))
+    adjoint = diagonal_scan._scan_back(decay, entering.clone())
+    assert_same([diagonal_scan._side_by_side(decay, entering, normal(2, 5, seed=3))], [states])
+    expected = [entering[-1]]
+    for a, d in zip(reversed(decay[1:]), reversed(entering[:-1]), strict=True):
+        expected.insert(0, d + a * expected[0])
+    assert_same([adjoint], [torch.stack(expected)])
+    monkeypatch.setattr(diagonal_scan, "_waits", lambda x: True)
+    assert_same([diagonal_scan._scan_back(decay, entering.clone())], [adjoint])
 
 
 @pytest.mark.parametrize("kind", KINDS)
