@@ -115,12 +115,7 @@ class Classification(RowTask, kind="classify"):
 
     def on(self, n_texts: int, *, image: bool) -> Task:
         if type(self) is Classification and (image or n_texts > 1):
-            values: dict[str, Any] = {
-                "text": self.text,
-                "second": self.second,
-                "label": self.label,
-                "unknown": self.unknown,
-            }
+            values: Any = {name: getattr(self, name) for name in ("text", "second", "label", "unknown")}
             return ImageClassification(**values) if image else PairClassification(**values)
         return self
 

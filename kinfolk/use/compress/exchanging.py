@@ -10,7 +10,6 @@ from torch import Tensor
 from kinfolk.core.batch import Batch
 from kinfolk.core.errors import SpecError
 from kinfolk.layers.embeddings.embedding import Factorised, Tokens
-from kinfolk.layers.part import Part
 from kinfolk.layers.pruned import Pruned
 from kinfolk.models.model import Model, Transformer
 from kinfolk.objectives.learner import Learner
@@ -147,12 +146,8 @@ def prune_by(
     def prune(learner: Learner, batches: Sequence[Batch], share: float, tell: Tell) -> Transformer:
         model = learner.model
         spec, weights = model.spec, weights_of(model)
-
-        def part(inside: Part) -> Pruned:
-            return Pruned(part=inside, share=share, method=method)
-
         for place, own in places(model).items():
-            spec, weights = make_prunable(spec, weights, place, list(own), part)
+            spec, weights = make_prunable(spec, weights, place, list(own), share, method)
         if spec == model.spec:
             raise SpecError(f"{method}: this model has no plain maps in its stacks")
         tell(f"{method}: {100 * share:g} % of the weights of maps will be zero when it has learnt")

@@ -1,7 +1,7 @@
 """Replace the linear maps of a trained model by low-rank, int8 or pruned ones, and back."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -80,17 +80,22 @@ def make_whole(
 
 
 def make_prunable(
-    model: Model, weights: Weights, place: CutPlace, names: Sequence[str], part: Callable[[Part], Pruned]
+    model: Model,
+    weights: Weights,
+    place: CutPlace,
+    names: Sequence[str],
+    share: float,
+    method: Literal["movement", "magnitude"],
 ) -> tuple[Model, Weights]:
     """Let the maps of a part lose weights as they learn."""
-    cut, made = dict(weights), part(dict(parts(model))[place])
+    cut, pruned = dict(weights), Pruned(part=dict(parts(model))[place], share=share, method=method)
     for name in names:
         path = f"{place.path}.{name}"
         for what in ("weight", "bias"):
             _move(cut, f"{path}.{what}", f"{path}.whole.{what}")
-        if made.method == "movement":
+        if method == "movement":
             cut[f"{path}.scores"] = torch.zeros_like(cut[f"{path}.whole.weight"])
-    return with_part(model, place, made), cut
+    return with_part(model, place, pruned), cut
 
 
 def plain(model: Transformer) -> Transformer:

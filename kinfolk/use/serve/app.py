@@ -25,7 +25,7 @@ from kinfolk.use.serve.messages import Form, RefusalError, parsed
 from kinfolk.use.serve.metrics import Metrics
 from kinfolk.use.serve.openapi import Address, document
 from kinfolk.use.serve.protocol import TextRequest
-from kinfolk.use.serve.scheduler import Done, Piece, Request, Scheduler
+from kinfolk.use.serve.scheduler import Done, Piece, Scheduler
 from kinfolk.use.serve.served import Served
 from kinfolk.use.serve.waiting import RequestEvents
 
@@ -159,8 +159,7 @@ class App:
         """Write texts, and answer with all of them or with a stream."""
         order = shape.order
         waiting = RequestEvents(self.scheduler, self.limits)
-        work = Request(order.served.name, waiting.tell, order.rows, order.texts, deadline=waiting.deadline)
-        waiting.submit(work)
+        work = waiting.submit(order.served.name, rows=order.rows, texts=order.texts)
         stream = None
         try:
             if order.stream:
@@ -237,8 +236,7 @@ class App:
 
     async def _call(self, request: HttpRequest, served: Served, call: Callable[[], Any]) -> Any:
         waiting = RequestEvents(self.scheduler, self.limits)
-        work = Request(served.name, waiting.tell, call=call, deadline=waiting.deadline)
-        waiting.submit(work)
+        work = waiting.submit(served.name, call=call)
         try:
             event = await while_there(request.receive, waiting.news())
         finally:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 from kinfolk.use.serve.limits import ServerLimits
 from kinfolk.use.serve.messages import RefusalError
@@ -21,10 +22,12 @@ class RequestEvents:
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
 
-    def submit(self, request: Request) -> None:
-        """Hand a request to the engine, or refuse it."""
+    def submit(self, model: str, **work: Any) -> Request:
+        """Hand a request to the engine, or refuse it; work: its rows and texts, or its call."""
+        request = Request(model, self.tell, deadline=self.deadline, **work)
         try:
             self.scheduler.submit(request)
+            return request
         except BusyError:
             raise RefusalError(429, "busy", "too many requests are waiting", {"retry-after": "1"}) from None
         except ClosingError:
