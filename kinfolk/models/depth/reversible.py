@@ -62,7 +62,7 @@ class _Coupled(ResidualModule):
 
 
 class CoupleStreams(DepthWrapper, kind="reversible"):
-    """Reversible stack, which keeps no activations (Gomez et al. 2017; Kitaev et al. 2020, section 3).
+    """Reversible coupling of two streams: no activations are kept (Gomez et al. 2017; Kitaev et al. 2020, section 3).
 
     Both streams start as the embedding. `join` "mean" takes their mean before the norm; "concat" has a norm over
     both side by side and a map back to the model's width; "wide" has no map, and a head twice as wide (Trax, Hugging
