@@ -80,6 +80,8 @@ def selective_scan(
         """Write the decays and states of a block, and return its states."""
         x, dt, b, _ = inputs
         _decays(dt, rate_dr, fresh_BL1, where, decay)
+        # the input is discretised by Euler's rule, as in the released code: equation 4 of the paper has
+        # (e^(dt A) - 1) / A for dt
         return _scan(decay, _outer(dt * x, b, states), before)
 
     def step(state: Tensors, inputs: Tensors, weights: Tensors, at: slice) -> tuple[Tensor, Tensors]:
@@ -171,6 +173,7 @@ def _decays(
     step_LBD: Tensor, rate_DR: Tensor, fresh_BL1: Tensor | None, where: tuple[slice, slice], out: Tensor
 ) -> None:
     """Write the decays of a block of a run, [L, B, D, R], zero where a document begins."""
+    # at most 1, since rates are negative and steps are not
     torch.mul(step_LBD.unsqueeze(-1), rate_DR, out=out).exp_()
     if fresh_BL1 is not None:
         at, some = where
