@@ -1,10 +1,11 @@
 """Decayed query-key products inside a chunk, computed in log space (gated linear attention)."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 TILE = 8
 """Positions whose pairs are computed channel by channel where every channel decays by itself."""
@@ -68,20 +69,71 @@ def decayed_scores(q_BHLR: Tensor, k_BHMR: Tensor, q_log: Tensor, k_log: Tensor,
     """
     if q_log.shape[-1] == 1:
         return (q_BHLR @ k_BHMR.mT) * decays(q_log, k_log, pair)
-    length = q_BHLR.shape[-2]
-    rows = []
-    for start in range(0, length, TILE):
-        at = slice(start, min(start + TILE, length))
-        near = [x[..., at, :] for x in (q_BHLR, k_BHMR, q_log, k_log)]
-        tile = _direct(near[0], near[1], near[2], near[3], pair[..., at, at])
-        if start:
-            border = k_log[..., start - 1 : start, :]
-            # exp(c - d) = exp(c - border) exp(border - d), neither of which is above 1; exp(c) exp(-d) overflows
-            q = q_BHLR[..., at, :] * (q_log[..., at, :] - border).exp()
-            k = k_BHMR[..., :start, :] * (border - k_log[..., :start, :]).exp()
-            tile = torch.cat([(q @ k.mT) * pair[..., at, :start], tile], -1)
-        rows.append(torch.nn.functional.pad(tile, (0, length - at.stop)))
-    return torch.cat(rows, -2)
+    return scores_by_channel((q_BHLR,), k_BHMR, (q_log, k_log), pair)[0]
+
+
+def scores_by_channel(
+    queries: tuple[Tensor, ...], k_BHMR: Tensor, logs: tuple[Tensor, Tensor], pair: Tensor
+) -> tuple[Tensor, ...]:
+    """Return `decayed_scores` of several queries that decay alike, with one decay per channel.
+
+    Decays are computed once for all queries, and again in the backward pass. Cost and reference as there.
+    """
+    scores: Tensor = _ChannelScores.apply(torch.stack(queries), k_BHMR, *logs, pair)
+    return scores.unbind()
+
+
+class _ChannelScores(torch.autograd.Function):
+    """Scores [m, .., L, M] of m queries each."""
+
+    @staticmethod
+    def forward(ctx: Any, q_mLR: Tensor, k: Tensor, q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
+        scores = q_mLR.new_zeros(*q_mLR.shape[:-1], k.shape[-2])
+        for at in _tiles(k):
+            q, decay = q_mLR[..., at, :], _near(q_log, k_log, at)
+            # one product of a matrix [keys, R] and a matrix [R, m] for each query of the tile
+            near = decay.mul_(k[..., None, at, :]) @ q.movedim(0, -1)
+            scores[..., at, at] = near.movedim(-1, 0)
+            if at.start:
+                q_far, k_far = _far(q_log, k_log, at)
+                scores[..., at, : at.start] = (q * q_far) @ k_far.mul_(k[..., : at.start, :]).mT
+        ctx.save_for_backward(q_mLR, k, q_log, k_log, pair)
+        return scores.mul_(pair)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_scores: Tensor) -> tuple[Tensor | None, ...]:
+        q_mLR, k, q_log, k_log, pair = ctx.saved_tensors
+        d_scores, d_q, d_k = d_scores * pair, torch.empty_like(q_mLR), torch.zeros_like(k)
+        for at in _tiles(k):
+            q, decay, d_near = q_mLR[..., at, :], _near(q_log, k_log, at), d_scores[..., at, at]
+            d_q[..., at, :] = (d_near.movedim(0, -2) @ (decay * k[..., None, at, :])).movedim(-2, 0)
+            d_k[..., at, :] += (d_near.movedim(0, -1) @ q.movedim(0, -2)).mul_(decay).sum(-3)
+            if at.start:
+                q_far, k_far = _far(q_log, k_log, at)
+                d_far, earlier = d_scores[..., at, : at.start], k[..., : at.start, :]
+                d_q[..., at, :] += (d_far @ (k_far * earlier)).mul_(q_far)
+                d_k[..., : at.start, :] += (d_far.mT @ (q * q_far)).sum(0).mul_(k_far)
+        # every product has the factor exp(c_i - d_j): the gradient of an exponent is that of what it scales, times it
+        return d_q, d_k, (q_mLR * d_q).sum(0).sum_to_size(q_log.shape), -(k * d_k).sum_to_size(k_log.shape), None
+
+
+def _tiles(k: Tensor) -> list[slice]:
+    length = k.shape[-2]
+    return [slice(start, min(start + TILE, length)) for start in range(0, length, TILE)]
+
+
+def _near(q_log: Tensor, k_log: Tensor, at: slice) -> Tensor:
+    """Return the decays between all pairs of a tile, [.., L, M, R]."""
+    # of pairs that are not shown the exponent may be positive: they are cleared, and must not overflow before
+    return (q_log[..., at, None, :] - k_log[..., None, at, :]).clamp_(max=0.0).exp_()
+
+
+def _far(q_log: Tensor, k_log: Tensor, at: slice) -> tuple[Tensor, Tensor]:
+    """Return the decays of a tile's queries since the last key before it, and of all earlier keys until that one."""
+    border = k_log[..., at.start - 1 : at.start, :]
+    # exp(c - d) = exp(c - border) exp(border - d), neither of which is above 1; exp(c) exp(-d) overflows
+    return (q_log[..., at, :] - border).exp_(), (border - k_log[..., : at.start, :]).exp_()
 
 
 def decays(q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
@@ -122,9 +174,3 @@ def n_scores(chunks: list[slice], by_channel: bool) -> int:
     """Return how many pairs are scored in these chunks; with decays per channel, tiles of later keys are left out."""
     sizes = [at.stop - at.start for at in chunks]
     return sum(n * (n + min(n, TILE)) // 2 if by_channel else n * n for n in sizes)
-
-
-def _direct(q: Tensor, k: Tensor, q_log: Tensor, k_log: Tensor, pair: Tensor) -> Tensor:
-    # of pairs that are not shown the exponent may be positive: they are cleared, and must not overflow before
-    decay = (q_log.unsqueeze(-2) - k_log.unsqueeze(-3)).clamp(max=0.0).exp()
-    return (decay * q.unsqueeze(-2) * k.unsqueeze(-3)).sum(-1) * pair

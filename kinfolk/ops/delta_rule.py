@@ -29,6 +29,7 @@ from kinfolk.ops.decayed_scores import (
     decayed_scores,
     exclusive,
     n_scores,
+    scores_by_channel,
     since,
     summed_from_end,
     times,
@@ -83,7 +84,7 @@ def delta_rule(
         log = g.cumsum(-2)
         last, decay = log[..., -1:, :], times(log.exp(), masks.read)
         beta_k = k * beta
-        removed, scores = (decayed_scores(x, k, log, log, masks.pair) for x in (beta_k, q))
+        removed, scores = scores_by_channel((beta_k, q), k, (log, log), masks.pair)
         write = k * times((last - log).exp(), masks.write)
         rights, onward = (beta_k * -decay, v * beta), times(last.exp(), masks.carry).mT
         states, w, after = corrected_states(removed, rights, onward, write, None, state[0])

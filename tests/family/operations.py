@@ -3,33 +3,20 @@
 import contextlib
 import math
 
-import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-
-from kinfolk.ops import decayed_scores
 
 
 @contextlib.contextmanager
 def counted_operations():
     """Count operations inside; gives a function that returns their number.
 
-    The counter knows products only. It is taught triangular systems, Fourier transforms, and scores of keys that decay
-    by channel, which are no products where they are close together.
+    The counter knows products only. It is taught triangular systems and Fourier transforms.
     """
-    elementwise = 0
-
-    def direct(q, k, *others, one_by_one=decayed_scores._direct):
-        nonlocal elementwise
-        elementwise += 2 * k.shape[-2] * q.numel()
-        return one_by_one(q, k, *others)
-
     aten = torch.ops.aten
     taught = {aten.linalg_solve_triangular: _solved, aten._fft_r2c: _transformed, aten._fft_c2r: _transformed}
-    counter = FlopCounterMode(display=False, custom_mapping=taught)
-    with pytest.MonkeyPatch.context() as patched, counter:
-        patched.setattr(decayed_scores, "_direct", direct)
-        yield lambda: counter.get_total_flops() + elementwise
+    with FlopCounterMode(display=False, custom_mapping=taught) as counter:
+        yield counter.get_total_flops
 
 
 def _solved(lower, right, *_, out_shape=None, **__):
