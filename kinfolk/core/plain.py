@@ -103,12 +103,6 @@ def _structure_fn(cls: type[Spec]) -> Any:
     return _structure_fns[cls]
 
 
-def _scalar(data: Any, cls: type) -> Any:
-    if fault := problem(data, cls):
-        raise SpecError(fault)
-    return float(data) if cls is float else data
-
-
 def _structure_tuple(data: Any, hint: Any) -> Any:
     # the text of a string is not a list of its letters
     if not isinstance(data, list | tuple):
@@ -117,10 +111,11 @@ def _structure_tuple(data: Any, hint: Any) -> Any:
 
 
 def _checked(data: Any, hint: Any) -> Any:
-    """Structure a value whose type states what is allowed."""
+    """Structure a scalar, whose type may state what is allowed."""
     if fault := problem(data, hint):
         raise SpecError(fault)
-    return float(data) if get_origin(hint) is Annotated and hint.__origin__ is float else data
+    base = hint.__origin__ if get_origin(hint) is Annotated else hint
+    return float(data) if base is float else data
 
 
 def _problems(error: BaseException, path: str) -> Any:
@@ -154,7 +149,7 @@ def _cut(key: object) -> str:
 _structure_fns: dict[type[Spec], Any] = {}
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=True)
 for _type in (int, float, bool, str):
-    _converter.register_structure_hook(_type, _scalar)
+    _converter.register_structure_hook(_type, _checked)
 _elements = _converter.get_structure_hook(tuple[int, ...])
 _converter.register_structure_hook_func(lambda cls: get_origin(cls) is tuple, _structure_tuple)
 _converter.register_structure_hook_func(lambda cls: get_origin(cls) in (Literal, Annotated), _checked)

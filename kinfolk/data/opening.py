@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from kinfolk.core.durable import digest
 from kinfolk.core.errors import DataError, suggest
 from kinfolk.data.files.names import split_name
 from kinfolk.data.files.readers import find_sources
@@ -72,12 +73,13 @@ def open_data(
     if is_generated(text):
         return open_generated(text, seed)
     choices = choices or Preparation(seed=seed, tokenizer=tokenizer, vocab=vocab)
+    door = _Door(choices, cache_folder(cache), workers)
     if is_stdlib:
         numbers = split_name(text, ["megabytes"])[1]
         files = stdlib_files(numbers.get("megabytes"))
         # some of its files are empty, and a few are not UTF-8
-        return _cached(text, files, replace(choices, on_bad="skip"), cache_folder(cache), workers)
-    return warn_of_data(_open(text, _Door(choices, cache_folder(cache), workers), valid))
+        return door.opened(text, files, replace(choices, on_bad="skip"))
+    return warn_of_data(_open(text, door, valid))
 
 
 def _open(text: str, door: "_Door", valid: str | Path | None) -> Data:
@@ -91,15 +93,31 @@ def _open(text: str, door: "_Door", valid: str | Path | None) -> Data:
 
 @dataclasses.dataclass(frozen=True)
 class _Door:
-    """What everything that is opened shares."""
+    """How files are prepared, and the cache where prepared data is kept."""
 
     choices: Preparation
     cache: Path
     workers: int | None
 
+    def opened(self, name: str, inputs: Sequence[Path], choices: Preparation) -> Data:
+        """Open what was prepared from these very files in this very way, or prepare it now."""
+        return replace(open_prepared(self.folder(name, inputs, choices)), name=name)
+
     def prepared(self, path: Path, choices: Preparation) -> Path:
         """Return the folder of a file that was prepared, now or before."""
-        return _prepared(str(path), [path], choices, self.cache, self.workers)
+        return self.folder(str(path), [path], choices)
+
+    def folder(self, name: str, inputs: Sequence[Path], choices: Preparation) -> Path:
+        """Return the folder of files that were prepared, now or before."""
+        sources = find_sources(inputs, pairs=choices.pairs)
+        seen = [VERSION, choices.plain(), [[os.path.abspath(s.path), s.size, s.mtime] for s in sources]]  # noqa: PTH100
+        file = Path(choices.tokenizer)
+        seen.append(digest(file) if file.is_file() else "")
+        key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+        folder = self.cache / f"{inputs[0].stem if len(inputs) == 1 else name.partition(':')[0]}-{key}"
+        if not (folder / MANIFEST).is_file():
+            prepare(inputs, folder, choices, workers=self.workers)
+        return folder
 
 
 def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
@@ -109,7 +127,7 @@ def _open_labelled(name: str, door: _Door, valid: str | Path | None) -> Data:
     beside = None if file is None else Path(file)
     inside = text_labels(Tags.kind) if is_tagged(name) else None if is_columns(name) else labels_of(what)
     data = inside.open(name, what, door.choices, beside) if inside else _open_rows(name, what, door, beside)
-    return dataclasses.replace(data, task=what.task)
+    return replace(data, task=what.task)
 
 
 def _open_rows(name: str, what: DataRequest, door: _Door, beside: Path | None) -> Data:
@@ -118,41 +136,23 @@ def _open_rows(name: str, what: DataRequest, door: _Door, beside: Path | None) -
     choices = columns_of(name, what, choices) if is_columns(name) else what.choices(choices)
     if beside is not None:
         return open_beside(name, what.path, beside, choices, door.prepared, add=what.adds_unknown)
-    return _cached(name, [what.path], choices, door.cache, door.workers)
+    return door.opened(name, [what.path], choices)
 
 
 def _open_path(path: Path, door: _Door) -> Data:
     """Open what lies on disk: prepared, or to be prepared now."""
-    choices, cache, workers = door.choices, door.cache, door.workers
     if (path / MANIFEST).is_file():
         return open_prepared(path)
     if (path / WORK).is_dir():
         raise DataError(f"{path}: not finished being prepared; run the same `kin prepare` again to go on")
     if is_images(path):
-        return open_images(path, cache, choices)
+        return open_images(path, door.cache, door.choices)
     if path.is_file() and is_treebank(path):
-        return open_treebank(path, choices)
+        return open_treebank(path, door.choices)
     if path.exists():
-        return _cached(str(path), [path], choices, cache, workers)
+        return door.opened(str(path), [path], door.choices)
     nearest = suggest(str(path), [*GENERATED, "stdlib"])
     raise DataError(f"{path}: no such file or folder, and no data of that name{nearest}")
-
-
-def _cached(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Data:
-    """Open what was prepared from these very files in this very way, or prepare it now."""
-    return replace(open_prepared(_prepared(name, inputs, choices, cache, workers)), name=name)
-
-
-def _prepared(name: str, inputs: Sequence[Path], choices: Preparation, cache: Path, workers: int | None) -> Path:
-    sources = find_sources(inputs, pairs=choices.pairs)
-    seen = [VERSION, choices.plain(), [[os.path.abspath(s.path), s.size, s.mtime] for s in sources]]  # noqa: PTH100
-    file = Path(choices.tokenizer)
-    seen.append(hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "")
-    key = hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
-    folder = cache / f"{inputs[0].stem if len(inputs) == 1 else name.partition(':')[0]}-{key}"
-    if not (folder / MANIFEST).is_file():
-        prepare(inputs, folder, choices, workers=workers)
-    return folder
 
 
 def cache_folder(given: str | Path | None = None) -> Path:

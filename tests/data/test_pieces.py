@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tokenizers
 
+from kinfolk.data.tokenizers import pieces
 from kinfolk.data.tokenizers.pieces import pieces_of
 from kinfolk.data.tokenizers.tokenizer import Tokenizer, special_tokens
 
@@ -74,3 +75,14 @@ def test_marked_pieces_and_words():
     pieces = pieces_of(Tokenizer(whole))
     assert pieces.word_starts(np.array([0, 1, 0])).all()
     assert pieces.sentence_ends(np.array([0, 1, 0])).tolist() == [False, True, True]
+
+
+def test_tables_are_computed_once_and_not_before_they_are_asked_for(monkeypatch):
+    calls = []
+    texts = pieces._texts
+    monkeypatch.setattr(pieces, "_texts", lambda tokenizer: calls.append(tokenizer) or texts(tokenizer))
+    lazy = pieces.pieces_of(Tokenizer.byte())
+    assert calls == []
+    ids = np.array(Tokenizer.byte().encode("a b. c"))
+    assert lazy.word_starts(ids).sum() > lazy.sentence_ends(ids).sum()
+    assert len(calls) == 1

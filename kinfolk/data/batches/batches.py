@@ -86,14 +86,14 @@ class Batches:
             raise DataError(f"batch_size must be at least 1, not {self.batch_size}")
         if self.length is not None and self.length < 1:
             raise DataError(f"length must be at least 1, not {self.length}")
-        if self.order not in ORDERS:
-            raise DataError(f"order: unknown {self.order!r}{suggest(self.order, ORDERS)}")
-        if self.cut not in CUTS:
-            raise DataError(f"cut: unknown {self.cut!r}{suggest(self.cut, CUTS)}")
-        if self.grouping not in GROUPINGS:
-            raise DataError(f"grouping: unknown {self.grouping!r}{suggest(self.grouping, GROUPINGS)}")
-        if self.split.kind not in _SOURCES:
-            raise DataError(f"split: unknown kind {self.split.kind!r}{suggest(self.split.kind, _SOURCES)}")
+        for name, value, allowed in (
+            ("order", self.order, ORDERS),
+            ("cut", self.cut, CUTS),
+            ("grouping", self.grouping, GROUPINGS),
+            ("split.kind", self.split.kind, _SOURCES),
+        ):
+            if value not in allowed:
+                raise DataError(f"{name}: unknown {value!r}{suggest(value, allowed)}")
         self._source = _SOURCES[self.split.kind](self)
         self._order = self._source.order()
 

@@ -36,7 +36,8 @@ class MadeSplit(TaskSplit):
         """Return the lengths of the sequences, or those of the first and those of the second."""
         if self.task.picture is not None:
             return np.full(len(indices), self.height * self.width * self.channels, np.int64)
-        sides = [np.array(side, np.int64) for side in zip(*self._lengths(indices), strict=True)]
+        lengths = [tuple(map(len, sides)) for *sides, _ in self._made(indices)]
+        sides = [np.array(side, np.int64) for side in zip(*lengths, strict=True)]
         return sides[0] if len(sides) == 1 else tuple(sides)
 
     def examples(self, indices: Indices) -> list[tuple[Any, ...]]:
@@ -48,9 +49,6 @@ class MadeSplit(TaskSplit):
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
         return self.__dict__ | {"_kept": {}, "_n_kept": 0}
-
-    def _lengths(self, indices: Indices) -> list[tuple[int, ...]]:
-        return [tuple(map(len, sides)) for *sides, _ in self._made(indices)]
 
     def _made(self, indices: Indices) -> list[tuple[Any, ...]]:
         kept = self._kept

@@ -134,7 +134,8 @@ class _SplitWriter:
         self.counts["bytes"] += sum(document.sizes) if self.labelled else document.sizes[-1]
         if self.labelled:
             self._waiting_labels.append(document.label)
-            self._count(document.label)
+            self.labels.update(label_kind(self.choices.labels).names(document.label))
+            refuse_many(self.labels, self.choices)
         if self._waiting_size >= _TOGETHER:
             self._flush()
 
@@ -157,10 +158,6 @@ class _SplitWriter:
         self.writer.add(self._sequences(ids))
         self.counts["tokens"] = self.writer.n_tokens
         self._waiting, self._waiting_labels, self._waiting_size = [], [], 0
-
-    def _count(self, label: str) -> None:
-        self.labels.update(label_kind(self.choices.labels).names(label))
-        refuse_many(self.labels, self.choices)
 
     def _sequences(self, ids: Sequence[NDArray[Any]]) -> Sequence[NDArray[Any]]:
         """Return what is written: texts between bos and eos, pairs as they are, texts followed by their labels."""

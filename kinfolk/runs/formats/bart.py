@@ -106,14 +106,14 @@ class Pairs(Format):
             "tie_word_embeddings": True,
         }
         for side in ("encoder", "decoder"):
-            look = need(Attention, model, f"{side}.blocks[0].parts[0]")
-            think = need(Dense, model, f"{side}.blocks[0].parts[-1]")
+            attention = need(Attention, model, f"{side}.blocks[0].parts[0]")
+            mlp = need(Dense, model, f"{side}.blocks[0].parts[-1]")
             values |= {
                 f"{side}_layers": need(Stack, model, side).n_layers,
-                f"{side}_attention_heads": look.n_heads,
-                f"{side}_ffn_dim": think.d_ff,
-                "attention_dropout": look.dropout,
-                "activation_function": their_activation(think.activation),
+                f"{side}_attention_heads": attention.n_heads,
+                f"{side}_ffn_dim": mlp.d_ff,
+                "attention_dropout": attention.dropout,
+                "activation_function": their_activation(mlp.activation),
             }
         return values
 

@@ -99,16 +99,16 @@ def class_values(head: ClassHead) -> dict[str, Any]:
     return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
 
 
-def layer_values(model: Model, look: Any) -> dict[str, Any]:
+def layer_values(model: Model, attention: Any) -> dict[str, Any]:
     """Return what a configuration says of an encoder: sizes, attention, feed-forward, and rates of dropout."""
-    think = need(Dense, model, "encoder.blocks[0].parts[1]")
+    mlp = need(Dense, model, "encoder.blocks[0].parts[1]")
     return {
         "num_hidden_layers": need(Stack, model, "encoder").n_layers,
-        "num_attention_heads": look.n_heads,
-        "intermediate_size": think.d_ff,
-        "hidden_act": their_activation(think.activation),
+        "num_attention_heads": attention.n_heads,
+        "intermediate_size": mlp.d_ff,
+        "hidden_act": their_activation(mlp.activation),
         "hidden_dropout_prob": model.dropout,
-        "attention_probs_dropout_prob": look.dropout,
+        "attention_probs_dropout_prob": attention.dropout,
     }
 
 
@@ -175,10 +175,10 @@ class Encoder(Format):
         config.fixed(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
         config.only("sinusoidal_pos_embds", False, True)
         dropout = config.get(key["attention_probs_dropout_prob"], 0.1)
-        look = Attention(n_heads=config.number(key["num_attention_heads"]), dropout=dropout)
+        attention = Attention(n_heads=config.number(key["num_attention_heads"]), dropout=dropout)
         activation = config.choice(key["hidden_act"], ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number(key["intermediate_size"]), activation=activation)
-        block = self_block(look, think, PostNorm(norm=norm_of(config)))
+        mlp = Dense(d_ff=config.number(key["intermediate_size"]), activation=activation)
+        block = self_block(attention, mlp, PostNorm(norm=norm_of(config)))
         return self.assembled(
             config,
             max_len=config.number("max_position_embeddings", 512) - self.first,

@@ -92,21 +92,21 @@ class Releases(Format):
         # of how tensors are named, and of heads and layers that ask themselves or are not there
         config.idle("legacy", "tie_word_embeddings", "pooler_hidden_act", "conv_act", "conv_groups", "padding_idx")
         norm, max_len = norm_of(config, 1e-7), config.number("max_position_embeddings", 512)
-        look = DisentangledAttention(
+        attention = DisentangledAttention(
             n_heads=n_heads,
             dropout=config.get("attention_probs_dropout_prob", 0.1),
             position=self.distances(config, norm, max_len),
             key_bias=self.key_bias,
         )
         activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number("intermediate_size"), activation=activation)
+        mlp = Dense(d_ff=config.number("intermediate_size"), activation=activation)
         where = Learned() if config.get("position_biased_input", True) else NoPosition()
         return self.assembled(
             config,
             max_len=max_len,
             dropout=config.get("hidden_dropout_prob", 0.1),
             embedding=Tokens(position=where, norm=norm, n_segments=config.get("type_vocab_size", 0)),
-            encoder=stack(self_block(look, think, PostNorm(norm=norm)), config.number("num_hidden_layers")),
+            encoder=stack(self_block(attention, mlp, PostNorm(norm=norm)), config.number("num_hidden_layers")),
             head=head,
         )
 
@@ -135,16 +135,16 @@ class Releases(Format):
         )
 
     def values(self, model: Model) -> dict[str, Any]:
-        look = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
+        attention = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
         embedding = need(Tokens, model, "embedding")
         where = need(Disentangled, model, "encoder.blocks[0].parts[0].position")
-        if look.key_bias != self.key_bias:
-            raise Misfit(f"encoder.blocks[0].parts[0].key_bias is {look.key_bias}", 3)
+        if attention.key_bias != self.key_bias:
+            raise Misfit(f"encoder.blocks[0].parts[0].key_bias is {attention.key_bias}", 3)
         if where.norm != NoNorm():
             need(LayerNorm, model, "encoder.blocks[0].parts[0].position.norm")
         return {
             **self.sizes(model),
-            **layer_values(model, look),
+            **layer_values(model, attention),
             "max_position_embeddings": model.max_len,
             "type_vocab_size": embedding.n_segments,
             "layer_norm_eps": need(LayerNorm, model, "embedding.norm").eps,
@@ -169,10 +169,10 @@ class Deberta(Releases, model_type="deberta"):
     architectures: ClassVar[tuple[Architecture, ...]] = architectures("Deberta")
 
     def body(self, model: Model) -> Table:
-        look = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
+        attention = need(DisentangledAttention, model, "encoder.blocks[0].parts[0]")
         layer: Table = {
             **{name: place for name, place in LAYER.items() if name != "parts.0.qkv"},
-            "parts.0.qkv.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=look.n_heads),
+            "parts.0.qkv.qkv.weight": InThrees.at("attention.self.in_proj.weight", n_heads=attention.n_heads),
             "parts.0.qkv.biases": ("attention.self.q_bias", "attention.self.v_bias"),
             "parts.0.position.keys": "attention.self.pos_proj",
             "parts.0.position.queries": "attention.self.pos_q_proj",

@@ -41,19 +41,19 @@ class Vectors(Place):
 class DiffLlama(LlamaLike, model_type="diffllama"):
     """Ye et al. 2024, on LLaMA's body."""
 
-    attends = DifferentialAttention
+    attention_kind = DifferentialAttention
     eps = 1e-5
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("DiffLlama")
 
-    def look(self, config: Config, layer: int) -> Attention:
+    def attention(self, config: Config, layer: int) -> Attention:
         config.get("lambda_std_dev", 0.1)
         config.only("rms_norm_eps", 1e-5)
-        plain = super().look(config, layer)
+        plain = super().attention(config, layer)
         fields = {name: getattr(plain, name) for name in ("n_heads", "n_kv_heads", "d_head", "pattern", "position")}
         return DifferentialAttention(**fields, bias=plain.bias, start=0.8 - 0.6 * math.exp(-0.3 * layer))
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        return super().own(model, look, think) | {"attention_bias": look.bias}
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        return super().own(model, attention, mlp) | {"attention_bias": attention.bias}
 
     def body(self, model: Model) -> Table:
         names = tuple(f"layers.*.self_attn.lambda_{name}" for name in ("q1", "k1", "q2", "k2"))
@@ -66,7 +66,7 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
     refuses = "quantization_config"
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("DeepseekV3")
 
-    def look(self, config: Config, layer: int) -> LatentAttention:  # type: ignore[override]
+    def attention(self, config: Config, layer: int) -> LatentAttention:  # type: ignore[override]
         config.idle("num_key_value_heads", "head_dim", "qk_head_dim", "num_nextn_predict_layers")
         n_heads = config.number("num_attention_heads")
         layout: Literal["interleaved", "halves"] = "interleaved" if config.get("rope_interleave", True) else "halves"
@@ -87,7 +87,7 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
             scale=scale,
         )
 
-    def think(self, config: Config, layer: int) -> Part:
+    def mlp(self, config: Config, layer: int) -> Part:
         config.fixed(norm_topk_prob=True, hidden_act="silu")
         config.idle("output_router_logits", "topk_method", "scoring_func", "moe_layer_freq", "ep_size")
         config.idle("aux_loss_alpha", "seq_aux")
@@ -105,17 +105,20 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
         return Branches(parts=(experts, Gated(d_ff=width * n_shared, activation="swish")))
 
     def values(self, model: Model) -> dict[str, Any]:
-        depth, look = need(Stack, model, "decoder"), need_all(LatentAttention, model, "decoder.blocks[*].parts[0]")[0]
+        depth, attention = (
+            need(Stack, model, "decoder"),
+            need_all(LatentAttention, model, "decoder.blocks[*].parts[0]")[0],
+        )
         experts, shared = _mixture(model)
         router = need(SigmoidTopK, experts, "router")
         if shared.d_ff % experts.d_ff:
             raise Misfit("the shared expert is a multiple of a routed one there", 3)
-        rotary = need(Rotary, look, "position")
+        rotary = need(Rotary, attention, "position")
         dense = [block.parts[1].d_ff for block in depth.blocks if isinstance(block.parts[1], Gated)]
         return self.sizes(model) | {
             "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": look.n_heads,
-            "num_key_value_heads": look.n_heads,
+            "num_attention_heads": attention.n_heads,
+            "num_key_value_heads": attention.n_heads,
             "intermediate_size": dense[0] if dense else experts.d_ff,
             "moe_intermediate_size": experts.d_ff,
             "n_routed_experts": experts.n_experts,
@@ -125,15 +128,15 @@ class DeepseekV3(LlamaLike, model_type="deepseek_v3"):
             "topk_group": router.top_groups,
             "routed_scaling_factor": router.scale,
             "first_k_dense_replace": len(dense),
-            "q_lora_rank": look.q_rank or None,
-            "kv_lora_rank": look.kv_rank,
-            "qk_nope_head_dim": look.d_nope,
-            "qk_rope_head_dim": look.d_rope,
-            "v_head_dim": look.d_value,
-            "attention_bias": look.bias,
-            "attention_dropout": look.dropout,
+            "q_lora_rank": attention.q_rank or None,
+            "kv_lora_rank": attention.kv_rank,
+            "qk_nope_head_dim": attention.d_nope,
+            "qk_rope_head_dim": attention.d_rope,
+            "v_head_dim": attention.d_value,
+            "attention_bias": attention.bias,
+            "attention_dropout": attention.dropout,
             "rope_interleave": rotary.layout == "interleaved",
-            "rope_parameters": _rope(look, rotary),
+            "rope_parameters": _rope(attention, rotary),
             "hidden_act": "silu",
             "max_position_embeddings": model.max_len,
             "rms_norm_eps": need(RMSNorm, model, "decoder.norm").eps,
@@ -176,25 +179,22 @@ def _rotary(config: Config, d_key: int) -> tuple[Rotary, float]:
         return rotary, 0.0
     if parameters.get("mscale", all_dim) != all_dim:
         raise config.refusal("mscale", parameters["mscale"], (all_dim,))
-    return rotary.replace(scaling=scaling.replace(length=1.0)), d_key**-0.5 * _factor(all_dim, scaling.factor) ** 2
+    scale = d_key**-0.5 * (0.1 * all_dim * math.log(scaling.factor) + 1.0) ** 2
+    return rotary.replace(scaling=scaling.replace(length=1.0)), scale
 
 
-def _factor(all_dim: float, factor: float) -> float:
-    return 0.1 * all_dim * math.log(factor) + 1.0
-
-
-def _rope(look: LatentAttention, rotary: Rotary) -> dict[str, Any]:
+def _rope(attention: LatentAttention, rotary: Rotary) -> dict[str, Any]:
     values, scaling = rope_values(rotary), rotary.scaling
-    if look.scale and isinstance(scaling, YarnScaling):
-        root = math.sqrt(look.scale * math.sqrt(look.d_nope + look.d_rope))
+    if attention.scale and isinstance(scaling, YarnScaling):
+        root = math.sqrt(attention.scale * math.sqrt(attention.d_nope + attention.d_rope))
         values["mscale"] = values["mscale_all_dim"] = round((root - 1) / (0.1 * math.log(scaling.factor)), 6)
     return values
 
 
 def _mixture(model: Model) -> tuple[GatedExperts, Gated]:
     """Return the routed and the shared experts of the first layer that has them."""
-    thoughts = [block.parts[1] for block in need(Stack, model, "decoder").blocks]
-    both = next((one for one in thoughts if isinstance(one, Branches)), None)
+    mlps = [block.parts[1] for block in need(Stack, model, "decoder").blocks]
+    both = next((one for one in mlps if isinstance(one, Branches)), None)
     if both is None or len(both.parts) != 2:
         raise Misfit("a layer of experts has routed ones and a shared one there", 3)
     return need(GatedExperts, both, "parts[0]"), need(Gated, both, "parts[1]")

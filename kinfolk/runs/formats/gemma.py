@@ -41,14 +41,14 @@ class Gemma(LlamaLike):
         """Return the position of a local or global layer."""
         return rotary_of(config)
 
-    def look(self, config: Config, layer: int) -> Attention:
+    def attention(self, config: Config, layer: int) -> Attention:
         every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", self.every))
         kinds = config.get("layer_types", None)
         local = kinds[layer] == SLIDING if kinds else bool((layer + 1) % every)
-        look, scalar = self.plain(config), config.get("query_pre_attn_scalar", 256)
-        width = look.d_head or config.number("hidden_size") // look.n_heads
+        attention, scalar = self.plain(config), config.get("query_pre_attn_scalar", 256)
+        width = attention.d_head or config.number("hidden_size") // attention.n_heads
         window, cap = config.number("sliding_window", 4096), config.get("attn_logit_softcapping", None)
-        return look.replace(
+        return attention.replace(
             position=self.rotary(config, local),
             pattern=Causal() & Window(left=window - 1) if local else Causal(),
             scale=0.0 if scalar == width else float(scalar) ** -0.5,
@@ -63,17 +63,17 @@ class Gemma(LlamaLike):
         head = head.replace(softcap=float(cap or 0.0)) if isinstance(head, LMHead) else head
         return super().model(config, head).replace(embedding=Tokens(scale="sqrt"))
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        looks, head = self.looks(model), model.head
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        attentions, head = self.attentions(model), model.head
         return {
-            **super().own(model, look, think),
-            "layer_types": [SLIDING if window_of(one.pattern) else FULL for one in looks],
-            "sliding_window": next((w for one in looks if (w := window_of(one.pattern))), 4096),
-            "query_pre_attn_scalar": round(look.scale**-2)
-            if look.scale
-            else look.d_head or model.d_model // look.n_heads,
-            "attention_bias": look.bias,
-            "attn_logit_softcapping": look.softmax.cap if isinstance(look.softmax, Softcap) else None,
+            **super().own(model, attention, mlp),
+            "layer_types": [SLIDING if window_of(one.pattern) else FULL for one in attentions],
+            "sliding_window": next((w for one in attentions if (w := window_of(one.pattern))), 4096),
+            "query_pre_attn_scalar": round(attention.scale**-2)
+            if attention.scale
+            else attention.d_head or model.d_model // attention.n_heads,
+            "attention_bias": attention.bias,
+            "attn_logit_softcapping": attention.softmax.cap if isinstance(attention.softmax, Softcap) else None,
             "final_logit_softcapping": (head.softcap or None) if isinstance(head, LMHead) else None,
         }
 
@@ -98,16 +98,13 @@ class Gemma3(Gemma, model_type="gemma3_text"):
             return Rotary(base=base, layout="halves")
         return rotary_of(config, SLIDING if local else FULL, base)
 
-    def look(self, config: Config, layer: int) -> Attention:
-        return super().look(config, layer).replace(qk_norm=self.norm(config))
-
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        looks = self.looks(model)
-        kinds = [SLIDING if window_of(one.pattern) else FULL for one in looks]
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        attentions = self.attentions(model)
+        kinds = [SLIDING if window_of(one.pattern) else FULL for one in attentions]
         rope = {
             kind: rope_values(need(Rotary, one, "position"))
-            for kind, one in zip(reversed(kinds), reversed(looks), strict=True)
+            for kind, one in zip(reversed(kinds), reversed(attentions), strict=True)
         }
         usual = {SLIDING: Rotary(layout="halves"), FULL: Rotary(base=1e6, layout="halves")}
         types = {kind: rope.get(kind, rope_values(usual[kind])) for kind in (SLIDING, FULL)}
-        return super().own(model, look, think) | {"rope_parameters": types}
+        return super().own(model, attention, mlp) | {"rope_parameters": types}

@@ -71,10 +71,10 @@ class Decoder(Format):
         width, dropout = config.number("n_embd"), config.get("resid_pdrop", 0.1)
         config.only("embd_pdrop", dropout)
         norm = LayerNorm(eps=config.get("layer_norm_epsilon", 1e-5))
-        look = Attention(n_heads=config.number("n_head"), pattern=Causal(), dropout=config.get("attn_pdrop", 0.1))
+        attention = Attention(n_heads=config.number("n_head"), pattern=Causal(), dropout=config.get("attn_pdrop", 0.1))
         activation = config.choice(self.activation, self.names, self.default)
-        think = Dense(d_ff=config.get("n_inner", 0) or 4 * width, activation=activation)
-        block = self_block(look, think, PreNorm(norm=norm) if self.pre_norm else PostNorm(norm=norm))
+        mlp = Dense(d_ff=config.get("n_inner", 0) or 4 * width, activation=activation)
+        block = self_block(attention, mlp, PreNorm(norm=norm) if self.pre_norm else PostNorm(norm=norm))
         depth = stack(block, config.number("n_layer"))
         model = self.assembled(
             config,
@@ -88,19 +88,19 @@ class Decoder(Format):
 
     def values(self, model: Model) -> dict[str, Any]:
         need(PreNorm if self.pre_norm else PostNorm, model, "decoder.blocks[0].residual")
-        look = need(Attention, model, "decoder.blocks[0].parts[0]")
-        think = need(Dense, model, "decoder.blocks[0].parts[1]")
+        attention = need(Attention, model, "decoder.blocks[0].parts[0]")
+        mlp = need(Dense, model, "decoder.blocks[0].parts[1]")
         ours = {ours: theirs for theirs, ours in reversed(self.names.items())}
-        if think.activation not in ours:
-            raise Misfit(f"activation {think.activation!r} has no name there")
+        if mlp.activation not in ours:
+            raise Misfit(f"activation {mlp.activation!r} has no name there")
         return self.sizes(model) | {
             "n_layer": need(Stack, model, "decoder").n_layers,
-            "n_head": look.n_heads,
-            "n_inner": think.d_ff,
-            self.activation: ours[think.activation],
+            "n_head": attention.n_heads,
+            "n_inner": mlp.d_ff,
+            self.activation: ours[mlp.activation],
             "resid_pdrop": model.dropout,
             "embd_pdrop": model.dropout,
-            "attn_pdrop": look.dropout,
+            "attn_pdrop": attention.dropout,
             "n_positions": model.max_len,
             "layer_norm_epsilon": need(LayerNorm, model, "decoder.blocks[0].residual.norm").eps,
         }

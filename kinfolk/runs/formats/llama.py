@@ -119,7 +119,7 @@ def window_of(pattern: Pattern) -> int | None:
 
 
 class LlamaLike(Format):
-    """What all of them share; the class variables and `look` say how one differs."""
+    """What all of them share; the class variables and `attention` say how one differs."""
 
     prefix = "model."
     buffers = ("*rotary_emb.inv_freq",)
@@ -127,8 +127,9 @@ class LlamaLike(Format):
     unsaid: ClassVar[dict[str, Any]] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     norms: ClassVar[Table] = {"residuals.0.norm": "input_layernorm", "residuals.1.norm": "post_attention_layernorm"}
     qk_norm: ClassVar[bool] = False
-    attends: ClassVar[type[Any]] = Attention
-    thinks: ClassVar[type[Any]] = Gated
+    slides: ClassVar[bool] = False  # whether a configuration may say a sliding window
+    attention_kind: ClassVar[type[Any]] = Attention
+    mlp_kind: ClassVar[type[Any]] = Gated
     activation: ClassVar[str] = "hidden_act"
     eps: ClassVar[float] = 1e-6
 
@@ -140,9 +141,10 @@ class LlamaLike(Format):
         """Return how parts join the stream."""
         return PreNorm(norm=norm)
 
-    def look(self, config: Config, layer: int) -> Attention:
+    def attention(self, config: Config, layer: int) -> Attention:
         """Return the attention of a layer."""
-        return self.plain(config).replace(position=rotary_of(config))
+        pattern = self.windowed(config, layer) if self.slides else Causal()
+        return self.plain(config).replace(position=rotary_of(config), pattern=pattern)
 
     def plain(self, config: Config) -> Attention:
         """Return what the attention of all layers has in common."""
@@ -156,6 +158,7 @@ class LlamaLike(Format):
             pattern=Causal(),
             bias=config.get("attention_bias", False),
             dropout=config.get("attention_dropout", 0.0),
+            qk_norm=self.norm(config) if self.qk_norm else NoNorm(),
         )
 
     def windowed(self, config: Config, layer: int) -> Pattern:
@@ -170,7 +173,7 @@ class LlamaLike(Format):
         config.get("max_window_layers", 0)
         norm, n_layers = self.norm(config), config.number("num_hidden_layers")
         blocks = tuple(
-            Block(parts=(self.look(config, layer), self.think(config, layer)), residual=self.residual(norm))
+            Block(parts=(self.attention(config, layer), self.mlp(config, layer)), residual=self.residual(norm))
             for layer in range(n_layers)
         )
         return self.assembled(
@@ -182,56 +185,56 @@ class LlamaLike(Format):
             head=head,
         )
 
-    def think(self, config: Config, layer: int) -> Part:
+    def mlp(self, config: Config, layer: int) -> Part:
         """Return the feed-forward of a layer."""
         activation = config.choice(self.activation, ACTIVATIONS, "silu")
         return Gated(d_ff=config.number("intermediate_size"), activation=activation, bias=config.get("mlp_bias", False))
 
     def values(self, model: Model) -> dict[str, Any]:
-        look, think = self.looks(model)[0], need(self.thinks, model, "decoder.blocks[0].parts[1]")
+        attention, mlp = self.attentions(model)[0], need(self.mlp_kind, model, "decoder.blocks[0].parts[1]")
         return self.sizes(model) | {
             "num_hidden_layers": need(Stack, model, "decoder").n_layers,
-            "num_attention_heads": look.n_heads,
-            "num_key_value_heads": look.n_kv_heads or look.n_heads,
-            "head_dim": look.d_head or model.d_model // look.n_heads,
-            "intermediate_size": think.d_ff,
-            self.activation: self.activated(think),
-            "attention_dropout": look.dropout,
+            "num_attention_heads": attention.n_heads,
+            "num_key_value_heads": attention.n_kv_heads or attention.n_heads,
+            "head_dim": attention.d_head or model.d_model // attention.n_heads,
+            "intermediate_size": mlp.d_ff,
+            self.activation: self.activated(mlp),
+            "attention_dropout": attention.dropout,
             "max_position_embeddings": model.max_len,
             "rms_norm_eps": need(RMSNorm, model, "decoder.norm").eps,
-            **self.own(model, look, think),
+            **self.own(model, attention, mlp),
         }
 
-    def activated(self, think: Any) -> str:
+    def activated(self, mlp: Any) -> str:
         """Return the name of the activation of a feed-forward."""
-        return their_activation(think.activation)
+        return their_activation(mlp.activation)
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
         """Return what a configuration says besides, in the words of this kind."""
         return {"rope_parameters": rope_values(need(Rotary, model, "decoder.blocks[0].parts[0].position"))}
 
     def tied_to(self, model: Model) -> dict[str, str]:
         return tied_head(model)
 
-    def looks(self, model: Model) -> list[Attention]:
+    def attentions(self, model: Model) -> list[Attention]:
         """Return the attention of every layer."""
-        return need_all(self.attends, model, "decoder.blocks[*].parts[0]")
+        return need_all(self.attention_kind, model, "decoder.blocks[*].parts[0]")
 
     def sliding(self, model: Model) -> dict[str, Any]:
         """Return what a configuration says of windows, by layer."""
-        windows = [window_of(look.pattern) for look in self.looks(model)]
+        windows = [window_of(attention.pattern) for attention in self.attentions(model)]
         kinds = [SLIDING if window else FULL for window in windows]
         window = next((window for window in windows if window), None)
         return {"layer_types": kinds, "sliding_window": window, "use_sliding_window": window is not None}
 
     def body(self, model: Model) -> Table:
-        look = self.looks(model)[0]
-        d_head = look.d_head or model.d_model // look.n_heads
-        heights = tuple(n * d_head for n in (look.n_heads, *[look.n_kv_heads or look.n_heads] * 2))
+        attention = self.attentions(model)[0]
+        d_head = attention.d_head or model.d_model // attention.n_heads
+        heights = tuple(n * d_head for n in (attention.n_heads, *[attention.n_kv_heads or attention.n_heads] * 2))
         layer: Table = {
             "parts.0.qkv": PlacedRows.at("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", heights=heights),
             "parts.0.out": "self_attn.o_proj",
-            **self.think_table(model),
+            **self.mlp_table(model),
             **({"parts.0.norms.q": "self_attn.q_norm", "parts.0.norms.k": "self_attn.k_norm"} if self.qk_norm else {}),
             **self.norms,
         }
@@ -241,7 +244,7 @@ class LlamaLike(Format):
             **layers("decoder.blocks.*", "layers.*", layer),
         }
 
-    def think_table(self, model: Model) -> Table:
+    def mlp_table(self, model: Model) -> Table:
         """Return where the feed-forward of a layer is."""
         return {"parts.1.widen": ("mlp.gate_proj", "mlp.up_proj"), "parts.1.narrow": "mlp.down_proj"}
 
@@ -251,47 +254,42 @@ class Llama(LlamaLike, model_type="llama"):
 
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Llama")
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        return super().own(model, look, think) | {"attention_bias": look.bias, "mlp_bias": think.bias}
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        return super().own(model, attention, mlp) | {"attention_bias": attention.bias, "mlp_bias": mlp.bias}
 
 
 class Mistral(LlamaLike, model_type="mistral"):
     """Jiang et al. 2023."""
 
+    slides = True
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Mistral")
 
-    def look(self, config: Config, layer: int) -> Attention:
-        return super().look(config, layer).replace(pattern=self.windowed(config, layer))
-
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        return super().own(model, look, think) | {"sliding_window": window_of(look.pattern)}
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        return super().own(model, attention, mlp) | {"sliding_window": window_of(attention.pattern)}
 
 
 class Qwen2(LlamaLike, model_type="qwen2"):
     """Yang et al. 2024."""
 
+    slides = True
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Qwen2")
 
-    def look(self, config: Config, layer: int) -> Attention:
-        look = super().look(config, layer).replace(bias=True, out_bias=False)
-        return look.replace(pattern=self.windowed(config, layer))
+    def attention(self, config: Config, layer: int) -> Attention:
+        return super().attention(config, layer).replace(bias=True, out_bias=False)
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        return super().own(model, look, think) | self.sliding(model)
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        return super().own(model, attention, mlp) | self.sliding(model)
 
 
 class Qwen3(LlamaLike, model_type="qwen3"):
     """Yang et al. 2025."""
 
+    slides = True
     qk_norm = True
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Qwen3")
 
-    def look(self, config: Config, layer: int) -> Attention:
-        look = super().look(config, layer).replace(qk_norm=self.norm(config))
-        return look.replace(pattern=self.windowed(config, layer))
-
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        return super().own(model, look, think) | self.sliding(model) | {"attention_bias": look.bias}
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        return super().own(model, attention, mlp) | self.sliding(model) | {"attention_bias": attention.bias}
 
 
 class Olmo2(LlamaLike, model_type="olmo2"):
@@ -308,13 +306,13 @@ class Olmo2(LlamaLike, model_type="olmo2"):
     def residual(self, norm: Norm) -> Residual:
         return SandwichNorm(before=NoNorm(), after=norm)
 
-    def look(self, config: Config, layer: int) -> Attention:
-        return super().look(config, layer).replace(qk_norm=self.norm(config), qk_norm_over="heads")
+    def attention(self, config: Config, layer: int) -> Attention:
+        return super().attention(config, layer).replace(qk_norm_over="heads")
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        if look.d_head:
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        if attention.d_head:
             raise Misfit("heads are d_model / n_heads wide there", 3)
-        return super().own(model, look, think) | {"attention_bias": look.bias}
+        return super().own(model, attention, mlp) | {"attention_bias": attention.bias}
 
 
 class SmolLM3(LlamaLike, model_type="smollm3"):
@@ -322,17 +320,17 @@ class SmolLM3(LlamaLike, model_type="smollm3"):
 
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("SmolLM3")
 
-    def look(self, config: Config, layer: int) -> Attention:
+    def attention(self, config: Config, layer: int) -> Attention:
         every = config.get("no_rope_layer_interval", 4)
         turned = config.get("no_rope_layers", None)
-        look = self.plain(config).replace(pattern=self.windowed(config, layer))
+        attention = self.plain(config).replace(pattern=self.windowed(config, layer))
         rotary = rotary_of(config, base=2e6)
         turns = bool(turned[layer]) if turned else bool((layer + 1) % every)
-        return look.replace(position=rotary if turns else NoPosition())
+        return attention.replace(position=rotary if turns else NoPosition())
 
-    def own(self, model: Model, look: Attention, think: Gated) -> dict[str, Any]:
-        positions = [one.position for one in self.looks(model)]
+    def own(self, model: Model, attention: Attention, mlp: Gated) -> dict[str, Any]:
+        positions = [one.position for one in self.attentions(model)]
         rotary = next((one for one in positions if isinstance(one, Rotary)), Rotary(base=2e6, layout="halves"))
         turned = [int(isinstance(one, Rotary)) for one in positions]
-        values = {"rope_parameters": rope_values(rotary), "no_rope_layers": turned, "mlp_bias": think.bias}
-        return values | {"attention_bias": look.bias} | self.sliding(model)
+        values = {"rope_parameters": rope_values(rotary), "no_rope_layers": turned, "mlp_bias": mlp.bias}
+        return values | {"attention_bias": attention.bias} | self.sliding(model)

@@ -20,12 +20,13 @@ from kinfolk.runs.huggingface.places import Get, Place, Shape, Table
 class Mixtral(LlamaLike, model_type="mixtral"):
     """Jiang et al. 2024. Their balancing loss counts all layers at once, ours each by itself."""
 
-    thinks = GatedExperts
+    mlp_kind = GatedExperts
     eps = 1e-5
+    slides = True
     refuses = "router_jitter_noise"
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("Mixtral")
 
-    def think(self, config: Config, layer: int) -> Part:
+    def mlp(self, config: Config, layer: int) -> Part:
         config.only("router_jitter_noise", 0.0)
         config.get("output_router_logits", False)
         return GatedExperts(
@@ -35,21 +36,18 @@ class Mixtral(LlamaLike, model_type="mixtral"):
             router=TopK(k=config.number("num_experts_per_tok", 2), balance=config.get("router_aux_loss_coef", 0.001)),
         )
 
-    def look(self, config: Config, layer: int) -> Attention:
-        return super().look(config, layer).replace(pattern=self.windowed(config, layer))
-
-    def own(self, model: Model, look: Attention, think: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
+    def own(self, model: Model, attention: Attention, mlp: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
         router = need(TopK, model, "decoder.blocks[0].parts[1].router")
-        return super().own(model, look, think) | {  # type: ignore[arg-type]
-            "num_local_experts": think.n_experts,
+        return super().own(model, attention, mlp) | {  # type: ignore[arg-type]
+            "num_local_experts": mlp.n_experts,
             "num_experts_per_tok": router.k,
             "router_aux_loss_coef": router.balance,
-            "sliding_window": window_of(look.pattern),
+            "sliding_window": window_of(attention.pattern),
         }
 
-    def think_table(self, model: Model) -> Table:
-        think = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
-        names = [f"block_sparse_moe.experts.{e}" for e in range(think.n_experts)]
+    def mlp_table(self, model: Model) -> Table:
+        mlp = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
+        names = [f"block_sparse_moe.experts.{e}" for e in range(mlp.n_experts)]
         return {
             "parts.1.router.scores": "block_sparse_moe.gate",
             "parts.1.widen": tuple(f"{name}.{half}" for name in names for half in ("w1", "w3")),
@@ -80,12 +78,13 @@ class Interleaved(Place):
 class GptOss(LlamaLike, model_type="gpt_oss"):
     """OpenAI 2025, in 16 or 32 bits: weights in MXFP4 have to be dequantised first."""
 
-    thinks = GatedExperts
+    mlp_kind = GatedExperts
     eps = 1e-5
+    slides = True
     refuses = "quantization_config"
     architectures: ClassVar[tuple[Architecture, ...]] = causal_heads("GptOss")
 
-    def think(self, config: Config, layer: int) -> Part:
+    def mlp(self, config: Config, layer: int) -> Part:
         config.fixed(hidden_act="silu", swiglu_alpha=1.702, swiglu_limit=7.0)
         config.get("output_router_logits", False)
         k, balance = config.number("num_experts_per_tok", 4), config.get("router_aux_loss_coef", 0.9)
@@ -97,27 +96,27 @@ class GptOss(LlamaLike, model_type="gpt_oss"):
             router=TopK(k=k, bias=True, balance=balance),
         )
 
-    def look(self, config: Config, layer: int) -> Attention:
-        return super().look(config, layer).replace(pattern=self.windowed(config, layer), softmax=Sink())
+    def attention(self, config: Config, layer: int) -> Attention:
+        return super().attention(config, layer).replace(softmax=Sink())
 
-    def activated(self, think: Any) -> str:
+    def activated(self, mlp: Any) -> str:
         return "silu"  # it is clamped all the same
 
-    def own(self, model: Model, look: Attention, think: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
+    def own(self, model: Model, attention: Attention, mlp: GatedExperts) -> dict[str, Any]:  # type: ignore[override]
         router = need(TopK, model, "decoder.blocks[0].parts[1].router")
         windows = self.sliding(model)
-        return super().own(model, look, think) | {  # type: ignore[arg-type]
-            "num_local_experts": think.n_experts,
+        return super().own(model, attention, mlp) | {  # type: ignore[arg-type]
+            "num_local_experts": mlp.n_experts,
             "num_experts_per_tok": router.k,
             "router_aux_loss_coef": router.balance,
             "layer_types": windows["layer_types"],
             "sliding_window": windows["sliding_window"],
-            "attention_bias": look.bias,
+            "attention_bias": attention.bias,
         }
 
-    def think_table(self, model: Model) -> Table:
-        think = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
-        n = think.n_experts
+    def mlp_table(self, model: Model) -> Table:
+        mlp = need(GatedExperts, model, "decoder.blocks[0].parts[1]")
+        n = mlp.n_experts
         return {
             "parts.0.softmax.sink_H": "self_attn.sinks",
             "parts.1.router.scores": "mlp.router",

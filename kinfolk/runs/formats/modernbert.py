@@ -121,13 +121,13 @@ class ModernBert(Format, model_type="modernbert"):
         every = config.get("global_attn_every_n_layers", 3)
         activation = config.choice("hidden_activation", ACTIVATIONS, "gelu")
         width = config.number("intermediate_size")
-        think = Gated(d_ff=width, activation=activation, bias=config.get("mlp_bias", False))
+        mlp = Gated(d_ff=width, activation=activation, bias=config.get("mlp_bias", False))
         blocks = []
         for layer in range(n_layers):
             kind = kinds[layer] if kinds else SLIDING if layer % every else FULL
-            parts = self.look(config, kind), think
+            parts = self.attention(config, kind), mlp
             blocks.append(Block(parts=parts, residual=PreNorm(norm=norm)))
-        first = Block(parts=(blocks[0].parts[0], Normed(part=think, norm=norm)), residual=PreNorm(norm=NoNorm()))
+        first = Block(parts=(blocks[0].parts[0], Normed(part=mlp, norm=norm)), residual=PreNorm(norm=NoNorm()))
         return self.assembled(
             config,
             max_len=config.number("max_position_embeddings", 8192),
@@ -137,7 +137,7 @@ class ModernBert(Format, model_type="modernbert"):
             head=head,
         )
 
-    def look(self, config: Config, kind: str) -> Attention:
+    def attention(self, config: Config, kind: str) -> Attention:
         """Return the attention of a type of layer."""
         side = config.number("local_attention", 128) // 2
         return Attention(
@@ -150,29 +150,29 @@ class ModernBert(Format, model_type="modernbert"):
 
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Stack, model, "encoder")
-        looks = need_all(Attention, model, "encoder.blocks[*].parts[0]")
+        attentions = need_all(Attention, model, "encoder.blocks[*].parts[0]")
         first = need(Normed, model, "encoder.blocks[0].parts[1]")
-        think, norm = need(Gated, first, "part"), need(LayerNorm, first, "norm")
-        windows = [look.pattern.left if isinstance(look.pattern, Window) else 0 for look in looks]
+        mlp, norm = need(Gated, first, "part"), need(LayerNorm, first, "norm")
+        windows = [attention.pattern.left if isinstance(attention.pattern, Window) else 0 for attention in attentions]
         kinds = [SLIDING if window else FULL for window in windows]
         rope = {
-            kind: rope_values(need(Rotary, look, "position"))
-            for kind, look in zip(reversed(kinds), reversed(looks), strict=True)
+            kind: rope_values(need(Rotary, attention, "position"))
+            for kind, attention in zip(reversed(kinds), reversed(attentions), strict=True)
         }
         usual = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in BASES.items()}
         if model.dropout:
             raise Misfit("dropout of residual branches has no name there")
         return self.sizes(model) | {
             "num_hidden_layers": depth.n_layers,
-            "num_attention_heads": looks[0].n_heads,
-            "intermediate_size": think.d_ff,
-            "hidden_activation": their_activation(think.activation),
+            "num_attention_heads": attentions[0].n_heads,
+            "intermediate_size": mlp.d_ff,
+            "hidden_activation": their_activation(mlp.activation),
             "max_position_embeddings": model.max_len,
             "norm_eps": norm.eps,
             "norm_bias": norm.bias,
-            "attention_bias": looks[0].bias,
-            "attention_dropout": looks[0].dropout,
-            "mlp_bias": think.bias,
+            "attention_bias": attentions[0].bias,
+            "attention_dropout": attentions[0].dropout,
+            "mlp_bias": mlp.bias,
             "layer_types": kinds,
             "local_attention": 2 * next((window for window in windows if window), 64),
             "rope_parameters": usual | rope,

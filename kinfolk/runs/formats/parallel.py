@@ -31,7 +31,7 @@ class ParallelBlocks(Format):
     share: ClassVar[float] = 1.0
     old_share: ClassVar[str] = "partial_rotary_factor"
 
-    def block(self, look: Attention, think: Dense, norm: LayerNorm) -> Block:
+    def block(self, attention: Attention, mlp: Dense, norm: LayerNorm) -> Block:
         """Return the block of two branches."""
         raise NotImplementedError
 
@@ -51,7 +51,7 @@ class ParallelBlocks(Format):
         n_kv = config.get("num_key_value_heads", 0) or n_heads
         if n_kv != n_heads:
             raise config.refusal("num_key_value_heads", n_kv, (n_heads,))
-        look = Attention(
+        attention = Attention(
             n_heads=n_heads,
             pattern=Causal(),
             position=rotary,
@@ -59,8 +59,8 @@ class ParallelBlocks(Format):
             dropout=config.get("attention_dropout", 0.0),
         )
         activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number("intermediate_size", 4 * config.number("hidden_size")), activation=activation)
-        depth = stack(self.block(look, think, norm), config.number("num_hidden_layers"))
+        mlp = Dense(d_ff=config.number("intermediate_size", 4 * config.number("hidden_size")), activation=activation)
+        depth = stack(self.block(attention, mlp, norm), config.number("num_hidden_layers"))
         return self.assembled(
             config,
             max_len=config.number("max_position_embeddings", 2048),
@@ -72,25 +72,25 @@ class ParallelBlocks(Format):
 
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Stack, model, "decoder")
-        look, think = self.branches(depth.blocks[0])
+        attention, mlp = self.branches(depth.blocks[0])
         return (
             self.sizes(model)
             | {
                 "num_hidden_layers": depth.n_layers,
-                "num_attention_heads": look.n_heads,
-                "intermediate_size": think.d_ff,
-                "hidden_act": their_activation(think.activation),
-                "attention_dropout": look.dropout,
+                "num_attention_heads": attention.n_heads,
+                "intermediate_size": mlp.d_ff,
+                "hidden_act": their_activation(mlp.activation),
+                "attention_dropout": attention.dropout,
                 self.dropout: model.dropout,
                 "max_position_embeddings": model.max_len,
                 "layer_norm_eps": need(LayerNorm, model, "decoder.norm").eps,
-                "rope_parameters": rope_values(need(Rotary, look, "position")),
-                **self.own(look),
+                "rope_parameters": rope_values(need(Rotary, attention, "position")),
+                **self.own(attention),
             }
             | ({"embd_pdrop": model.dropout} if self.dropout == "resid_pdrop" else {})
         )
 
-    def own(self, look: Attention) -> dict[str, Any]:
+    def own(self, attention: Attention) -> dict[str, Any]:
         """Return what a configuration says besides."""
         return {}
 
@@ -117,15 +117,15 @@ class GptNeoX(ParallelBlocks, model_type="gpt_neox"):
         config.get("is_decoder", False)
         return super().model(config, head)
 
-    def block(self, look: Attention, think: Dense, norm: LayerNorm) -> Block:
-        branches = tuple(Normed(norm=norm, part=part) for part in (look, think))
+    def block(self, attention: Attention, mlp: Dense, norm: LayerNorm) -> Block:
+        branches = tuple(Normed(norm=norm, part=part) for part in (attention, mlp))
         return Block(parts=(Branches(parts=branches),), residual=PreNorm(norm=NoNorm()))
 
     def branches(self, block: Block) -> tuple[Attention, Dense]:
         return need(Attention, block, "parts[0].parts[0].part"), need(Dense, block, "parts[0].parts[1].part")
 
-    def own(self, look: Attention) -> dict[str, Any]:
-        return {"use_parallel_residual": True, "attention_bias": look.bias}
+    def own(self, attention: Attention) -> dict[str, Any]:
+        return {"use_parallel_residual": True, "attention_bias": attention.bias}
 
     def body(self, model: Model) -> Table:
         n_heads = self.branches(need(Stack, model, "decoder").blocks[0])[0].n_heads
@@ -173,11 +173,11 @@ class Phi(ParallelBlocks, model_type="phi"):
         config.only("embd_pdrop", config.get("resid_pdrop", 0.0))
         return super().model(config, head)
 
-    def block(self, look: Attention, think: Dense, norm: LayerNorm) -> Block:
+    def block(self, attention: Attention, mlp: Dense, norm: LayerNorm) -> Block:
         residual: Residual = PreNorm(norm=norm)
-        return Block(parts=(Branches(parts=(look, think)),), residual=residual)
+        return Block(parts=(Branches(parts=(attention, mlp)),), residual=residual)
 
-    def own(self, look: Attention) -> dict[str, Any]:
-        if not look.bias:
+    def own(self, attention: Attention) -> dict[str, Any]:
+        if not attention.bias:
             raise Misfit("attention has biases there", 3)
         return {}

@@ -100,13 +100,13 @@ class Reformer(Format, model_type="reformer"):
         config.only("num_hidden_layers", len(kinds))
         decodes, norm = config.get("is_decoder", False), norm_of(config)
         if not decodes and "local" in kinds:
-            # their first chunk then looks at the last one, wherever that is
+            # their first chunk then attends to the last one, wherever that is
             raise config.refusal("is_decoder", False, [True])
-        think = Dense(
+        mlp = Dense(
             d_ff=config.number("feed_forward_size"), activation=config.choice("hidden_act", ACTIVATIONS, "relu")
         )
-        looks = {kind: self.looks(config, kind, decodes) for kind in sorted(set(kinds))}
-        blocks = tuple(Block(parts=(looks[kind], think), residual=PreNorm(norm=norm)) for kind in kinds)
+        attentions = {kind: self.attentions(config, kind, decodes) for kind in sorted(set(kinds))}
+        blocks = tuple(Block(parts=(attentions[kind], mlp), residual=PreNorm(norm=norm)) for kind in kinds)
         depth = Reversible(blocks=blocks, order=tuple(range(len(kinds))), norm=norm, join="wide")
         return self.assembled(
             config,
@@ -118,7 +118,7 @@ class Reformer(Format, model_type="reformer"):
             head=head,
         )
 
-    def looks(self, config: Config, kind: str, decodes: bool) -> Part:
+    def attentions(self, config: Config, kind: str, decodes: bool) -> Part:
         """Return the attention of a kind of layers; what another kind needs may be missing."""
         width, n_heads = config.number("hidden_size"), config.number("num_attention_heads", 12)
         d_head = config.number("attention_head_size", 64)
@@ -165,12 +165,14 @@ class Reformer(Format, model_type="reformer"):
         kinds: list[str] = []
         for i, block in enumerate(depth.blocks):
             at = f"{where}.blocks[{i}].parts"
-            look, think = block.parts[0], need(Dense, model, f"{at}[1]")
-            kinds.append("lsh" if isinstance(look, Hashed) else "local")
-            values |= _hashed(look) if isinstance(look, Hashed) else _local(need(Attention, model, f"{at}[0]"), at)
-            values |= {"feed_forward_size": think.d_ff, "hidden_act": their_activation(think.activation)}
-            heads: int = look.n_heads  # type: ignore[attr-defined]
-            d_head: int = look.d_head or model.d_model // heads  # type: ignore[attr-defined]
+            attention, mlp = block.parts[0], need(Dense, model, f"{at}[1]")
+            kinds.append("lsh" if isinstance(attention, Hashed) else "local")
+            values |= (
+                _hashed(attention) if isinstance(attention, Hashed) else _local(need(Attention, model, f"{at}[0]"), at)
+            )
+            values |= {"feed_forward_size": mlp.d_ff, "hidden_act": their_activation(mlp.activation)}
+            heads: int = attention.n_heads  # type: ignore[attr-defined]
+            d_head: int = attention.d_head or model.d_model // heads  # type: ignore[attr-defined]
             values |= {"num_attention_heads": heads, "attention_head_size": d_head}
         if isinstance(embedding.position, AxialPositions):
             shape, widths = embedding.position.sizes(model.dims)
@@ -190,20 +192,20 @@ class Reformer(Format, model_type="reformer"):
         }
 
 
-def _hashed(look: Hashed) -> dict[str, Any]:
-    plain, buckets = look.hashing.draws == "plain", look.hashing.buckets
+def _hashed(attention: Hashed) -> dict[str, Any]:
+    plain, buckets = attention.hashing.draws == "plain", attention.hashing.buckets
     return {
-        "lsh_attn_chunk_length": look.sight.size,
+        "lsh_attn_chunk_length": attention.sight.size,
         "lsh_num_chunks_before": 1,
         "lsh_num_chunks_after": 0,
-        "num_hashes": look.hashing.n_rounds,
+        "num_hashes": attention.hashing.n_rounds,
         "num_buckets": None if not buckets else buckets[0] if len(buckets) == 1 else list(buckets),
-        "hash_seed": look.hashing.seed if plain else None,
+        "hash_seed": attention.hashing.seed if plain else None,
     }
 
 
-def _local(look: Attention, where: str) -> dict[str, Any]:
-    pattern = look.pattern
+def _local(attention: Attention, where: str) -> dict[str, Any]:
+    pattern = attention.pattern
     near = pattern.b if isinstance(pattern, Both) else None
     if not isinstance(near, Local1D) or near.memory % near.block:
         raise Misfit(f"{where}[0].pattern is {pattern}, not what a chunk sees of the text", where.count("."))
@@ -211,5 +213,5 @@ def _local(look: Attention, where: str) -> dict[str, Any]:
         "local_attn_chunk_length": near.block,
         "local_num_chunks_before": near.memory // near.block,
         "local_num_chunks_after": 0,
-        "local_attention_probs_dropout_prob": look.dropout,
+        "local_attention_probs_dropout_prob": attention.dropout,
     }

@@ -19,7 +19,7 @@ from kinfolk.runs.huggingface.places import Table
 
 
 def blocks(block: int, n_random: int, max_len: int) -> Pattern:
-    """Return what BigBird looks at: neighbours, the first and the last block, and some drawn ones."""
+    """Return the attention pattern of BigBird: neighbouring blocks, the first and the last one, and random ones."""
     n_blocks = -(-max_len // block)
     everywhere = Global(n=block) | Global(n=block, start=(n_blocks - 1) * block)
     return BlockWindow(block=block) | everywhere | RandomBlocks(block=block, n=min(n_random, n_blocks), among=n_blocks)
@@ -51,7 +51,7 @@ class BigBird(Encoder, model_type="big_bird"):
         if kind == "original_full":
             return model
         pattern = blocks(block, n_random, model.max_len)
-        return with_mixer(model, lambda look: look.replace(pattern=pattern))
+        return with_mixer(model, lambda attention: attention.replace(pattern=pattern))
 
     def values(self, model: Model) -> dict[str, Any]:
         scaled = {"rescale_embeddings": need(Tokens, model, "embedding").scale == "sqrt"}
@@ -93,7 +93,8 @@ class Longformer(Roberta, model_type="longformer"):
         windows = config.get("attention_window", None) or 512
         each = windows if isinstance(windows, list) else [windows] * need(Stack, model, "encoder").n_layers
         return with_mixers(
-            model, lambda look, layer: look.replace(pattern=Window(left=each[layer] // 2, right=each[layer] // 2))
+            model,
+            lambda attention, layer: attention.replace(pattern=Window(left=each[layer] // 2, right=each[layer] // 2)),
         )
 
     def values(self, model: Model) -> dict[str, Any]:

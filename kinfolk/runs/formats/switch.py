@@ -35,7 +35,7 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
         ),
     )
 
-    def thoughts(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
+    def mlps(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
         config.fixed(router_bias=False, add_cross_attention=False)
         for key in (
             "expert_capacity",
@@ -65,31 +65,31 @@ class SwitchTransformers(T5Format, model_type="switch_transformers"):
     def values(self, model: Model) -> dict[str, Any]:
         values: dict[str, Any] = super().values(model)
         for side in ("encoder", "decoder"):
-            thoughts = [block.parts[-1] for block in need(Stack, model, side).blocks]
-            sparse = [i for i, think in enumerate(thoughts) if isinstance(think, Experts)]
+            mlps = [block.parts[-1] for block in need(Stack, model, side).blocks]
+            sparse = [i for i, mlp in enumerate(mlps) if isinstance(mlp, Experts)]
             if not sparse:
                 raise Misfit(f"{side}: has no layer of experts")
-            think = thoughts[sparse[0]]
-            assert isinstance(think, Experts)
+            mlp = mlps[sparse[0]]
+            assert isinstance(mlp, Experts)
             router = need(Switch, model, f"{side}.blocks[{sparse[0]}].parts[-1].router")
             # layers 1, 1 + step, …: their class counts them itself from the number of sparse ones
-            step = 1 if len(sparse) == len(thoughts) else sparse[1] - sparse[0] if len(sparse) > 1 else len(thoughts)
+            step = 1 if len(sparse) == len(mlps) else sparse[1] - sparse[0] if len(sparse) > 1 else len(mlps)
             values |= {
                 f"{side}_sparse_step": step,
-                f"num_sparse_{side}_layers": len(thoughts) // step,
-                "num_experts": think.n_experts,
-                "d_ff": think.d_ff,
-                "dense_act_fn": their_activation(think.activation),
+                f"num_sparse_{side}_layers": len(mlps) // step,
+                "num_experts": mlp.n_experts,
+                "d_ff": mlp.d_ff,
+                "dense_act_fn": their_activation(mlp.activation),
                 "router_jitter_noise": router.jitter,
                 "router_aux_loss_coef": router.balance,
                 "router_z_loss_coef": router.z,
             }
         return values
 
-    def think_table(self, think: Any) -> Table:
-        if not isinstance(think, Experts):
+    def mlp_table(self, mlp: Any) -> Table:
+        if not isinstance(mlp, Experts):
             return {"widen": "mlp.wi", "narrow": "mlp.wo"}
-        names = [f"mlp.experts.expert_{i}" for i in range(think.n_experts)]
+        names = [f"mlp.experts.expert_{i}" for i in range(mlp.n_experts)]
         return {
             "router.scores": "mlp.router.classifier",
             "widen": tuple(f"{name}.wi" for name in names),

@@ -81,7 +81,7 @@ class T5Format(Format):
             farthest=config.number("relative_attention_max_distance", 128),
         )
         d_head = 0 if n_heads * d_kv == width else d_kv
-        look = Attention(n_heads=n_heads, d_head=d_head, scale=1.0, bias=False, position=where, dropout=dropout)
+        attention = Attention(n_heads=n_heads, d_head=d_head, scale=1.0, bias=False, position=where, dropout=dropout)
         across = CrossAttention(n_heads=n_heads, d_head=d_head, scale=1.0, bias=False, dropout=dropout)
         norm = RMSNorm(eps=config.get("layer_norm_epsilon", 1e-6))
         n_encoder = config.number("num_layers")
@@ -92,24 +92,26 @@ class T5Format(Format):
             max_len=config.number("n_positions", 512),
             dropout=dropout,
             embedding=Tokens(),
-            encoder=_stack((look,), self.thoughts(config, n_encoder, "encoder"), norm),
-            decoder=_stack((look.replace(pattern=Causal()), across), self.thoughts(config, n_decoder, "decoder"), norm),
+            encoder=_stack((attention,), self.mlps(config, n_encoder, "encoder"), norm),
+            decoder=_stack(
+                (attention.replace(pattern=Causal()), across), self.mlps(config, n_decoder, "decoder"), norm
+            ),
             head=head,
             init=FanIn(),
         )
 
-    def thoughts(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
+    def mlps(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
         """Return the feed-forward of each layer."""
         raise NotImplementedError
 
     def values(self, model: Model) -> dict[str, Any]:
         encoder, decoder = need(Stack, model, "encoder"), need(Stack, model, "decoder")
-        look = need(Attention, model, "encoder.blocks[0].parts[0]")
+        attention = need(Attention, model, "encoder.blocks[0].parts[0]")
         where = need(T5Buckets, model, "encoder.blocks[0].parts[0].position")
         return {
             "d_model": model.d_model,
-            "d_kv": look.d_head or model.d_model // look.n_heads,
-            "num_heads": look.n_heads,
+            "d_kv": attention.d_head or model.d_model // attention.n_heads,
+            "num_heads": attention.n_heads,
             "num_layers": encoder.n_layers,
             "num_decoder_layers": decoder.n_layers,
             "relative_attention_num_buckets": where.n_buckets,
@@ -130,13 +132,13 @@ class T5Format(Format):
             for i, block in enumerate(need(Stack, model, side).blocks):
                 last = len(block.parts) - 1
                 inside = {**in_place(0, 0, LOOK), **(in_place(1, 1, ACROSS) if last == 2 else {})}
-                inside |= in_place(last, last, self.think_table(block.parts[last]))
+                inside |= in_place(last, last, self.mlp_table(block.parts[last]))
                 table |= layers(f"{side}.blocks.{i}", f"{side}.block.{i}", inside)
         return table
 
-    def think_table(self, think: Any) -> Table:
+    def mlp_table(self, mlp: Any) -> Table:
         """Return where the weights of a feed-forward are."""
-        widen = ("DenseReluDense.wi_0", "DenseReluDense.wi_1") if isinstance(think, Gated) else "DenseReluDense.wi"
+        widen = ("DenseReluDense.wi_0", "DenseReluDense.wi_1") if isinstance(mlp, Gated) else "DenseReluDense.wi"
         return {"widen": widen, "narrow": "DenseReluDense.wo"}
 
     def tied_to(self, model: Model) -> dict[str, str]:
@@ -167,7 +169,7 @@ class T5(T5Format, model_type="t5"):
     def rename(self, name: str) -> str:
         return super().rename(name.removeprefix(INSIDE))
 
-    def thoughts(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
+    def mlps(self, config: Config, n_layers: int, side: str) -> list[FeedForward]:
         name = config.get("feed_forward_proj", "relu")
         gate, _, activation = name.rpartition("-")
         # said again in newer files; of "gated-gelu" it is the approximation
@@ -176,21 +178,19 @@ class T5(T5Format, model_type="t5"):
         if gate not in ("", "gated") or activation not in ACTIVATIONS:
             raise config.refusal("feed_forward_proj", name, ["relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"])
         d_ff, ours = config.number("d_ff"), ACTIVATIONS[activation]
-        think: FeedForward = (
-            Gated(d_ff=d_ff, activation=ours) if gate else Dense(d_ff=d_ff, activation=ours, bias=False)
-        )
-        return [think] * n_layers
+        mlp: FeedForward = Gated(d_ff=d_ff, activation=ours) if gate else Dense(d_ff=d_ff, activation=ours, bias=False)
+        return [mlp] * n_layers
 
     def values(self, model: Model) -> dict[str, Any]:
-        think = need(Stack, model, "encoder").blocks[0].parts[-1]
-        if not isinstance(think, Dense | Gated):
-            raise Misfit(f"encoder.blocks[0].parts[-1] is {type(think).__name__}")
-        name = their_activation(think.activation)
-        if isinstance(think, Gated):
+        mlp = need(Stack, model, "encoder").blocks[0].parts[-1]
+        if not isinstance(mlp, Dense | Gated):
+            raise Misfit(f"encoder.blocks[0].parts[-1] is {type(mlp).__name__}")
+        name = their_activation(mlp.activation)
+        if isinstance(mlp, Gated):
             name = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
-        return super().values(model) | {"feed_forward_proj": name, "d_ff": think.d_ff}
+        return super().values(model) | {"feed_forward_proj": name, "d_ff": mlp.d_ff}
 
 
-def _stack(looks: tuple[Any, ...], thoughts: list[FeedForward], norm: RMSNorm) -> Stack:
-    blocks = tuple(Block(parts=(*looks, think), residual=PreNorm(norm=norm)) for think in thoughts)
+def _stack(attentions: tuple[Any, ...], mlps: list[FeedForward], norm: RMSNorm) -> Stack:
+    blocks = tuple(Block(parts=(*attentions, mlp), residual=PreNorm(norm=norm)) for mlp in mlps)
     return Stack(blocks=blocks, order=tuple(range(len(blocks))), norm=norm)

@@ -74,10 +74,10 @@ class Vit(Format, model_type="vit"):
         patches = Patches(columns=columns, channels=channels, patch=config.number("patch_size", 16), mean=mean, std=std)
         norm = LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
         n_heads = config.number("num_attention_heads")
-        look = Attention(n_heads=n_heads, dropout=config.get("attention_probs_dropout_prob", 0.0))
+        attention = Attention(n_heads=n_heads, dropout=config.get("attention_probs_dropout_prob", 0.0))
         activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number("intermediate_size"), activation=activation)
-        block = self_block(look, think, PreNorm(norm=norm))
+        mlp = Dense(d_ff=config.number("intermediate_size"), activation=activation)
+        block = self_block(attention, mlp, PreNorm(norm=norm))
         return Model(
             d_model=width,
             vocab_size=VALUES,

@@ -61,7 +61,7 @@ class XLNet(Format, model_type="xlnet"):
         width, n_heads = config.number("d_model"), config.number("n_head")
         config.only("d_head", width // n_heads)
         dropout, norm = config.get("dropout", 0.1), LayerNorm(eps=config.get("layer_norm_eps", 1e-12))
-        look = TwoStreamAttention(
+        attention = TwoStreamAttention(
             n_heads=n_heads,
             position=XLSegments(biases="per-layer"),
             bias=False,
@@ -69,22 +69,22 @@ class XLNet(Format, model_type="xlnet"):
             memory=config.get("mem_len", 0),
         )
         activation = config.choice("ff_activation", ACTIVATIONS, "gelu")
-        think = Dense(d_ff=config.number("d_inner"), activation=activation)
-        depth = stack(self_block(look, think, PostNorm(norm=norm)), config.number("n_layer"))
+        mlp = Dense(d_ff=config.number("d_inner"), activation=activation)
+        depth = stack(self_block(attention, mlp, PostNorm(norm=norm)), config.number("n_layer"))
         return self.assembled(config, max_len=512, dropout=dropout, embedding=Tokens(), encoder=depth, head=head)
 
     def values(self, model: Model) -> dict[str, Any]:
-        look = need(TwoStreamAttention, model, "encoder.blocks[0].parts[0]")
-        think = need(Dense, model, "encoder.blocks[0].parts[1]")
+        attention = need(TwoStreamAttention, model, "encoder.blocks[0].parts[0]")
+        mlp = need(Dense, model, "encoder.blocks[0].parts[1]")
         return self.sizes(model) | {
             "n_layer": need(Stack, model, "encoder").n_layers,
-            "n_head": look.n_heads,
-            "d_head": model.d_model // look.n_heads,
-            "d_inner": think.d_ff,
-            "ff_activation": their_activation(think.activation),
+            "n_head": attention.n_heads,
+            "d_head": model.d_model // attention.n_heads,
+            "d_inner": mlp.d_ff,
+            "ff_activation": their_activation(mlp.activation),
             "dropout": model.dropout,
             "layer_norm_eps": need(LayerNorm, model, "encoder.blocks[0].residual.norm").eps,
-            "mem_len": look.memory or None,
+            "mem_len": attention.memory or None,
         }
 
     def body(self, model: Model) -> Table:
@@ -127,14 +127,14 @@ class FunnelTransformer(Format, model_type="funnel"):
         width, n_heads = config.number("d_model"), config.number("n_head")
         d_head = config.number("d_head", 64)
         norm = LayerNorm(eps=config.get("layer_norm_eps", 1e-9))
-        look = Attention(
+        attention = Attention(
             n_heads=n_heads,
             d_head=0 if d_head * n_heads == width else d_head,
             position=XL(biases="per-layer", apart=1),
             dropout=config.get("attention_dropout", 0.1),
         )
-        think = Dense(d_ff=config.number("d_inner"), activation=config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
-        block = self_block(look, think, PostNorm(norm=norm))
+        mlp = Dense(d_ff=config.number("d_inner"), activation=config.choice("hidden_act", ACTIVATIONS, "gelu_new"))
+        block = self_block(attention, mlp, PostNorm(norm=norm))
         levels = tuple(stack(block, size) for size in sizes)
         return self.assembled(
             config,
@@ -147,19 +147,19 @@ class FunnelTransformer(Format, model_type="funnel"):
 
     def values(self, model: Model) -> dict[str, Any]:
         depth = need(Funnel, model, "encoder")
-        look = need(Attention, model, "encoder.levels[0].blocks[0].parts[0]")
-        think = need(Dense, model, "encoder.levels[0].blocks[0].parts[1]")
+        attention = need(Attention, model, "encoder.levels[0].blocks[0].parts[0]")
+        mlp = need(Dense, model, "encoder.levels[0].blocks[0].parts[1]")
         if depth.top is None:
             raise Misfit("encoder.top is missing")
         return self.sizes(model) | {
-            "n_head": look.n_heads,
-            "d_head": look.d_head or model.d_model // look.n_heads,
-            "d_inner": think.d_ff,
-            "hidden_act": their_activation(think.activation),
+            "n_head": attention.n_heads,
+            "d_head": attention.d_head or model.d_model // attention.n_heads,
+            "d_inner": mlp.d_ff,
+            "hidden_act": their_activation(mlp.activation),
             "block_sizes": [level.n_layers for level in depth.levels],
             "num_decoder_layers": depth.top.n_layers,
             "hidden_dropout": model.dropout,
-            "attention_dropout": look.dropout,
+            "attention_dropout": attention.dropout,
             "layer_norm_eps": need(LayerNorm, model, "embedding.norm").eps,
             "truncate_seq": False,
         }

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def open_folder(
     config = Config.load(folder / CONFIG, ignore)
     load_formats()
     if not config.values.get("model_type"):
-        config.values["model_type"] = model_type or told_by(Tensors(folder).shapes, folder)
+        config.values["model_type"] = model_type or model_type_of(Tensors(folder).shapes, folder)
     form = _format(config)
     tensors = Tensors(folder)
     config.tensors = frozenset(map(form.rename, tensors.shapes))
@@ -112,12 +112,11 @@ def open_folder(
     if architecture is not None:
         config.values["architectures"] = [architecture]
     kind, spec = _spec(form, config)
-    unused: tuple[str, ...] = ()
     head = sentence.read(folder)
     if head is not None:
         if not kind.bare:
             raise CheckpointError(f"{folder / sentence.MODULES}: pools what {kind.name} has a head for")
-        unused = tuple(name for place in kind.table.values() for name in (f"{place}.*",))
+        unused = [f"{place}.*" for place in kind.table.values()]
         spec = spec.replace(head=head)
         kind = dataclasses.replace(kind, unused=(*kind.unused, *unused))
     _refuse_larger(spec, tensors, config.where)
@@ -234,14 +233,11 @@ def narrowed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     A checkpoint of bfloat16 is computed with in float32; as long as nothing has changed it, it is stored as it came.
     """
+    floating = [x for x in tensors.values() if x.is_floating_point()]
     for dtype in (torch.bfloat16, torch.float16):
-        if all(x.dtype != torch.float64 and torch.equal(x.to(dtype).to(x.dtype), x) for x in _floating(tensors)):
+        if all(x.dtype != torch.float64 and torch.equal(x.to(dtype).to(x.dtype), x) for x in floating):
             return {name: x.to(dtype) if x.is_floating_point() else x for name, x in tensors.items()}
     return dict(tensors)
-
-
-def _floating(tensors: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    return (x for x in tensors.values() if x.is_floating_point())
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -259,7 +255,7 @@ def _format(config: Config) -> Format:
     return FORMATS[name]
 
 
-def told_by(names: Iterable[str], folder: Path) -> str:
+def model_type_of(names: Iterable[str], folder: Path) -> str:
     """Return the kind of a checkpoint whose configuration does not say it, by the names of its tensors."""
     tensors = [form.rename(name) for form in FORMATS.values() for name in names if form.prefix]
     kinds = [name for name, form in FORMATS.items() if form.prefix == f"{name}."]
@@ -273,7 +269,7 @@ def told_by(names: Iterable[str], folder: Path) -> str:
 
 
 def _spec(form: Format, config: Config) -> tuple[Architecture, Model]:
-    names = config.get("architectures", None) or [form.told_by(config.tensors)]
+    names = config.get("architectures", None) or [form.architecture_in(config.tensors)]
     if not isinstance(names, list) or not isinstance(names[0], str):
         raise CheckpointError(f"{config.where}: architectures = {brief(names)} is not a list of names")
     architecture = form.architecture(names[0], config.where)
@@ -315,7 +311,6 @@ def _kind(spec: Model, model_type: str | None) -> tuple[Format, Architecture, di
 
 
 def _names(spec: Model, form: Format, architecture: Architecture) -> list[str]:
-
     with shapes_only():
         ours = Transformer(spec).state_dict()
     return [name for row in rows(form.places(spec, architecture, form.prefix), ours) for name in row.theirs]

@@ -165,7 +165,7 @@ class Format:
         known = [one.name for one in self.architectures]
         raise CheckpointError(f"{where}: architecture {name!r} cannot be expressed{suggest(name, known)}")
 
-    def told_by(self, tensors: Collection[str]) -> str | None:
+    def architecture_in(self, tensors: Collection[str]) -> str | None:
         """Return the architecture with the largest head that is all there, where a file does not name it."""
 
         def there(name: str) -> bool:

@@ -42,7 +42,8 @@ def fill(
             raise CheckpointError(
                 f"{tensors.where[at[name]].path}: {name} is not zero, and what it does cannot be expressed"
             )
-    problems = _missing(plan, at.keys()) + _unknown(at.keys() - used - {*spare, *zero} - ties.keys(), used)
+    problems = [f"missing {name}" for row in plan for name in row.theirs if name not in at]
+    problems += _unknown(at.keys() - used - {*spare, *zero} - ties.keys(), used)
     dtype = _dtype(tensors, [at[name] for name in used if name in at])
     weights: dict[str, Tensor] = {}
     for row in plan:
@@ -63,11 +64,6 @@ def fill(
             )
     model.load_state_dict(weights, assign=True)
     return [name for name in spare if not any(fnmatch.fnmatchcase(name, p) for p in form.buffers)]
-
-
-def _missing(plan: list[PlacedRow], names: Iterable[str]) -> list[str]:
-    known = set(names)
-    return [f"missing {name}" for row in plan for name in row.theirs if name not in known]
 
 
 def _unknown(names: Iterable[str], used: set[str]) -> list[str]:
