@@ -6,13 +6,12 @@ little more; depth, heads and everything that a paper is about stay. A width is 
 lanes of a vector unit, so a match is near and not exact; what remains is said.
 """
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kinfolk.contests.outcome import read_kept
+from kinfolk.core.nested import nested
 from kinfolk.core.spec import Spec
 
 BY = ("params", "flops", "time", "none")
@@ -51,20 +50,10 @@ def near(width: int, usual: int, unit: int, share: float = 0.2) -> int:
 
 def unit_of(spec: Spec) -> int:
     """Return the step in which a model's width may change: every head an even width, and whole vectors of 8."""
-    return math.lcm(8, *(2 * part.n_heads for part in specs_in(spec) if hasattr(part, "n_heads")))
+    parts = [spec, *(part for _, part in nested(spec))]
+    return math.lcm(8, *(2 * part.n_heads for part in parts if hasattr(part, "n_heads")))
 
 
 def difference(value: float, target: float) -> str:
     """Say how far from a target something is."""
     return f"{100 * (value - target) / target:+.1f} %"
-
-
-def specs_in(value: Any) -> Iterator[Spec]:
-    """Yield a spec and every spec inside it."""
-    if isinstance(value, tuple):
-        for item in value:
-            yield from specs_in(item)
-    elif isinstance(value, Spec):
-        yield value
-        for field in dataclasses.fields(value):
-            yield from specs_in(getattr(value, field.name))

@@ -39,27 +39,28 @@ def squeeze(variance: Floats, degrees: float) -> tuple[Floats, Floats]:
 
 def digamma(x: Floats | float) -> Floats:
     """Return the derivative of log-gamma for positive arguments: recurrence up to 8, then DLMF 5.11.2."""
-    x = np.array(x, dtype=np.float64)
-    total = np.zeros_like(x)
-    for _ in range(8):
-        small = x < 8
-        total -= np.where(small, 1 / x, 0.0)
-        x = np.where(small, x + 1, x)
+    x, total = _raised(x, 1)
     y = 1 / x**2
     series = y * (1 / 12 - y * (1 / 120 - y * (1 / 252 - y * (1 / 240 - y * (1 / 132)))))
-    return total + np.log(x) - 0.5 / x - series
+    return np.log(x) - total - 0.5 / x - series
 
 
 def trigamma(x: Floats | float) -> Floats:
     """Return the second derivative of log-gamma for positive arguments: recurrence up to 8, then DLMF 5.15.9."""
+    x, total = _raised(x, 2)
+    y = 1 / x**2
+    return total + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y * (1 / 30 - y * (5 / 66)))))
+
+
+def _raised(x: Floats | float, power: int) -> tuple[Floats, Floats]:
+    """Return arguments raised to 8 by steps of 1, and the sum of x^-power over the steps."""
     x = np.array(x, dtype=np.float64)
     total = np.zeros_like(x)
     for _ in range(8):
         small = x < 8
-        total += np.where(small, 1 / x**2, 0.0)
+        total += np.where(small, 1 / x**power, 0.0)
         x = np.where(small, x + 1, x)
-    y = 1 / x**2
-    return total + 1 / x + y / 2 + y / x * (1 / 6 - y * (1 / 30 - y * (1 / 42 - y * (1 / 30 - y * (5 / 66)))))
+    return x, total
 
 
 def trigamma_inverse(value: Floats) -> Floats:

@@ -27,6 +27,7 @@ from kinfolk.contests.space import assigned
 from kinfolk.contests.trial import Trial
 from kinfolk.core import paths
 from kinfolk.core.errors import SpecError, suggest
+from kinfolk.core.nested import nested
 from kinfolk.core.plain import dumps, to_plain
 from kinfolk.data import Data, open_data
 from kinfolk.data.batches.halves import TEST, halved, judging
@@ -376,7 +377,7 @@ def _differences(parent: Recipe | None, recipe: Recipe) -> tuple[tuple[str, str,
 
 def _foreign(recipe: Recipe) -> list[str]:
     """Return hashes of the users' own files that a recipe's kinds come from: another file, another trial."""
-    modules = {type(part).__module__ for part in match.specs_in(recipe)}
+    modules = {type(part).__module__ for _, part in nested(recipe)}
     files = {sys.modules[name].__file__ for name in modules if not name.startswith("kinfolk.")}
     return sorted(hashlib.blake2b(Path(file).read_bytes(), digest_size=8).hexdigest() for file in files if file)
 

@@ -49,6 +49,8 @@ class SpaceSearch(TwoStageSearch):
     def first(self, outcomes: Mapping[SearchOrder, Outcome]) -> list[SearchOrder]:
         """Return all rounds up to the first that has not ended; the recipe's own point comes first."""
         study, drawn = _study(self.higher), [SearchOrder(self.own, HALF, SEEDS[0])]
+        from optuna.trial import TrialState
+
         for _ in range(1 + ROUNDS_EACH * len(self.names)):
             trials = [study.ask(_distributions(self.names, self.own)) for _ in range(ROUND)]
             orders = [self._order(trial.params) for trial in trials]
@@ -56,7 +58,8 @@ class SpaceSearch(TwoStageSearch):
             if any(order not in outcomes for order in orders):
                 break
             for trial, order in zip(trials, orders, strict=True):
-                _tell(study, trial, score_of(outcomes[order], self.measure))
+                score = score_of(outcomes[order], self.measure)
+                study.tell(trial, score, TrialState.FAIL if score is None else None)
         return drawn
 
     def preferred(self, finalists: Sequence[RatePoint]) -> Sequence[RatePoint]:
@@ -103,12 +106,3 @@ def _distributions(names: tuple[str, ...], own: float) -> dict[str, Any]:
 
     bounds = BOUNDS | {"lr": (own / RANGE, own * RANGE, True)}
     return {name: FloatDistribution(bounds[name][0], bounds[name][1], log=bounds[name][2]) for name in names}
-
-
-def _tell(study: Any, trial: Any, score: float | None) -> None:
-    from optuna.trial import TrialState
-
-    if score is None:
-        study.tell(trial, state=TrialState.FAIL)
-    else:
-        study.tell(trial, score)

@@ -51,6 +51,14 @@ def facts(entries: Mapping[str, str]) -> Html:
     return tag("dl", *(join(tag("dt", name), tag("dd", value)) for name, value in entries.items()))
 
 
+def method(command: str, entries: Mapping[str, str], *more: Html) -> Html:
+    """Return the part of a page that says how it was made: the command, the facts of the run, and more."""
+    again = tag("p", "The same command goes on where it was stopped, or shows this again:")
+    return section(
+        "How this was made", again, tag("pre", command, class_="command"), facts(entries), *more, key="method"
+    )
+
+
 def section(title: str, *children: Html | None, key: str) -> Html:
     """Return a part of a page, or nothing where there is nothing to show in it."""
     inside = [child for child in children if child]

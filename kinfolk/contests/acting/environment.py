@@ -4,11 +4,12 @@ The interface is Gymnasium's: `reset(seed=…) -> (observation, info)`, `step(ac
 truncated, info)`. Kinfolk's own environments follow it without needing the package.
 """
 
-import contextlib
 import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -117,16 +118,14 @@ def _described(name: str, make: Callable[[], Environment]) -> World:
         raise SpecError(f"{name}: actions are {acts}; a choice (Discrete) or numbers (Box) can be learnt so far")
     if hasattr(seen, "n") and not isinstance(seen.n, np.ndarray) and hasattr(seen, "start"):
         return World(name, make, n_tokens=int(seen.n), first_token=int(seen.start), **rest)
-    # boxes are flat vectors already; whatever else there is, Gymnasium makes one of it
-    flatten = np.asarray if type(seen).__name__ == "Box" else _flattening(seen)
+    flatten: Callable[[Any], Any] = np.asarray
+    if type(seen).__name__ != "Box":
+        from gymnasium.spaces import flatten as flattened
+
+        # boxes are flat vectors already; whatever else there is, Gymnasium makes one of it
+        flatten = functools.partial(flattened, seen)
     first = np.asarray(flatten(env.reset(seed=0)[0]), dtype=np.float32)
     return World(name, make, n_features=first.size, flatten=flatten, **rest)
-
-
-def _flattening(space: Any) -> Callable[[Any], Any]:
-    from gymnasium.spaces import flatten
-
-    return lambda x: flatten(space, x)
 
 
 def _gymnasium(name: str) -> World:
@@ -139,30 +138,18 @@ def _gymnasium(name: str) -> World:
         raise MissingExtraError("rl", why) from None
 
     def make() -> Environment:
-        with _quiet():
-            env: Environment = gymnasium.make(name, disable_env_checker=True)
-        return env
+        # Gymnasium remarks on newer versions, but a request for v0 gets v0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return gymnasium.make(name, disable_env_checker=True)
 
     # "module:Name-v0" is Gymnasium's way of importing a module first
     if ":" not in name and name not in gymnasium.registry:
-        raise SpecError(f"unknown environment {name!r}{_nearest(name, [*OWN, *gymnasium.registry])}")
+        # as everywhere, but without the list of the hundreds of names that Gymnasium has
+        hint = suggest(name, [*OWN, *gymnasium.registry]).partition(" (known:")[0]
+        known = f"Kinfolk's own: {', '.join(OWN)}; Gymnasium's: `gymnasium.pprint_registry()` lists them"
+        raise SpecError(f"unknown environment {name!r}{hint} ({known})")
     try:
         return _described(name, make)
     except (gymnasium.error.Error, ImportError) as error:
         raise SpecError(f"environment {name!r} cannot be made: {error}") from None
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """Suggest as everywhere, but do not list the hundreds of names that Gymnasium has."""
-    hint = suggest(name, known).partition(" (known:")[0]
-    return f"{hint} (Kinfolk's own: {', '.join(OWN)}; Gymnasium's: `gymnasium.pprint_registry()` lists them)"
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out Gymnasium's remarks about newer versions: a request for v0 gets v0."""
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -67,8 +67,8 @@ class Driver:
                 self._take(job, outcome)
                 continue
             (job.folder / RESULT).unlink(missing_ok=True)
-            fields = {"threads": job.threads, "limit": job.limit, "requires": needs | dict(job.needs)}
-            missing.append(Ticket(name=name, room=job.folder.parent.name, **fields))  # type: ignore[arg-type]
+            requires, room = needs | dict(job.needs), job.folder.parent.name
+            missing.append(Ticket(name=name, room=room, threads=job.threads, limit=job.limit, requires=requires))
         self.queue.put(missing)
 
     def look(self) -> int:

@@ -17,7 +17,7 @@ from kinfolk.contests.report.rates import rates
 from kinfolk.contests.report.reviewers import card
 from kinfolk.contests.results import MARKS, ResultRow
 from kinfolk.objectives.measures.measure import measures
-from kinfolk.report.figures import facts, scripts, section, swatch
+from kinfolk.report.figures import facts, method, scripts, section, swatch
 from kinfolk.report.html import Html, asset, join, page, tag
 from kinfolk.report.tables import Column, table
 from kinfolk.train import special
@@ -75,8 +75,8 @@ def render(comparison: Comparison, texts: Mapping[str, Sequence[TextSample]] = M
 
 
 def _head(comparison: Comparison, rows: Sequence[ResultRow]) -> Html:
-    facts, advice = comparison.facts, answer(rows, comparison.protocol.against)
-    line = (facts.get(name, "") for name in ("budget", "match", "seeds", "made"))
+    entries, advice = comparison.facts, answer(rows, comparison.protocol.against)
+    line = (entries.get(name, "") for name in ("budget", "match", "seeds", "made"))
     return tag(
         "header",
         tag("p", "Kinfolk · comparison", class_="eyebrow"),
@@ -146,16 +146,13 @@ def _specs(cards: Sequence[Card]) -> Html:
 
 
 def _method(comparison: Comparison) -> Html:
-    return section(
-        "How this was made",
-        tag("p", "The same command goes on where it was stopped, or shows this again:"),
-        tag("pre", comparison.facts.get("command", ""), class_="command"),
-        facts({name: value for name, value in comparison.facts.items() if name != "command"}),
+    return method(
+        comparison.facts.get("command", ""),
+        {name: value for name, value in comparison.facts.items() if name != "command"},
         tag("h3", "Ranks"),
         tag("p", RANKS),
         tag("h3", "Metrics"),
         tag("p", LOSSES),
         facts({m.name: m.meaning for m in measures().values()}),
         tag("p", MEMORY),
-        key="method",
     )

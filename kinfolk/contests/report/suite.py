@@ -8,7 +8,7 @@ from kinfolk.contests.outcome import write_json
 from kinfolk.contests.suite_result import SuiteResult, SuiteStanding
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot
-from kinfolk.report.figures import bullets, facts, figure, scripts, section
+from kinfolk.report.figures import bullets, figure, method, scripts, section
 from kinfolk.report.html import Html, asset, page, tag
 from kinfolk.report.numbers import memory
 from kinfolk.report.tables import table
@@ -40,7 +40,7 @@ def render(result: SuiteResult) -> str:
         *cost,
         _section("What was published", rows, "published", origin.note, origin.paper),
         _tasks(result),
-        _made(result),
+        method(result.command, result.facts),
     )
     return page(title, asset("page.css"), body, scripts())
 
@@ -146,13 +146,3 @@ def _tasks(result: SuiteResult) -> Html:
     )
     notes = [f"{s.name}, {note}" for s in result.standings for note in s.notes]
     return section("Each task by itself", tag("ul", *links), bullets(notes), key="tasks")
-
-
-def _made(result: SuiteResult) -> Html:
-    return section(
-        "How this was made",
-        tag("p", "The same command goes on where it was stopped, or shows this again:"),
-        tag("pre", result.command, class_="command"),
-        facts(result.facts),
-        key="method",
-    )
