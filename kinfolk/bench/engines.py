@@ -21,7 +21,7 @@ from kinfolk.bench.generate import HUGGING_FACE, NEW, PROMPT
 from kinfolk.bench.train import GPT, recipe_of
 from kinfolk.core.errors import MissingExtraError
 from kinfolk.decoding import generate
-from kinfolk.decoding.engines.weight_layout import for_decoding
+from kinfolk.decoding.engines.torch_engine import TORCH
 from kinfolk.family.building import build
 from kinfolk.models.cost import cost
 from kinfolk.runs import durable
@@ -35,6 +35,7 @@ WHO = (
     BenchContestant(CT2, "ctranslate2", {"precision": "fp32"}, package="ctranslate2"),
     BenchContestant(CT2_INT8, "ctranslate2", {"precision": "int8"}, package="ctranslate2"),
     BenchContestant("kinfolk, torch", settings={"engine": "torch"}, rival=HUGGING_FACE),
+    BenchContestant("kinfolk, torch-bf16", settings={"engine": "torch-bf16"}, rival=HUGGING_FACE),
     BenchContestant("kinfolk, onnxruntime", OURS, {"engine": "fp32"}, "onnxruntime", "onnx", rival=CT2),
     BenchContestant("kinfolk, onnxruntime int8", OURS, {"engine": "int8"}, "onnxruntime", "onnx", rival=CT2_INT8),
     BenchContestant("kinfolk, onnxruntime int4", OURS, {"engine": "int4"}, "onnxruntime", "onnx"),
@@ -69,9 +70,11 @@ def prepare(contestant: BenchContestant, sizes: Mapping[str, Any]) -> Work:
 
 
 def _ours(contestant: BenchContestant, sizes: Mapping[str, Any], prompt: Tensor) -> Callable[[], int]:
-    n_new, precision = sizes["new"], contestant.settings["engine"]
-    torch_here = precision == "torch"
-    model: Any = for_decoding(build(recipe_of(sizes), seed=0), len(prompt)) if torch_here else _graphs(sizes, precision)
+    n_new, engine = sizes["new"], contestant.settings["engine"]
+    if engine in TORCH:
+        model: Any = TORCH[engine].laid_out(build(recipe_of(sizes), seed=0), len(prompt))
+    else:
+        model = _graphs(sizes, engine)
 
     def step() -> int:
         return int(generate(model, prompt, max_new=n_new, greedy=True).numel())
