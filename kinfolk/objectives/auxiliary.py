@@ -35,9 +35,6 @@ class Auxiliary(Wrapper, Objective, kind="auxiliary"):
     n_targets: PositiveInt = 2
     target_weight: NonNegativeFloat = 0.5
 
-    def on_pairs(self) -> Objective:
-        return self.replace(of=self.of.on_pairs())
-
     def stage(self, progress: float, model: Model) -> int:
         """Return how many of the lower layers are done."""
         n = _depth(model)

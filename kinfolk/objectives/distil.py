@@ -69,10 +69,6 @@ class Distil(Wrapper, Objective, kind="distil"):
     hard: NonNegativeFloat = 2.0
     states: NonNegativeFloat = 1.0
 
-    @property
-    def inner(self) -> Objective:
-        return self.task.inner
-
     def companion(self, model: Model) -> Model | None:
         return self.task.companion(model)
 

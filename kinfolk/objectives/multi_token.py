@@ -39,13 +39,6 @@ class MultiToken(Wrapper, Objective, kind="multi-token"):
     n_modules: PositiveInt = 1
     target_weight: NonNegativeFloat = 0.3
 
-    @property
-    def inner(self) -> Objective:
-        return self.of.inner
-
-    def on_pairs(self) -> Objective:
-        return self.replace(of=self.of.on_pairs())
-
     def companion(self, model: Model) -> Model | None:
         """Return a decoder of the modules' blocks: what they cost, but for the maps that join states and tokens."""
         stack = _stack(model)

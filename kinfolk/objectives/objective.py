@@ -191,8 +191,15 @@ class Wrapper:
         return self._wrapped.extra_ids
 
     @property
+    def inner(self) -> Objective:
+        return self._wrapped.inner
+
+    @property
     def parts(self) -> tuple[Objective, ...]:
         return self._wrapped.parts
+
+    def on_pairs(self: Any) -> Objective:
+        return self.replace(**{self.wraps: self._wrapped.on_pairs()})
 
     def on_topology(self: Any, topology: str) -> Objective:
         return self.replace(**{self.wraps: self._wrapped.on_topology(topology)})

@@ -8,8 +8,13 @@ import pytest
 
 import kinfolk.objectives
 from kinfolk.core.errors import SpecError
+from kinfolk.objectives.auxiliary import Auxiliary
+from kinfolk.objectives.causal import CausalLM
 from kinfolk.objectives.distil import Distil
 from kinfolk.objectives.measures.measure import Measure, measure_of, measures, require
+from kinfolk.objectives.multi_token import MultiToken
+from kinfolk.objectives.sequence import SequenceToSequence
+from kinfolk.objectives.span import SpanCorruption
 from kinfolk.objectives.supervised import Classify, SpanAnswer, Tag
 from kinfolk.objectives.tasks.registry import named, of_labels, of_objective, tasks
 
@@ -81,3 +86,13 @@ def test_tasks_are_found_by_labels_and_by_objective():
     assert [of_objective(one).kind for one in (Classify(), Tag(), SpanAnswer())] == ["classify", "tag", "answer"]
     # what was learnt from a teacher is the task itself
     assert of_objective(Distil(task=Tag(), teacher="x")).kind == "tag"
+
+
+@pytest.mark.parametrize(
+    "around", [lambda of: Distil(task=of, teacher="x"), lambda of: Auxiliary(of=of), lambda of: MultiToken(of=of)]
+)
+def test_an_objective_around_another_has_its_task_and_changes_with_it_on_pairs(around):
+    assert of_objective(around(CausalLM())).kind == of_objective(CausalLM()).kind
+    denoising = around(SpanCorruption())
+    assert type(denoising.on_pairs().inner) is SequenceToSequence
+    assert type(denoising.inner) is SpanCorruption
