@@ -30,12 +30,14 @@ def test_ctranslate2_writes_what_hugging_face_does(tmp_path):
     assert [one.sequences_ids[0] for one in found] == theirs[:, 4:].tolist()
 
 
+NO_BF16 = pytest.mark.skipif(not (blocks_available() and bf16_available()), reason="no instructions for bf16")
+WHO = [pytest.param(who, marks=[NO_BF16] if who.name.endswith("bf16") else [], id=name_of(who)) for who in engines.WHO]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("who", engines.WHO, ids=name_of)
+@pytest.mark.parametrize("who", WHO)
 def test_every_engine_makes_all_its_tokens(who, tmp_path_factory, monkeypatch):
     installed(who)
-    if who.settings.get("engine") == "torch-bf16" and not (blocks_available() and bf16_available()):
-        pytest.skip("no instructions for bf16")
     kept = tmp_path_factory.getbasetemp() / "engines"
     monkeypatch.setattr(engines.tempfile, "gettempdir", lambda: str(kept))
     work = engines.prepare(who, GPT)

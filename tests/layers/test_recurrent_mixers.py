@@ -258,3 +258,16 @@ def test_olmo_hybrid_is_that_of_transformers():
         (ours.head.untied.weight, theirs.lm_head.weight),
     ]
     assert_same(ours(tokens).logits, wanted, pairs)
+
+
+def test_a_forget_gate_that_underflows_forgets_everything_and_stays_a_number():
+    torch.manual_seed(0)
+    mixer = LinearRecurrence(decay=TiedDecay(), n_heads=2).build(DIMS)
+    for p in mixer.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    torch.nn.init.constant_(mixer.decay.forget.weight, -40.0)
+    x_BLD = torch.rand(1, 40, 24).add(0.5).requires_grad_()
+    y_BLD, _ = mixer(x_BLD, Context(), None)
+    y_BLD.sum().backward()
+    assert y_BLD.isfinite().all()
+    assert all(p.grad.isfinite().all() for p in (x_BLD, *mixer.parameters()))

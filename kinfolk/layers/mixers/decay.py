@@ -123,8 +123,9 @@ class _TiedDecay(Module):
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         f_BLK = self.floor + (1 - self.floor) * self.forget(x_BLD).sigmoid()
-        # without a floor a sigmoid may underflow, below about -88 in single precision
-        return _heads(f_BLK.log(), self.n_heads)
+        # without a floor a sigmoid may underflow, below about -88 in single precision, and differences of two
+        # logarithms of 0 are no numbers
+        return _heads(f_BLK.clamp(min=torch.finfo(f_BLK.dtype).tiny).log(), self.n_heads)
 
 
 class StepDecay(Decay, kind="step"):
