@@ -3,14 +3,9 @@
 # ruff: noqa: N999 - a verb's module has its name
 
 import argparse
+import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kinfolk.runs.huggingface.folder import Imported
-    from kinfolk.runs.metadata import Metadata
 
 EPILOG = """\
 examples:
@@ -45,95 +40,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the run folder and say what is in it."""
-    from kinfolk.runs.huggingface.gguf_file import unpacked
+    from kinfolk.runs.huggingface.importing import ImportOptions, import_folder
 
-    with unpacked(args.folder) as args.folder:
-        return _import(args)
-
-
-def _import(args: argparse.Namespace) -> int:
-    from kinfolk.core.errors import SpecError
-    from kinfolk.core.plain import dumps
-    from kinfolk.data import Tokenizer
-    from kinfolk.family.knowing import knowledgeable
-    from kinfolk.models.folder import GENERATION
-    from kinfolk.objectives.knowledge import Entities
-    from kinfolk.objectives.tasks.classify import RowTask
-    from kinfolk.objectives.tasks.registry import of_objective
-    from kinfolk.runs import folder
-    from kinfolk.runs.huggingface import sentence
-    from kinfolk.runs.huggingface.folder import narrowed, open_folder, write_tensors
-    from kinfolk.runs.huggingface.recipe import recipe_of_import
-    from kinfolk.runs.knowledge import n_entities
-    from kinfolk.runs.metadata import ReadingNotes
-
-    imported = open_folder(args.folder, ignore=args.ignore, model_type=args.type, architecture=args.architecture)
-    tokenizer: Any = None if imported.tokenizer is None else Whole(imported.tokenizer, imported.roles)
-    model, recipe = imported.model, recipe_of_import(imported)
-    if tokenizer is None and model.spec.embedding.one_size:
-        tokenizer = Tokenizer.byte()  # values of images are bytes
-    if args.entities is not None:
-        model = knowledgeable(model, n_entities=n_entities(args.entities))
-        recipe = recipe.replace(model=model.spec, knowledge=Entities(file=str(args.entities)))
-    about = _metadata(imported, sentence.longest(args.folder))
-    if args.pairs:
-        if not isinstance(of_objective(recipe.objective), RowTask):
-            raise SpecError(f"--pairs: {imported.architecture} judges no texts as a whole")
-        about = about.replace(reading=ReadingNotes(sequences=2))
-    folder.create(args.out, dumps(recipe), about, tokenizer, knowledge=args.entities)
-    notes = {GENERATION: json.dumps(imported.generation.plain())}
-    _add_files(args, lambda file: write_tensors(narrowed(model.state_dict()), file, notes))
-    summary = {
-        "run": str(args.out),
-        "model_type": imported.model_type,
-        "architecture": imported.architecture,
-        "parameters": model.n_params,
-        "tokenizer": tokenizer is not None,
-        "left_out": list(imported.left_out),
-    }
+    options = ImportOptions(tuple(args.ignore), args.pairs, args.entities, args.architecture, args.type)
+    summary = import_folder(args.folder, args.out, options)
     if args.json:
-        print(json.dumps(summary, indent=2))
+        print(json.dumps(dataclasses.asdict(summary), indent=2))
         return 0
-    print(f"{args.out}: {imported.architecture}, {model.n_params:,} parameters")
-    if tokenizer is None:
+    print(f"{summary.run}: {summary.architecture}, {summary.parameters:,} parameters")
+    if not summary.tokenizer:
         print(f"  {args.folder} has no tokenizer, so neither has the run")
-    if imported.left_out:
-        print(f"  left out, because {imported.architecture} does not use them: {', '.join(imported.left_out)}")
+    if summary.left_out:
+        print(f"  left out, because {summary.architecture} does not use them: {', '.join(summary.left_out)}")
     return 0
-
-
-def _add_files(args: argparse.Namespace, write: Callable[[Path], None]) -> None:
-    """Write the weights, and the chat template of a folder that has one."""
-    from kinfolk.runs import folder
-    from kinfolk.runs.chat_template import keep_template
-
-    folder.add(args.out, folder.WEIGHTS, write)
-    keep_template(args.folder, args.out)
-
-
-def _metadata(imported: "Imported", length: int | None) -> "Metadata":
-    """Return what run.toml says of an imported model; `length` is the longest text that it was made for."""
-    from kinfolk.runs.metadata import Checkpoint, Metadata
-
-    origin = Checkpoint(
-        model_type=imported.model_type,
-        architecture=imported.architecture,
-        config=json.dumps(imported.also),
-        length=length,
-    )
-    metadata = Metadata(imported=origin, generation=imported.generation, classes=imported.classes or None)
-    return metadata.with_origin()
-
-
-class Whole:
-    """A tokenizer that is written as it was read: no special token is added that the model has no row for."""
-
-    def __init__(self, inner: Any, roles: Mapping[str, Sequence[int]]) -> None:
-        self.inner, self.roles = inner, roles
-
-    def save(self, path: Path) -> None:
-        """Write it, and the roles of its tokens."""
-        from kinfolk.data.tokenizers.tokenizer import with_roles
-
-        text = self.inner.to_str(pretty=True)
-        path.write_text(with_roles(text, self.roles) if self.roles else text, encoding="utf-8")

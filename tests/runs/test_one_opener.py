@@ -23,8 +23,6 @@ ALLOWED = {
     "models/room.py": {"safe_open"},
     # initial weights of a run that begins or resumes
     "train/run.py": {"load_weights"},
-    # turns the folder itself into a run
-    "cli/import.py": {"open_folder"},
 }
 FILES = [file for file in sorted(HOME.rglob("*.py")) if file.relative_to(HOME).parts[0] != "runs"]
 
