@@ -406,7 +406,8 @@ def test_learns_its_toy_task(name):
     line = tokens(1, 8, seed=4)
     text = line.repeat(8, 8)[:, :49]
     text = torch.stack([row.roll(-4 * (i % 2)) for i, row in enumerate(text)])
-    optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3)
+    # those that are slow here are unsteady at the higher rate, with which the others take half the steps
+    optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3 if name in SLOW_LEARNERS else 1e-2)
     for step in range(1000):
         batch = learn.prepare(read(name, text, 8 * step), Rng(0))
         if batch.segments is not None:
@@ -415,7 +416,7 @@ def test_learns_its_toy_task(name):
         optimiser.zero_grad()
         (loss.total / loss.count + loss.side).backward()
         optimiser.step()
-        if step % 20 == 19:
+        if step % 10 == 9:
             with torch.no_grad():
                 measures = learn.eval().measure(batch)
             if learn.objective.companion(learn.model.spec) is not None:
