@@ -257,21 +257,37 @@ def long(*cases: float) -> list[Any]:
     return [pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
+TO_STOP = TUNED | {"max_seeds": 9}
+
+
+def without_a_stop(folder: Path, how: Pretend, asked: dict[str, Any]) -> tuple[run.Comparison, Any, int]:
+    """Run a comparison on a machine of its own: what it found, its results but for the date, and its trials."""
+    made = Machine()
+    made.how = how
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "run_all", made)
+        found = compare(folder, **asked)
+    return found, timeless(folder), sum(map(len, made.rounds))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Results of a comparison that nothing stopped, for all moments at which another is stopped."""
+    return without_a_stop(tmp_path_factory.mktemp("whole"), scored, TO_STOP)[1]
+
+
 @pytest.mark.parametrize("stop", [3, 16, 30, 50, *long(0, 7, 15, 20, 44, 58)])
-def test_stopped_at_any_trial_the_report_is_the_same(machine: Machine, tmp_path: Path, stop: int) -> None:
+def test_stopped_at_any_trial_the_report_is_the_same(machine: Machine, tmp_path: Path, stop: int, whole: Any) -> None:
     """In tuning, in the finals, in the verdict, in a round of more seeds: bit for bit but for the date."""
-    asked = TUNED | {"max_seeds": 9}
-    machine.how = scored
-    compare(tmp_path / "whole", **asked)
     left = iter(range(stop))
     machine.how = lambda job: scored(job) if next(left, None) is not None else None
     try:
-        compare(tmp_path / "stopped", **asked)
+        compare(tmp_path / "stopped", **TO_STOP)
     except KeyboardInterrupt:
         assert (tmp_path / "stopped" / "report.html").exists()
     machine.how = scored
-    compare(tmp_path / "stopped", **asked)
-    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    compare(tmp_path / "stopped", **TO_STOP)
+    assert timeless(tmp_path / "stopped") == whole
 
 
 def test_more_seeds_go_to_what_is_undecided(machine: Machine, tmp_path: Path) -> None:
@@ -337,22 +353,30 @@ def answered(job: Job) -> Outcome:
 EVERYTHING = TUNED | {"max_seeds": 7, "branches": 1, "battery": "quick", "budget": "200k-tokens"}
 
 
+SIZED = EVERYTHING | {"sizes": ("tiny", "small"), "contestants": ("gpt", "alibi")}
+
+
+@pytest.fixture(scope="module")
+def sized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, int]:
+    """Results of all stages together, and how many trials they are."""
+    found, results, n = without_a_stop(tmp_path_factory.mktemp("sized"), answered, SIZED)
+    assert found.sizes is not None
+    assert set(found.sizes.losses) == {"tiny", "small"}
+    return results, n
+
+
 @pytest.mark.parametrize("share", [0.3, 0.46, 0.9, 1.0, *long(0.02, 0.42, 0.49, 0.6, 0.97)])
 def test_stopped_in_branches_battery_or_sizes_the_report_is_the_same(
-    machine: Machine, tmp_path: Path, share: float
+    machine: Machine, tmp_path: Path, share: float, sized: tuple[Any, int]
 ) -> None:
-    asked = EVERYTHING | {"sizes": ("tiny", "small"), "contestants": ("gpt", "alibi")}
-    machine.how = answered
-    whole = compare(tmp_path / "whole", **asked)
-    assert whole.sizes is not None
-    assert set(whole.sizes.losses) == {"tiny", "small"}
-    left = iter(range(int(share * (sum(map(len, machine.rounds)) - 1))))
+    whole, n = sized
+    left = iter(range(int(share * (n - 1))))
     machine.how = lambda job: answered(job) if next(left, None) is not None else None
     with pytest.raises(KeyboardInterrupt):
-        compare(tmp_path / "stopped", **asked)
+        compare(tmp_path, **SIZED)
     machine.how = answered
-    compare(tmp_path / "stopped", **asked)
-    assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")
+    compare(tmp_path, **SIZED)
+    assert timeless(tmp_path) == whole
 
 
 def test_every_contestant_is_asked_once_after_its_verdict(machine: Machine, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_every_relative_trains_validates_and_resumes(
 @pytest.mark.parametrize("name", sorted(FEW))
 def test_validation_parts_of_any_length_are_scored_or_refused_before_training(name: str, tmp_path: Path) -> None:
     """Rows of a stream run out one after the other; a row may end with a batch, within one, or before it."""
-    (tmp_path / "train.txt").write_text(TEXTS["small"])
+    (tmp_path / "train.txt").write_text(TEXTS["three lines"])
     files = tmp_path / "train.txt", tmp_path / "valid.txt"
     scored, job = [], None
     for n in (1, 2, 15, 16, 47, 48, 63, 65, 95, 600, 1100):
