@@ -48,6 +48,8 @@ NUMBERS = "size = 'tiny'\nd_model = 16\nn_layers = 1\nn_heads = 2\nd_ff = 32\n"
 SOUND = f"[contestants.little]\nrelative = 'gpt2'\n{NUMBERS}[contestants.pair]\nrelative = 'vanilla'\n{NUMBERS}"
 WILD = f"[contestants.wild]\nrelative = 'gpt2'\n{NUMBERS}'training.optimiser.lr' = 1e30\n'training.clip' = 0.0\n"
 FRAGILE = f"[contestants.'<i>fragile</i>']\nrelative = 'fragile'\n{NUMBERS}"
+BUDGET = "18k-tokens"
+"""Sixty steps: enough to be stopped in the middle of them."""
 ASKED = [
     "--tune",
     "off",
@@ -56,7 +58,7 @@ ASKED = [
     "--data",
     "copy",
     "--budget",
-    "30k-tokens",
+    BUDGET,
     "--seeds",
     "2",
     "--jobs",
@@ -129,7 +131,7 @@ def test_everybody_has_a_row_whatever_happened(result: dict[str, Any], place: Pa
         assert row["tokens_per_second"] > 0
         assert row["peak_bytes"] > row["growth_bytes"] > 0
         # the budget is used up, as far as pairs of unequal length allow
-        assert 0.9 * 30_000 < row["tokens"] < 1.1 * 30_000
+        assert 0.9 * 18_000 < row["tokens"] < 1.1 * 18_000
     for name in ("wild", "<i>fragile</i>"):
         assert (rows[name]["seeds"], rows[name]["failed"], rows[name]["rank"]) == (0, 2, None)
     assert "diverged" in rows["wild"]["note"]
@@ -221,16 +223,12 @@ def test_what_is_finished_is_not_run_again(
 
     monkeypatch.setattr(schedule, "Child", refuse)
     # a smaller question, with the same answers
-    again = kf.compare(
-        [place / "sound.toml"], "copy", "30k-tokens", seeds=2, tune="off", match="none", out=place / "out"
-    )
+    again = kf.compare([place / "sound.toml"], "copy", BUDGET, seeds=2, tune="off", match="none", out=place / "out")
     assert [o.status for trials in again.outcomes.values() for o in trials] == [DONE] * 4
     assert {row.name: row.final for row in again.rows} == {
         row["name"]: row["final"] for row in result["rows"] if row["final"] is not None
     }
-    fewer = kf.compare(
-        [place / "sound.toml"], "copy", "30k-tokens", seeds=1, tune="off", match="none", out=place / "out"
-    )
+    fewer = kf.compare([place / "sound.toml"], "copy", BUDGET, seeds=1, tune="off", match="none", out=place / "out")
     assert all(row.spread is None for row in fewer.rows)
 
 

@@ -200,9 +200,15 @@ def test_every_verb_that_opens_a_comparison_is_tried():
     }
 
 
+@pytest.fixture(scope="module")
+def suite_data(tmp_path_factory):
+    """Where the data of a suite is made once: nothing of it is the stranger's."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-def test_no_verb_executes_what_is_in_a_comparison(tmp_path, monkeypatch, capsys, change):
+def test_no_verb_executes_what_is_in_a_comparison(tmp_path, monkeypatch, capsys, change, suite_data):
     """Processes are pretended here: what they read is a trial, see below."""
     gift = tmp_path / "gift"
     monkeypatch.setattr(trials, "run_all", Machine())
@@ -218,10 +224,12 @@ def test_no_verb_executes_what_is_in_a_comparison(tmp_path, monkeypatch, capsys,
         if change == "beside" and isinstance(told, dict) and "on" in told:
             file.write_text(json.dumps(told | {"on": f"touch {MARK}"}))
     trapped(gift, change, monkeypatch)
+    monkeypatch.setenv("KINFOLK_CACHE", str(suite_data))
     for verb, commands in COMPARISONS.items():
         for words in commands:
             code = main([verb, *words])
             assert_harmless(tmp_path)
+            assert_harmless(suite_data)
             said = capsys.readouterr().err
             assert code in CODES, f"{verb} {words}: {said}"
             assert "unexpected" not in said, f"{verb} {words}: {said}"
