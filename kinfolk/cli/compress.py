@@ -136,35 +136,18 @@ def _search(args: argparse.Namespace, shop: "CompressionWorkshop") -> int:
     from rich.table import Table
 
     from kinfolk.core.console import Console
-    from kinfolk.runs import durable
-    from kinfolk.use.compress.front import page, picture, table
+    from kinfolk.use.compress.front import summary, table, write_front
     from kinfolk.use.compress.goal import parse_allowed, parse_goal
     from kinfolk.use.compress.pipeline import write
     from kinfolk.use.compress.search import search
 
-    goal, allowed = parse_goal(args.to), parse_allowed(args.allow)
-    result = search(shop, goal, allowed, args.recover, args.tries)
-    drawn = args.out.with_name(f"{args.out.name}-front")
-    drawn.mkdir(parents=True, exist_ok=True)
-    title = f"{args.what.name}: {goal}, at most {100 * allowed:g} % worse"
-    durable.write(drawn / "front.svg", picture(result, title))
-    durable.write(drawn / "front.html", page(result, title))
-    rows = [dataclasses.asdict(m) for m in (result.first, *(one.measured for one in result.tried))]
-    chosen = result.chosen
-    summary = {
-        "goal": str(goal),
-        "allowed": allowed,
-        "chosen": None if chosen is None else chosen.measured.step,
-        "sentence": result.sentence(),
-        "front": [one.measured.step for one in result.front()],
-        "refused": result.refused,
-        "tried": rows,
-    }
-    durable.write(drawn / "front.json", json.dumps(summary, indent=1))
+    result = search(shop, parse_goal(args.to), parse_allowed(args.allow), args.recover, args.tries)
+    drawn, chosen = args.out.with_name(f"{args.out.name}-front"), result.chosen
+    write_front(result, drawn, args.what.name)
     if chosen is not None:
         write(shop.opened, args.out, chosen.model(), [result.first, chosen.measured])
     if args.json:
-        print(json.dumps(summary, indent=1))
+        print(json.dumps(summary(result), indent=1))
         return 0 if chosen else 1
     columns, *lines = table(result)
     grid = Table(*columns)

@@ -7,10 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kinfolk.use.inspect.page import Findings
+from typing import Any
 
 EPILOG = """\
 examples:
@@ -46,8 +43,9 @@ def run(args: argparse.Namespace) -> int:
     from kinfolk.core.errors import DataError
     from kinfolk.runs import durable
     from kinfolk.runs.run import Run
+    from kinfolk.use.inspect.findings import with_relations, with_worth
     from kinfolk.use.inspect.neighbours import neighbours
-    from kinfolk.use.inspect.page import describe, render
+    from kinfolk.use.inspect.page import Findings, describe, render
     from kinfolk.use.inspect.sight import look
 
     run = Run.open(args.what)
@@ -57,7 +55,13 @@ def run(args: argparse.Namespace) -> int:
     if not sight.maps and not sight.specials:
         raise DataError(f"{args.what}: nothing in {recipe.name} reports what it does")
     special = [i in tokenizer.special_ids for i in sight.tokens]
-    findings = _findings(args, recipe, learner, tokenizer)
+    findings = Findings(facts={"relative": recipe.name, "parameters": f"{learner.model.n_params:,}"})
+    if args.conllu is not None:
+        with _bar("sentences") as tell:
+            findings = with_relations(findings, learner.model, tokenizer, (args.conllu, args.sentences), tell)
+    if args.remove:
+        with _bar("heads") as tell:
+            findings = with_worth(findings, run, learner, args.batches, tell)
     if args.word is not None:
         near = neighbours(learner.model, tokenizer, text, args.word, layer=args.layer)
         findings = dataclasses.replace(findings, neighbours=near)
@@ -82,29 +86,6 @@ def _read(file: Path) -> str:
         raise DataError(f"{file}: cannot be read as text: {error}") from None
 
 
-def _findings(args: argparse.Namespace, recipe: Any, learner: Any, tokenizer: Any) -> "Findings":
-    from kinfolk.data.files.treebank import read_treebank
-    from kinfolk.use.inspect.page import Findings
-    from kinfolk.use.inspect.removal import importance, removed
-    from kinfolk.use.inspect.syntax import relations
-
-    facts = {"relative": recipe.name, "parameters": f"{learner.model.n_params:,}"}
-    findings: tuple[Any, ...] = ()
-    if args.conllu is not None:
-        sentences = read_treebank(args.conllu)[: args.sentences]
-        with _bar("sentences") as tell:
-            findings = tuple(relations(learner.model, tokenizer, sentences, lambda done: tell(done, len(sentences))))
-    if not args.remove:
-        return Findings(findings, facts=facts)
-    batches = _batches(args, learner, recipe.training)
-    learner.eval()
-    with _bar("heads") as tell:
-        loss, rises = removed(learner, batches, tell)
-    leans = importance(learner, [batch.rows(slice(0, 8)) for batch in batches])
-    worth = {path: (leans[path].tolist(), rises[path].tolist()) for path in rises}
-    return Findings(findings, worth, loss, facts)
-
-
 @contextlib.contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far it is and how long it will take, if somebody is looking."""
@@ -115,18 +96,6 @@ def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task(what, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _batches(args: argparse.Namespace, learner: Any, training: Any) -> list[Any]:
-    from kinfolk.core.rng import Rng, derive
-    from kinfolk.data import Batches
-    from kinfolk.train.run import reopen
-
-    batches = Batches(
-        reopen(args.what).split("valid"), shuffle=False, batch_size=training.batch_size, length=training.length
-    )
-    count = min(args.batches, batches.steps_per_epoch)
-    return [learner.prepare(batches.at(i), Rng(derive(0, "valid"))) for i in range(count)]
 
 
 def _numbers(data: dict[str, Any]) -> dict[str, Any]:

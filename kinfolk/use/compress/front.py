@@ -1,7 +1,11 @@
 """Pareto front of quality, speed and size, as a chart and a page."""
 
+import dataclasses
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from kinfolk.report.axes import Axis
 from kinfolk.report.charts import Chart, ChartDot, Mark, Rule, file
@@ -10,6 +14,7 @@ from kinfolk.report.html import asset, tag
 from kinfolk.report.html import page as html_page
 from kinfolk.report.tables import Column, TableLine
 from kinfolk.report.tables import table as html_table
+from kinfolk.runs import durable
 from kinfolk.use.compress.search import CompressionSearch, Tried
 
 COLOURS = {"front": 0, "as trained": 1, "chosen": 2, "beaten": 7}
@@ -75,6 +80,29 @@ def page(found: CompressionSearch, title: str) -> str:
         bullets([f"{name}: {why}" for name, why in found.refused.items()]),
     )
     return html_page(title, asset("page.css"), main, scripts())
+
+
+def summary(found: CompressionSearch) -> dict[str, Any]:
+    """Return the search as plain data: what was tried, what was chosen, and the names of the front."""
+    chosen = found.chosen
+    return {
+        "goal": str(found.goal),
+        "allowed": found.allowed,
+        "chosen": None if chosen is None else chosen.measured.step,
+        "sentence": found.sentence(),
+        "front": [one.measured.step for one in found.front()],
+        "refused": found.refused,
+        "tried": [dataclasses.asdict(m) for m in (found.first, *(one.measured for one in found.tried))],
+    }
+
+
+def write_front(found: CompressionSearch, folder: Path, model_name: str) -> None:
+    """Write front.svg, front.html and front.json of a search."""
+    title = f"{model_name}: {found.goal}, at most {100 * found.allowed:g} % worse"
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.write(folder / "front.svg", picture(found, title))
+    durable.write(folder / "front.html", page(found, title))
+    durable.write(folder / "front.json", json.dumps(summary(found), indent=1))
 
 
 def table(found: CompressionSearch) -> list[tuple[str, ...]]:
