@@ -95,3 +95,11 @@ def _plugins_of_a_test_are_its_own() -> Iterator[None]:
     """Later tests must not record the plugins of this one."""
     with plugins_kept_apart():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_test_waits_for_the_disk() -> Iterator[None]:
+    """No process that is killed needs it, only a machine that loses its power; tests/core/test_durable.py has that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield

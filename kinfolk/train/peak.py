@@ -1,5 +1,6 @@
 """Peak throughput of matrix products on this device, measured: MFU is a share of it."""
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -15,10 +16,12 @@ LARGE = 8192
 """Side on accelerators, where a product of 1,024 is over before the device is busy."""
 
 
+@functools.cache
 def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 0, seconds: float = 0.2) -> float:
     """Return the most floating-point operations per second that a square product reaches.
 
-    The best of many short runs, because everything that disturbs a measurement makes it slower.
+    The best of many short runs, because everything that disturbs a measurement makes it slower. Measured once in a
+    process: runs that follow one another have one machine.
     """
     size = size or SIZES.get(device.type, LARGE)
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(_DTYPES[precision])
