@@ -10,7 +10,6 @@ import pytest
 
 from kinfolk.cli.main import main
 from kinfolk.runs import chat_template, folder
-from tests.spared import _no_test_waits_for_the_disk, _the_peak_is_measured_once  # noqa: F401 - used by all here
 from tests.test_docs import HOUSE, commands
 
 PAGES = [

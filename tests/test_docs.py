@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kinfolk.cli.main import main, parser_of, verbs
-from tests.spared import _no_test_waits_for_the_disk, _the_peak_is_measured_once  # noqa: F401 - used by all here
 
 HOUSE = Path(__file__).parents[1]
 sys.path.insert(0, str(HOUSE / "docs"))
