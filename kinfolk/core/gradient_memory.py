@@ -1,4 +1,4 @@
-"""Memory of large gradients, kept from one training step to the next.
+"""Memory of large gradients of experts, kept from one training step to the next.
 
 A gradient is freed when it was used (`zero_grad`), and allocated anew in the next step. A block of more than 32 MB
 glibc takes from the system every time, so each page of it faults and is cleared before it is written: for 64 experts a

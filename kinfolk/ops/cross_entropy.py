@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import autocast_dtype
-from kinfolk.core.gradient_memory import empty_gradient
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.linear_map import linear_map, weight_gradient, wide_products
 
@@ -84,7 +83,7 @@ class _CrossEntropy(torch.autograd.Function):
     ) -> Tensor:
         gold, uniform, softcap, z = terms
         w_VD, exact = w.to(_product_dtype(h)), _exact_dtype(h)
-        dh, dw = torch.empty_like(h), _zero_gradient(w, exact)
+        dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=exact)
         db = None if b is None else torch.zeros_like(b, dtype=exact)
         total = h.new_zeros((), dtype=exact)
         for some in _chunks(len(h), len(w), h.element_size()):
@@ -147,7 +146,7 @@ class _MixtureCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, log_prior: Tensor, w: Tensor, target: Tensor) -> Tensor:
         w_VD, exact, k = w.to(_product_dtype(h)), _exact_dtype(h), h.shape[1]
-        dh, dw = torch.empty_like(h), _zero_gradient(w, exact)
+        dh, dw = torch.empty_like(h), torch.zeros_like(w, dtype=exact)
         d_prior, total = torch.empty_like(log_prior), h.new_zeros((), dtype=exact)
         for some in _chunks(len(h), k * len(w), h.element_size()):
             states, target_n1 = h[some].flatten(0, 1), target[some].repeat_interleave(k)[:, None]
@@ -196,10 +195,6 @@ def _logits(h: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 def capped(logits: Tensor, softcap: float) -> Tensor:
     """Return c tanh(x / c); x itself where c is 0."""
     return torch.tanh(logits / softcap) * softcap if softcap else logits
-
-
-def _zero_gradient(w: Tensor, exact: torch.dtype) -> Tensor:
-    return empty_gradient(w).zero_() if w.dtype == exact else torch.zeros_like(w, dtype=exact)
 
 
 def _products(exps: Tensor, sums: Tensor, h: Tensor, w: Tensor, dh: Tensor, dw: Tensor) -> None:
