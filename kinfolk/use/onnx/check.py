@@ -86,7 +86,7 @@ def apart(ours: Tensor, theirs: Tensor) -> float:
 
 
 def relative_error(ours: Tensor, theirs: Tensor) -> float:
-    """Return the norm of a difference as a share of what should be there; infinity for what is no number."""
+    """Return the relative error, the norm of a difference over that of the reference; infinity if not finite."""
     if not (ours.isfinite().all() and theirs.isfinite().all()):
         return torch.inf
     return float((torch.linalg.vector_norm(ours - theirs) / torch.linalg.vector_norm(theirs).clamp(min=1e-12)).detach())
