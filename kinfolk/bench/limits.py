@@ -1,11 +1,9 @@
 """Limits of this machine: instruction sets, speed of matrix products, and bandwidth of reading memory."""
 
-import platform
-from pathlib import Path
+from kinfolk.core import machine
 
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8")
 """Instruction sets that decide which kernels run, as Linux names them."""
-_CPU = Path("/proc/cpuinfo")
 READ = 256 << 20
 """Bytes that are read to measure the bandwidth: more than any cache holds."""
 
@@ -14,13 +12,12 @@ def processor() -> str:
     """Return the processor's name and the vector instructions that PyTorch uses on it, which a variable may lower."""
     import torch
 
-    name = _field("model name") or platform.processor() or platform.machine()
-    return f"{name} {torch.backends.cpu.get_cpu_capability()}"
+    return f"{machine.processor()} {torch.backends.cpu.get_cpu_capability()}"
 
 
 def instruction_sets() -> list[str]:
     """Return those of `INSTRUCTIONS` that the processor has; none where the system does not say."""
-    flags = set(_field("flags").split())
+    flags = set(machine.cpu_field("flags").split())
     return [name for name in INSTRUCTIONS if name in flags]
 
 
@@ -41,11 +38,3 @@ def bandwidth() -> float:
 
     x = torch.ones(READ // 4)
     return READ / best_time(x.sum, torch.device("cpu"), seconds=0.5)
-
-
-def _field(name: str) -> str:
-    try:
-        lines = _CPU.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == name), "")

@@ -127,7 +127,7 @@ def machine_of() -> dict[str, str]:
     memory = psutil.virtual_memory().total / 2**30
     cores = f"{machine.cores()} of {os.cpu_count()} cores"
     return {
-        "machine": f"{_processor()}, {cores}, {memory:.0f} GiB, {platform.system()}",
+        "machine": f"{machine.processor()}, {cores}, {memory:.0f} GiB, {platform.system()}",
         "versions": f"{', '.join(named)}{commit}, source {source_hash()}",
     }
 
@@ -139,13 +139,3 @@ def source_hash() -> str:
     for file in sorted(home.rglob("*.py")):
         digest.update(f"{file.relative_to(home).as_posix()}\0".encode() + file.read_bytes())
     return digest.hexdigest()
-
-
-def _processor() -> str:
-    """Return the name of the processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        named = next(line for line in lines if line.startswith("model name"))
-        return named.partition(":")[2].strip()
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

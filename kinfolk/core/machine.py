@@ -1,12 +1,31 @@
-"""CPU cores and threads of this machine: asked, never measured, so that the answer does not depend on the load."""
+"""Processor, cores and threads of this machine: asked, never measured, so that no answer depends on the load."""
 
 import os
+import platform
 from pathlib import Path
 
 FLOPS_PER_THREAD = 2e9
 """Work of a step below which one more thread costs more in waiting than it computes (about 30 ms of one core)."""
 
+AMD = "AuthenticAMD"
+"""What its processors say of their maker."""
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
+_CPU = Path("/proc/cpuinfo")
+
+
+def cpu_field(name: str) -> str:
+    """Return what Linux says of the first processor, such as its "vendor_id" or "flags"; "" elsewhere."""
+    try:
+        first = _CPU.read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+    except OSError:
+        return ""
+    pairs = (line.partition(":") for line in first.splitlines())
+    return next((value.strip() for key, _, value in pairs if key.strip() == name), "")
+
+
+def processor() -> str:
+    """Return the name of the processor, as far as the system tells."""
+    return cpu_field("model name") or platform.processor() or platform.machine()
 
 
 def cores() -> int:

@@ -1,8 +1,6 @@
 """Linear layer in single precision, by the library of products that uses the whole width of this processor."""
 
 import functools
-import re
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from kinfolk.core.device import autocast_dtype
+from kinfolk.core.machine import AMD, cpu_field
 from kinfolk.core.shapes import shaped
 
 LEAST = 1 << 21
@@ -62,12 +61,8 @@ def wide_products() -> bool:
     has = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if not has or torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
         return False
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
-    except OSError:
-        return False
-    family = re.search(r"^cpu family\s*: (\d+)$", first, re.MULTILINE)
-    return "AuthenticAMD" in first and family is not None and int(family[1]) >= ZEN_5
+    family = cpu_field("cpu family")
+    return cpu_field("vendor_id") == AMD and family.isdigit() and int(family) >= ZEN_5
 
 
 class _LinearMap(torch.autograd.Function):

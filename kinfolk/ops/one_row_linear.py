@@ -1,9 +1,10 @@
 """A linear layer of one row, y = b + Σ_i x_i W[:, i], as a bag of the columns of W: decoding at the speed of memory.
 
-A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. BLAS (gemv) reads
-them at 30 to 70 % of the bandwidth with AVX-512, and with one thread however many there are. The same sum is that of a
-bag of embeddings, the columns, weighted by x. PyTorch's kernel for bags (FBGEMM) prefetches the next columns and
-reaches 60 to 75 %, as long as its sums fit the registers: so columns are cut into pieces of at most `WIDEST` numbers.
+A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. On AMD's processors
+with AVX-512, BLAS (gemv of MKL) reads them at 30 to 70 % of the bandwidth, and with one thread however many there are.
+The same sum is that of a bag of embeddings, the columns, weighted by x. PyTorch's kernel for bags (FBGEMM) prefetches
+the next columns and reaches 60 to 75 %, as long as its sums fit the registers: so columns are cut into pieces of at
+most `WIDEST` numbers.
 """
 
 import functools
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kinfolk.core.machine import AMD, cpu_field
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.linear_map import linear_map, wide_products
 
@@ -39,8 +41,12 @@ class ColumnPieces(NamedTuple):
 
 @functools.cache
 def reads_columns_fast() -> bool:
-    """Tell whether bags are read faster than by BLAS here: measured with AVX-512 only; asked of the capability."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512"
+    """Tell whether bags are read faster than by BLAS here: on AMD's processors with AVX-512.
+
+    Elsewhere BLAS reads columns at 0.9 of the bandwidth (Intel with AVX-512; bags 0.7 to 0.8), and AVX2 has half the
+    registers. Asked of the processor, never measured.
+    """
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_field("vendor_id") == AMD
 
 
 def width(n_out: int) -> int | None:

@@ -8,6 +8,7 @@ import pytest
 from kinfolk.bench import history, limits
 from kinfolk.bench.contest import BenchContestant, Contest
 from kinfolk.bench.runner import BenchRow, BenchSettings, BenchStanding
+from kinfolk.core import machine
 from kinfolk.core.errors import SpecError
 
 WHERE = {"processor": "a kind", "versions": {"kinfolk": "1.0", "torch": "2"}}
@@ -84,12 +85,12 @@ def test_a_broken_history_is_refused(tmp_path, line):
 def test_limits_of_the_machine(monkeypatch, tmp_path):
     cpu = tmp_path / "cpuinfo"
     cpu.write_text("model name\t: A processor\nflags\t\t: fpu avx2 avx512f\n")
-    monkeypatch.setattr(limits, "_CPU", cpu)
+    monkeypatch.setattr(machine, "_CPU", cpu)
     monkeypatch.setattr(limits, "READ", 1 << 16)
     assert limits.instruction_sets() == ["avx2", "avx512f"]
     assert limits.processor().startswith("A processor ")
     assert limits.bandwidth() > 0
-    monkeypatch.setattr(limits, "_CPU", tmp_path / "none")
+    monkeypatch.setattr(machine, "_CPU", tmp_path / "none")
     assert limits.instruction_sets() == []
 
 

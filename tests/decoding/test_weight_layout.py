@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.machine import AMD
 from kinfolk.decoding.engines import weight_layout
 from kinfolk.decoding.engines.torch_engine import Bf16Engine
 from kinfolk.decoding.engines.weight_layout import (
@@ -16,6 +17,7 @@ from kinfolk.decoding.engines.weight_layout import (
     for_decoding,
     laid_out,
 )
+from kinfolk.ops import one_row_linear
 from kinfolk.ops.one_row_linear import reads_columns_fast
 
 RELATIVES = [
@@ -53,21 +55,23 @@ def test_outputs_and_greedy_tokens_stay(name, rows):
 
 @pytest.fixture
 def capability(request, monkeypatch):
-    """Pretend another set of instructions."""
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
+    """Pretend another processor: its instructions and its maker."""
+    instructions, maker = request.param
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+    monkeypatch.setattr(one_row_linear, "cpu_field", {"vendor_id": maker}.get)
     reads_columns_fast.cache_clear()
     yield request.param
     reads_columns_fast.cache_clear()
 
 
-@pytest.mark.parametrize("capability", ["AVX2", "AVX512"], indirect=True)
-def test_one_row_reads_columns_whole_with_avx2_and_in_pieces_with_avx512(capability):
+@pytest.mark.parametrize("capability", [("AVX2", AMD), ("AVX512", AMD), ("AVX512", "GenuineIntel")], indirect=True)
+def test_one_row_reads_columns_in_pieces_on_amd_with_avx512_and_whole_elsewhere(capability):
     plain, model = pair("gpt2", d_model=96, n_heads=2, d_ff=384)
     for_decoding(model)
     attention, dense = model.decoder.blocks[0].parts
     maps = {"qkv": attention.qkv, "out": attention.out, "widen": dense.widen, "narrow": dense.narrow}
-    assert all(isinstance(m, ColumnMap) == (capability == "AVX512") for m in maps.values())
-    if capability == "AVX2":
+    assert all(isinstance(m, ColumnMap) == (capability == ("AVX512", AMD)) for m in maps.values())
+    if capability != ("AVX512", AMD):
         stored = {
             name: (m.weight.t().is_contiguous(), m.weight.shape[0] >= m.weight.shape[1]) for name, m in maps.items()
         }
@@ -81,7 +85,7 @@ def test_one_row_reads_columns_whole_with_avx2_and_in_pieces_with_avx512(capabil
         torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("capability", ["AVX512"], indirect=True)
+@pytest.mark.parametrize("capability", [("AVX512", AMD)], indirect=True)
 def test_outputs_that_cannot_be_cut_stay_as_they_are(capability):
     model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", d_model=96, n_heads=2, d_ff=449), seed=0))
     dense = model.decoder.blocks[0].parts[1]

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from kinfolk.core import machine
 from kinfolk.ops import linear_map as fast
 from kinfolk.ops.naive import linear_map as slow
 
@@ -127,10 +128,12 @@ def test_a_training_step_is_the_same_by_either_library(monkeypatch, name):
         ("", False),
     ],
 )
-def test_the_processor_is_asked_for_its_family(monkeypatch, text, wide):
+def test_the_processor_is_asked_for_its_family(monkeypatch, tmp_path, text, wide):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     other = "processor: 1\ncpu family\t: 26\nAuthenticAMD"
-    monkeypatch.setattr(fast.Path, "read_text", lambda *_, **__: f"{text}\n\n{other}")
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text(f"{text}\n\n{other}")
+    monkeypatch.setattr(machine, "_CPU", cpu)
     fast.wide_products.cache_clear()
     try:
         here = torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()
