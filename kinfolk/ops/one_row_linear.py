@@ -1,10 +1,11 @@
-"""A linear layer of one row, y = b + Σ_i x_i W[:, i], as a bag of the columns of W: decoding at the speed of memory.
+"""A linear layer of one row, y = b + Σ_i x_i W[:, i], as gemv or as a bag of columns: decoding at the speed of memory.
 
-A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. On AMD's processors
-with AVX-512, BLAS (gemv of MKL) reads them at 30 to 70 % of the bandwidth, and with one thread however many there are.
-The same sum is that of a bag of embeddings, the columns, weighted by x. PyTorch's kernel for bags (FBGEMM) prefetches
-the next columns and reaches 60 to 75 %, as long as its sums fit the registers: so columns are cut into pieces of at
-most `WIDEST` numbers.
+A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. `F.linear` calls
+BLAS for a product of matrices (gemm), which reads a matrix that the last cache holds at 80 % of the speed of the
+product of a matrix and a vector (gemv). On AMD's processors with AVX-512 both reach 30 to 70 % of the bandwidth, with
+one thread however many there are. The same sum is that of a bag of embeddings, the columns, weighted by x. PyTorch's
+kernel for bags (FBGEMM) prefetches the next columns and reaches 60 to 75 % there, as long as its sums fit the
+registers: so columns are cut into pieces of at most `WIDEST` numbers.
 """
 
 import functools
@@ -39,6 +40,13 @@ class ColumnPieces(NamedTuple):
         return self.pieces_GIW[:, -1].flatten() if self.has_bias else None
 
 
+class WholeMatrix(NamedTuple):
+    """A matrix [out, in] as it lies in memory, by rows or by columns, and the bias."""
+
+    matrix: Tensor
+    bias: Tensor | None
+
+
 @functools.cache
 def reads_columns_fast() -> bool:
     """Tell whether bags are read faster than by BLAS here: on AMD's processors with AVX-512.
@@ -63,13 +71,25 @@ def columns(weight_OI: Tensor, bias_O: Tensor | None) -> ColumnPieces | None:
     return ColumnPieces(whole.unflatten(0, (-1, wide)).mT.contiguous(), bias_O is not None)
 
 
+def by_columns(weight_OI: Tensor) -> Tensor:
+    """Return a matrix stored by columns if it has at least as many outputs as inputs, else as it is."""
+    return weight_OI.t().contiguous().t() if weight_OI.shape[0] >= weight_OI.shape[1] else weight_OI
+
+
 @shaped()
-def one_row_linear(x: Tensor, matrix: ColumnPieces) -> Tensor:
+def one_row_linear(x: Tensor, matrix: ColumnPieces | WholeMatrix) -> Tensor:
     r"""Return $y_o = b_o + \sum_i w_{oi} x_i$ for x of any number of rows; fast for one row of single precision.
 
-    Sums run over the inputs in their order, in as many parts as there are threads to spare. Several rows are ordinary
-    products with every piece. Cost: one pass over the matrix. Reference: `kinfolk.ops.naive.one_row_linear`.
+    Sums over pieces run over the inputs in their order, in as many parts as there are threads to spare. Several rows
+    are ordinary products. Cost: one pass over the matrix. Reference: `kinfolk.ops.naive.one_row_linear`.
     """
+    if isinstance(matrix, WholeMatrix):
+        weight, bias = matrix
+        if x.numel() != weight.shape[1]:
+            return linear_map(x, weight, bias)
+        row_I = x.reshape(-1)
+        y = torch.mv(weight, row_I) if bias is None else torch.addmv(bias, weight, row_I)
+        return y.view(*x.shape[:-1], -1)
     pieces_GIW, has_bias = matrix
     n_groups, n_in, wide = pieces_GIW.shape
     n_x = n_in - has_bias

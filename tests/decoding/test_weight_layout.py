@@ -9,7 +9,7 @@ from kinfolk.decoding.engines import weight_layout
 from kinfolk.decoding.engines.torch_engine import Bf16Engine
 from kinfolk.decoding.engines.weight_layout import (
     LONG,
-    ColumnMap,
+    OneRowMap,
     PackedMap,
     RoundedMap,
     bf16_available,
@@ -18,7 +18,7 @@ from kinfolk.decoding.engines.weight_layout import (
     laid_out,
 )
 from kinfolk.ops import one_row_linear
-from kinfolk.ops.one_row_linear import reads_columns_fast
+from kinfolk.ops.one_row_linear import ColumnPieces, WholeMatrix, reads_columns_fast
 
 RELATIVES = [
     "gpt2",
@@ -69,17 +69,17 @@ def test_one_row_reads_columns_in_pieces_on_amd_with_avx512_and_whole_elsewhere(
     plain, model = pair("gpt2", d_model=96, n_heads=2, d_ff=384)
     for_decoding(model)
     attention, dense = model.decoder.blocks[0].parts
-    maps = {"qkv": attention.qkv, "out": attention.out, "widen": dense.widen, "narrow": dense.narrow}
-    assert all(isinstance(m, ColumnMap) == (capability == ("AVX512", AMD)) for m in maps.values())
-    if capability != ("AVX512", AMD):
-        stored = {
-            name: (m.weight.t().is_contiguous(), m.weight.shape[0] >= m.weight.shape[1]) for name, m in maps.items()
-        }
-        assert all(by_columns == wide for by_columns, wide in stored.values())
+    maps = (attention.qkv, attention.out, dense.widen, dense.narrow)
+    assert all(isinstance(m, OneRowMap) for m in maps)
+    kind = ColumnPieces if capability == ("AVX512", AMD) else WholeMatrix
+    assert all(isinstance(m.stored, kind) for m in maps)
+    if kind is WholeMatrix:
+        assert all(m.weight.t().is_contiguous() == (m.out_features >= m.in_features) for m in maps)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
     # the head's matrix is the embedding's, and both are the one stored by columns
     assert model.head.weight.t().is_contiguous()
+    assert model.head.packed.stored.matrix.data_ptr() == model.head.weight.data_ptr()
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
         torch.testing.assert_close(model(tokens).logits, plain(tokens).logits, rtol=1e-4, atol=1e-4)
@@ -89,8 +89,8 @@ def test_one_row_reads_columns_in_pieces_on_amd_with_avx512_and_whole_elsewhere(
 def test_outputs_that_cannot_be_cut_stay_as_they_are(capability):
     model = for_decoding(kf.build(kf.relative("gpt2", size="tiny", d_model=96, n_heads=2, d_ff=449), seed=0))
     dense = model.decoder.blocks[0].parts[1]
-    assert not isinstance(dense.widen, ColumnMap)
-    assert isinstance(dense.narrow, ColumnMap)
+    assert isinstance(dense.widen.stored, WholeMatrix)
+    assert isinstance(dense.narrow.stored, ColumnPieces)
 
 
 @blocks
@@ -199,7 +199,7 @@ def test_a_model_in_memory_is_laid_out_for_one_call_and_then_as_before(name, row
         packed = [m for m in model.modules() for key in m._modules if vars(m)[key] is not m._modules[key]]
         assert bool(copied) == (rows == 1)
         if blocks_available() and name in ("gpt2", "llama", "vanilla"):
-            assert bool(packed) == (rows > 1 or reads_columns_fast())
+            assert packed
         inputs = (torch.tensor(tokens),) * (2 if plain.spec.topology == "encoder-decoder" else 1)
         torch.testing.assert_close(model(*inputs).logits, plain(*inputs).logits, rtol=1e-4, atol=1e-4)
     assert attributes(model) == before

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from kinfolk.ops import one_row_linear as module
 from kinfolk.ops.naive.one_row_linear import one_row_linear as naive
-from kinfolk.ops.one_row_linear import NARROWEST, WIDEST, columns, one_row_linear, width
+from kinfolk.ops.one_row_linear import NARROWEST, WIDEST, WholeMatrix, by_columns, columns, one_row_linear, width
 
 SHAPES = [(96, 1), (96, 29), (448, 7), (1152, 11), (768, 17)]
 
@@ -29,6 +29,35 @@ def test_it_is_the_product_by_its_definition(n_out, n_in, bias, rows):
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
     single = one_row_linear(x.float(), columns(*(None if t is None else t.float() for t in (weight, offset))))
     torch.testing.assert_close(single.double(), expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("n_out", "n_in"), [*SHAPES, (7, 29)])
+@pytest.mark.parametrize("lie", [by_columns, torch.clone], ids=["columns", "rows"])
+def test_a_whole_matrix_is_a_product_by_its_definition(n_out, n_in, bias, rows, lie):
+    weight, offset = drawn(n_out, n_in, bias)
+    # one row of a larger tensor is not contiguous
+    x = torch.randn(rows, 1, 2 * n_in, dtype=torch.float64, generator=torch.Generator().manual_seed(1))[..., ::2]
+    with torch.no_grad():
+        got, expected = one_row_linear(x, WholeMatrix(lie(weight), offset)), naive(x, weight, offset)
+    assert got.shape == (rows, 1, n_out)
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_only_one_row_of_a_whole_matrix_is_a_product_of_a_vector(monkeypatch):
+    called = []
+    real = torch.addmv
+    monkeypatch.setattr(module.torch, "addmv", lambda *args: called.append(1) or real(*args))
+    weight, bias = drawn(96, 29, dtype=torch.float32)
+    matrix = WholeMatrix(by_columns(weight), bias)
+    for rows in (torch.randn(2, 29), torch.randn(3, 2, 29), torch.randn(0, 29)):
+        torch.testing.assert_close(one_row_linear(rows, matrix), F.linear(rows, weight, bias))
+    assert not called
+    x = torch.randn(1, 29, requires_grad=True)
+    one_row_linear(x, matrix).sum().backward()
+    assert len(called) == 1
+    torch.testing.assert_close(x.grad, weight.sum(0, keepdim=True))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

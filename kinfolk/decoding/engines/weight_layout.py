@@ -2,8 +2,8 @@
 
 Decoding multiplies one row, or a few, by every weight matrix, so it is bound by reading memory. A matrix [out, in]
 stored by rows is read as dot products, one stored by columns as a sum of scaled columns. On AMD's processors with
-AVX-512 one row is multiplied fastest by pieces of columns (`ops/one_row_linear`), elsewhere by columns where there are
-more outputs than inputs (1.1 to 2.5 times as fast as by rows, by BLAS). Several rows are a small matrix product, for
+AVX-512 one row is multiplied fastest by pieces of columns (`ops/one_row_linear`), elsewhere as a vector (gemv), by
+columns where there are more outputs than inputs (1.1 to 2.5 times as fast as by rows). Several rows are a small matrix product, for
 which oneDNN's blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read in blocks,
 by one row too, where the processor multiplies bf16: 2.5 times as fast as by rows, and half the bytes of float32.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kinfolk.core.errors import SpecError
@@ -27,7 +26,14 @@ from kinfolk.layers.part import PartModule
 from kinfolk.models.model import Transformer
 from kinfolk.ops.activated_linear import Activation, activate
 from kinfolk.ops.gated_linear import gate
-from kinfolk.ops.one_row_linear import columns, one_row_linear, reads_columns_fast, width
+from kinfolk.ops.one_row_linear import (
+    ColumnPieces,
+    WholeMatrix,
+    by_columns,
+    columns,
+    one_row_linear,
+    reads_columns_fast,
+)
 
 TWICE = 1 << 26
 """A model of up to this many weights keeps them in both forms: rows leave a batch, down to the last one."""
@@ -57,29 +63,27 @@ class LaidOutMap(LinearMap):
             destination[f"{prefix}bias"] = self.bias
 
 
-class ColumnMap(LaidOutMap):
-    """A linear map for one row: a matrix in pieces of columns, by which several rows can be multiplied too."""
+class OneRowMap(LaidOutMap):
+    """A linear map for one row: pieces of columns, or a whole matrix; several rows can be multiplied by it too."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, stored: ColumnPieces | WholeMatrix) -> None:
         super().__init__(weight)
-        matrix = columns(weight.data, None if bias is None else bias.data)
-        assert matrix is not None
         # neither a parameter nor a buffer, as in the other layout
-        self.columns = matrix
+        self.stored = stored
 
     @property
     def weight(self) -> Tensor:
-        return self.columns.matrix
+        return self.stored.matrix
 
     @property
     def bias(self) -> Tensor | None:
-        return self.columns.bias
+        return self.stored.bias
 
     def zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return one_row_linear(x, self.columns)
+        return one_row_linear(x, self.stored)
 
 
 class PackedMap(LaidOutMap):
@@ -135,9 +139,9 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
     """Lay out the weights of a model that only decodes, `rows` sequences at once or fewer, and return it.
 
     Numbers stay; sums are rounded in another order, so outputs differ in their last bits. Maps of attention and
-    feed-forwards become pieces of columns (one row, AMD with AVX-512) or blocks (several rows, or bf16), both where the
-    model is small; so does the output layer of several rows, beside the table that it may share. Other wide matrices
-    are stored by columns. CPU only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
+    feed-forwards become columns, in pieces on AMD with AVX-512 (one row), or blocks (several rows, or bf16), both where
+    the model is small; so does the output layer of several rows, beside the table that it may share. Other wide
+    matrices are stored by columns. CPU only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
     bf16: the matrices of these maps and of the output layer are rounded to bf16, all else stays; refused where the
     processor has no instructions for it.
     """
@@ -152,13 +156,15 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
     elif formats == {torch.float32}:
         if rows == 1:
             for part in model.modules():
-                exchange(part, {**_column_maps(part)})
+                exchange(part, {name: _one_row(m) for name, m in _called(part).items()})
         elif blocks_available():
             keep = model.n_params <= TWICE
             _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows, other), keep)
         # what is left: the maps above have their matrices in another form, or dropped them
         for weight in _wide(model):
-            _store_by_columns(weight)
+            weight.data = by_columns(weight.data)
+        if rows == 1 and _has_plain_output(model.head) and model.head.packed is None:
+            borrow(model.head, "packed", _as_stored(model.head))
     elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
         _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows), keep=False)
     call_directly(model)
@@ -206,17 +212,12 @@ def _pack(model: Transformer, packed: Callable[[Any, Product | None], PackedMap]
     keep: matrices stay beside their blocks, for single rows.
     """
     for part in model.modules():
-        pieces = _column_maps(part) if keep else {}
-        one_row: dict[str, Product] = {name: m.forward for name, m in pieces.items()}
         for name, m in _called(part).items():
-            if keep and name not in one_row:
-                _store_by_columns(m.weight)
-                one_row[name] = _as_stored(m.weight, m.bias)
-            exchange(part, {name: packed(m, one_row.get(name))})
+            exchange(part, {name: packed(m, _one_row(m).forward if keep else None)})
     head = model.head
     if _has_plain_output(head) and head.packed is None:
         # the table of float32 stays beside it, for single rows
-        single = _as_stored(head.weight, head.bias) if head.weight.dtype == torch.float32 else None
+        single = _as_stored(head).forward if head.weight.dtype == torch.float32 else None
         borrow(head, "packed", packed(head, single))
 
 
@@ -224,11 +225,11 @@ def _block_copies(model: Transformer, changed: list[nn.Module], rows: int) -> No
     """Let modules see their maps in blocks; a single row is multiplied by the matrix as it is."""
     for part in changed:
         for name, m in _called(part).items():
-            vars(part)[name] = PackedMap(m.weight, m.bias, rows, _as_stored(m.weight, m.bias))
+            vars(part)[name] = PackedMap(m.weight, m.bias, rows, _as_stored(m).forward)
             call_directly(vars(part)[name])
     head = model.head
     if head in changed and _has_plain_output(head):
-        vars(head)["packed"] = PackedMap(head.weight, head.bias, rows, _as_stored(head.weight, head.bias))
+        vars(head)["packed"] = PackedMap(head.weight, head.bias, rows, _as_stored(head).forward)
         call_directly(vars(head)["packed"])
 
 
@@ -236,38 +237,37 @@ def _column_copies(model: Transformer, changed: list[nn.Module]) -> None:
     """Let modules see copies of their matrices by columns, in pieces or whole, where they are read faster so."""
     replaced: set[int] = set()
     for part in changed:
-        for name, other in _column_maps(part).items():
-            replaced.add(id(vars(part)[name].weight))
-            vars(part)[name] = other
-            call_directly(other)
-    copies = {id(w): w.data.t().contiguous().t() for w in _wide(model) if id(w) not in replaced}
+        for name, m in _called(part).items():
+            replaced.add(id(m.weight))
+            vars(part)[name] = _one_row(m)
+            call_directly(vars(part)[name])
+    copies = {id(w): by_columns(w) for w in _wide(model) if id(w) not in replaced}
     for module in changed:
         for name, weight in module._parameters.items():
             if id(weight) in copies:
                 vars(module)[name] = copies[id(weight)]
+    head = model.head
+    if head in changed and _has_plain_output(head):
+        vars(head)["packed"] = _as_stored(head)
+        call_directly(vars(head)["packed"])
 
 
-def _column_maps(part: nn.Module) -> dict[str, ColumnMap]:
-    """Return the maps that a part only calls for one row, by name, where pieces of columns are read fastest."""
-    called = _called(part).items() if reads_columns_fast() else ()
-    return {name: ColumnMap(m.weight, m.bias) for name, m in called if width(m.out_features) is not None}
+def _one_row(m: Any) -> OneRowMap:
+    """Return a plain map as one row reads it fastest."""
+    weight, bias = m.weight.data, None if m.bias is None else m.bias.data
+    pieces = columns(weight, bias) if reads_columns_fast() else None
+    return OneRowMap(weight, pieces or WholeMatrix(by_columns(weight), bias))
+
+
+def _as_stored(m: Any) -> OneRowMap:
+    """Return a map or an output layer with its matrix as it is stored."""
+    return OneRowMap(m.weight, WholeMatrix(m.weight.data, None if m.bias is None else m.bias.data))
 
 
 def _called(part: nn.Module) -> dict[str, Linear]:
     """Return the plain maps that a part only calls, by name."""
     names = vars(kind_of(part)).get("called_maps", ()) if isinstance(part, PartModule) else ()
     return {name: m for name in names if kind_of(m := getattr(part, name)) is Linear}
-
-
-def _store_by_columns(weight: Tensor) -> None:
-    """Store a matrix by columns if it has at least as many outputs as inputs."""
-    if weight.shape[0] >= weight.shape[1]:
-        weight.data = weight.data.t().contiguous().t()
-
-
-def _as_stored(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return the product with a matrix as it is stored."""
-    return functools.partial(F.linear, weight=weight, bias=bias)
 
 
 def _has_plain_output(head: HeadModule) -> bool:
