@@ -3,9 +3,9 @@
 Decoding multiplies one row, or a few, by every weight matrix, so it is bound by reading memory. A matrix [out, in]
 stored by rows is read as dot products, one stored by columns as a sum of scaled columns. On AMD's processors with
 AVX-512 one row is multiplied fastest by pieces of columns (`ops/one_row_linear`), elsewhere as a vector (gemv), by
-columns where there are more outputs than inputs (1.1 to 2.5 times as fast as by rows). Several rows are a small matrix product, for
-which oneDNN's blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read in blocks,
-by one row too, where the processor multiplies bf16: 2.5 times as fast as by rows, and half the bytes of float32.
+columns where there are more outputs than inputs (1.1 to 2.5 times as fast as by rows). Several rows are a small matrix
+product, for which oneDNN's blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read
+in blocks, by one row too, where the processor multiplies bf16: 2.5 times as fast as by rows, and half the bytes.
 """
 
 import contextlib
@@ -141,7 +141,8 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
     Numbers stay; sums are rounded in another order, so outputs differ in their last bits. Maps of attention and
     feed-forwards become columns, in pieces on AMD with AVX-512 (one row), or blocks (several rows, or bf16), both where
     the model is small; so does the output layer of several rows, beside the table that it may share. Other wide
-    matrices are stored by columns. CPU only. Modules call `forward` directly from then on. Cost: one copy of a matrix at a time.
+    matrices are stored by columns. CPU only. Modules call `forward` directly from then on. Cost: copies of the matrices
+    of one part at a time.
     bf16: the matrices of these maps and of the output layer are rounded to bf16, all else stays; refused where the
     processor has no instructions for it.
     """
