@@ -395,6 +395,8 @@ def test_what_long_inputs_are_cut_into_agrees_with_the_whole(name, monkeypatch):
 # these take more than five seconds each
 SLOW_LEARNERS = {"act-rnn", "t5", "t5-v1-1", "deberta", "deberta-v2", "rnn-search", "distilbert", "roberta", "bigbird"}
 SLOW_LEARNERS |= {"deltanet", "kda", "mamba"}
+# these learn or do not at the higher rate, as a processor rounds
+UNSTEADY = {*SLOW_LEARNERS, "image-transformer-logistic", "roformer"}
 LEARNERS = sampled(NAMES, "learning", features=parts, marks=dict.fromkeys(SLOW_LEARNERS, (pytest.mark.long,)))
 
 
@@ -409,8 +411,8 @@ def test_learns_its_toy_task(name):
     line = tokens(1, 8, seed=4)
     text = line.repeat(8, 8)[:, :49]
     text = torch.stack([row.roll(-4 * (i % 2)) for i, row in enumerate(text)])
-    # those that are slow here are unsteady at the higher rate, with which the others take half the steps
-    optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3 if name in SLOW_LEARNERS else 1e-2)
+    # at the higher rate steady relatives take half the steps
+    optimiser = torch.optim.AdamW(learn.parameters(), lr=3e-3 if name in UNSTEADY else 1e-2)
     for step in range(1000):
         batch = learn.prepare(read(name, text, 8 * step), Rng(0))
         if batch.segments is not None:
