@@ -50,6 +50,7 @@ NO_REFERENCE = {
     "plan": "which blocks the executor visits; held by the reference of attend",
     "scores": "what the paths of the executor share; held by the reference of attend",
     "blocks": "a path of the executor; held by the reference of attend",
+    "lsh_plan": "which tokens a tile holds; held by the reference of lsh_attention",
     "chunk_scan": "runs a step chunk by chunk; held by the references of the recurrences that it runs",
     "flex": "a path of the executor; its mask is held to the pattern's predicate",
 }

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from kinfolk.core.device import full_precision
 
+TURNED = 1 << 20
+"""Projections that exist at once."""
+
 
 def rotations(seed: int, n_heads: int, width: int, n_rounds: int, factors: tuple[int, ...]) -> Tensor:
     """Draw Gaussian directions with the generator of a seed: [H, K, rounds, directions], for each factor half of it."""
@@ -31,17 +34,24 @@ def hash_buckets(q_BHLK: Tensor, rotations_HKrj: Tensor, factors: tuple[int, ...
     Several factors are the digits of a bucket's number, the first counts ones. A factor of 1 hashes nothing.
     No gradient flows. Reference: `kinfolk.ops.naive.lsh_hash`.
     """
-    rounds = []
     with full_precision(q_BHLK):
-        for r in range(rotations_HKrj.shape[2]):
-            # in the rotations' precision: rounding to 16 bits would move vectors between buckets
-            turned_BHLj = q_BHLK.to(rotations_HKrj.dtype) @ rotations_HKrj[:, :, r]
-            bucket, unit, first = torch.zeros_like(q_BHLK[..., 0], dtype=torch.long), 1, 0
-            for half in (factor // 2 for factor in factors if factor > 1):
-                mine_BHLj = turned_BHLj[..., first : first + half]
-                # the largest of [y ; -y] is the largest |y|, on the side of its sign
-                at_BHL1 = mine_BHLj.abs().argmax(-1, keepdim=True)
-                below = mine_BHLj.gather(-1, at_BHL1) < 0
-                bucket, unit, first = bucket + unit * (at_BHL1 + half * below)[..., 0], unit * 2 * half, first + half
-            rounds.append(bucket)
-    return torch.stack(rounds, dim=2)
+        # all rounds in one product, of few enough heads that it stays small
+        some = max(1, TURNED // (len(q_BHLK) * q_BHLK.shape[2] * rotations_HKrj[0, 0].numel() + 1))
+        parts = zip(q_BHLK.split(some, 1), rotations_HKrj.split(some), strict=True)
+        return torch.cat([_hashed(*part, factors) for part in parts], dim=1)
+
+
+def _hashed(q_BHLK: Tensor, rotations_HKrj: Tensor, factors: tuple[int, ...]) -> Tensor:
+    # in the rotations' precision: rounding to 16 bits would move vectors between buckets
+    turned_BHLn = q_BHLK.to(rotations_HKrj.dtype) @ rotations_HKrj.flatten(2)
+    turned_BHLrj = turned_BHLn.unflatten(-1, rotations_HKrj.shape[2:])
+    bucket_BHLr = turned_BHLrj.new_zeros(turned_BHLrj.shape[:-1], dtype=torch.long)
+    unit, first = 1, 0
+    for half in (factor // 2 for factor in factors if factor > 1):
+        mine_BHLrj = turned_BHLrj[..., first : first + half]
+        # the largest of [y ; -y] is the largest |y|, on the side of its sign
+        at_BHLr1 = mine_BHLrj.abs().argmax(-1, keepdim=True)
+        below = mine_BHLrj.gather(-1, at_BHLr1) < 0
+        bucket_BHLr += unit * (at_BHLr1 + half * below)[..., 0]
+        unit, first = unit * 2 * half, first + half
+    return bucket_BHLr.movedim(-1, 2).contiguous()

@@ -10,7 +10,7 @@ from kinfolk.core.context import Context, Padding, Taps
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.layers.mixers.lsh_attention import Hashed, Hashing
 from kinfolk.layers.module import Dims
-from kinfolk.ops import lsh_attention as lsh
+from kinfolk.ops import lsh_plan
 from kinfolk.ops.lsh_attention import Chunks, RecentKeys
 
 DIMS = Dims(d_model=12, vocab_size=5, max_len=64, dropout=0.0, n_sublayers=2)
@@ -20,7 +20,7 @@ LENGTH = 23
 @pytest.fixture(params=["short", "sorted"])
 def route(request, monkeypatch):
     """Both ways that a whole sequence may be worked on."""
-    monkeypatch.setattr(lsh, "DENSE", 1024 if request.param == "short" else 0)
+    monkeypatch.setattr(lsh_plan, "DENSE", 1024 if request.param == "short" else 0)
     return request.param
 
 
@@ -125,7 +125,7 @@ def test_nothing_means_about_twice_as_many_buckets_as_sights():
 @pytest.mark.parametrize("length", [40, 41])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_relative_stays_causal_and_decodes_where_tokens_are_sorted(length, chunked, monkeypatch):
-    monkeypatch.setattr(lsh, "DENSE", 0)
+    monkeypatch.setattr(lsh_plan, "DENSE", 0)
     numbers = {"d_model": 32, "n_layers": 2, "n_heads": 4, "d_ff": 64, "vocab_size": 40, "max_len": 64}
     recipe = kf.relative("reformer-lsh", size="tiny", **numbers, n_rounds=2, sight=4)
     model = kf.build(recipe, seed=1).double().eval()

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kinfolk.core.errors import ShapeError, SpecError
 from kinfolk.ops import lsh_attention as lsh
 from kinfolk.ops import lsh_hash as hashing
+from kinfolk.ops import lsh_plan
 from kinfolk.ops.lsh_attention import Chunks, Looking, RecentKeys
 from kinfolk.ops.naive import lsh_attention as slow
 
@@ -24,7 +25,7 @@ SIGHTS = [RecentKeys(size=4), Chunks(size=4), Chunks(size=4, within="chunk")]
 @pytest.fixture
 def always_sorted(monkeypatch):
     """Sort however short a sequence is, and work on a few tiles at a time."""
-    monkeypatch.setattr(lsh, "DENSE", 0)
+    monkeypatch.setattr(lsh_plan, "DENSE", 0)
     monkeypatch.setattr(lsh, "TILE_PAIRS", 200)
     monkeypatch.setattr(lsh, "ROW_TOKENS", 30)
 
@@ -79,7 +80,7 @@ def test_equals_naive(length, sight, size, counts, how, hide, route, seed):
     keep, group = masks(length, *hide, seed)
     theirs = run(slow.attend_hashed, q, v, buckets, looking, keep, group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lsh, "DENSE", 1024 if route == "short" else 0)
+        patch.setattr(lsh_plan, "DENSE", 1024 if route == "short" else 0)
         patch.setattr(lsh, "TILE_PAIRS", 60)
         with sdpa_kernel(SDPBackend.MATH) if route == "plain products" else contextlib.nullcontext():
             ours = run(lsh.attend_hashed, q, v, buckets, looking, keep, group)
@@ -122,7 +123,7 @@ def test_given_buckets_it_is_a_dense_mask(sight, direction, repeats, always_sort
     q, v, buckets = inputs(37, n_rounds=3, batch=2)
     theirs = run(dense, q, v, buckets, looking)
     assert_same(run(lsh.attend_hashed, q, v, buckets, looking), theirs)
-    monkeypatch.setattr(lsh, "DENSE", 1024)
+    monkeypatch.setattr(lsh_plan, "DENSE", 1024)
     assert_same(run(lsh.attend_hashed, q, v, buckets, looking), theirs)
 
 
@@ -283,12 +284,12 @@ def test_half_precision_is_worked_on_in_single(always_sorted):
     torch.testing.assert_close(got.double(), want, rtol=0.05, atol=0.05)
 
 
-def test_places_that_single_precision_cannot_count(always_sorted, monkeypatch):
+def test_places_that_small_integers_cannot_count(always_sorted, monkeypatch):
     q, v, buckets = inputs(29)
     for sight in SIGHTS:
         want = lsh.attend_hashed(q.float(), v.float(), buckets, Looking(sight))
         with monkeypatch.context() as patch:
-            patch.setattr(lsh, "COUNTS", 0)
+            patch.setattr(lsh_plan, "INTEGERS", (torch.int64,))
             assert torch.equal(lsh.attend_hashed(q.float(), v.float(), buckets, Looking(sight)), want)
 
 
