@@ -4,6 +4,7 @@ Tokens are sorted by expert, so that every expert multiplies one contiguous piec
 exists.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +13,15 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import autocast_dtype, tally
 from kinfolk.core.gradient_memory import empty_gradient
+from kinfolk.core.machine import AMD, cpu_field
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.activated_linear import Activation, activate, activate_again
 from kinfolk.ops.gated_linear import gate, gate_again
 
 FEW = 64
 """Tokens up to which an accelerator runs all experts without gradients: to ask which are needed takes longer."""
+TILE, TOKENS = 128, range(33, 161)
+"""Rows of a weight's gradient that are one product, and the numbers of tokens for which it is cut into such tiles."""
 
 
 class ExpertWeights(NamedTuple):
@@ -50,9 +54,9 @@ def mix_experts(
 
     Shazeer et al. 2017, equation 1, over the chosen experts only; an expert number beyond the last means none
     and adds nothing. A token's choices must differ. Kept for the backward pass: the input and, for each choice, what
-    went into the activation; outputs of experts are never kept, because the gradient of a gate can be had from the
-    inside of its expert. `seats` is the most tokens that an expert can have, where that is known: an accelerator then
-    reserves this number of places for each expert instead of asking how many tokens came.
+    went into the activation (of a rectifier: what came out); outputs of experts are never kept, because the gradient of
+    a gate can be had from the inside of its expert. `seats` is the most tokens that an expert can have, where that is
+    known: an accelerator then reserves this number of places for each expert instead of asking how many tokens came.
     Cost: four products of D x F for each choice. Reference: `kinfolk.ops.naive.experts`.
     """
     x_LD = x_LD.to(autocast_dtype(x_LD.device) or x_LD.dtype)
@@ -141,34 +145,33 @@ class _MixExperts(torch.autograd.Function):
     ) -> Tensor:
         w = ExpertWeights(*weights)  # type: ignore[arg-type]
         pieces = _Pieces.of(expert, len(w.narrow_EDF))
-        u = x.new_empty(sum(pieces.counts), w.widen_EFD.shape[1])
-        out = _forward(x, pieces, gate, activation, w, u)
-        ctx.save_for_backward(x, gate, u, pieces.order, *weights)
+        insides: list[Tensor] = []
+        out = _forward(x, pieces, gate, activation, w, insides)
+        ctx.save_for_backward(x, gate, pieces.order, *weights, *insides)
         ctx.counts, ctx.activation = pieces.counts, activation
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
-        x, gate, u, order, *weights = ctx.saved_tensors
-        w, pieces = ExpertWeights(*weights), _Pieces(order, ctx.counts, gate.shape[1])
+        x, gate, order, *saved = ctx.saved_tensors
+        w, insides, pieces = ExpertWeights(*saved[:4]), saved[4:], _Pieces(order, ctx.counts, gate.shape[1])
         # every expert that has tokens writes its own piece: filling all with zeros first would write them twice
         grads: list[Any] = [None if p is None else empty_gradient(p) for p in w]
         for grad in (g for g in grads if g is not None):
             for e in (e for e, n in enumerate(pieces.counts) if not n):
                 grad[e].zero_()
-        d_gate, dx, rows_n = torch.zeros_like(gate), pieces.empty(x), pieces.rows
-        for e, where in pieces.slices:
-            slots, rows = order[where], rows_n[where]
-            g = gate.view(-1)[slots, None]
+        dx, rows_n, gate_n = pieces.empty(x), pieces.rows, gate.view(-1)[order]
+        d_gate_n = torch.zeros_like(gate_n)
+        again = gate_again if w.gated else _rectify_again if ctx.activation == "relu" else activate_again
+        for (e, where), u in zip(pieces.slices, insides, strict=True):
+            rows, g = rows_n[where], gate_n[where, None]
             x_e, dy_e = x.index_select(0, rows), dy.index_select(0, rows).to(x.dtype)
             d_value = dy_e @ w.narrow_EDF[e].to(x.dtype)
-            again = gate_again if w.gated else activate_again
-            value, du = again(u[where], d_value * g, ctx.activation)
-            each = d_value.mul_(value).sum(-1)
+            value, du = again(u, d_value * g, ctx.activation)
+            torch.sum(d_value.mul_(value), -1, out=d_gate_n[where])
             if w.narrow_ED is not None:
-                each += dy_e @ w.narrow_ED[e].to(x.dtype)
-            d_gate.view(-1)[slots] = each
+                d_gate_n[where] += dy_e @ w.narrow_ED[e].to(x.dtype)
             dy_e = dy_e * g
             torch.mm(du, w.widen_EFD[e].to(x.dtype), out=dx[where])
             for grad, left, right in ((grads[0], du, x_e), (grads[2], dy_e, value)):
@@ -176,22 +179,30 @@ class _MixExperts(torch.autograd.Function):
             for grad, summand in ((grads[1], du), (grads[3], dy_e)):
                 if grad is not None:
                     grad[e] = summand.sum(0)
+        d_gate = torch.empty_like(gate_n).index_copy_(0, order, d_gate_n).view_as(gate)
         return pieces.summed(dx, None), None, d_gate, None, *grads
 
 
 def _forward(
-    x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: ExpertWeights, kept: Tensor | None
+    x: Tensor, pieces: _Pieces, gate: Tensor, activation: Activation, w: ExpertWeights, kept: list[Tensor] | None
 ) -> Tensor:
-    """Run the experts; what goes into their activations is written to `kept`."""
+    """Run the experts; what goes into their activations is added to `kept`, of a rectifier what comes out of it."""
     y, rows = pieces.empty(x), pieces.rows
     for e, where in pieces.slices:
-        place = None if kept is None else kept[where]
-        u = _affine(
-            x.index_select(0, rows[where]), w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e], place
-        )
-        inside = _inside(u, activation, w.gated)
+        x_e = x.index_select(0, rows[where])
+        u = _affine(x_e, w.widen_EFD[e], None if w.widen_EF is None else w.widen_EF[e])
+        rectified = activation == "relu" and not w.gated
+        inside = u.relu_() if rectified else _inside(u, activation, w.gated)
         _affine(inside, w.narrow_EDF[e], None if w.narrow_ED is None else w.narrow_ED[e], y[where])
+        if kept is not None:
+            # one block for all would be so large that the system hands it out anew at every step, page by page
+            kept.append(u)
     return pieces.summed(y, gate)
+
+
+def _rectify_again(value: Tensor, d_value: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+    """Return the kept values and the gradient of what went in: where that was not positive, its value is 0."""
+    return value, torch.ops.aten.threshold_backward(d_value, value, 0)
 
 
 def _all(x_LD: Tensor, expert_Lk: Tensor, gate_Lk: Tensor, activation: Activation, w: ExpertWeights) -> Tensor:
@@ -223,8 +234,22 @@ def _affine(x: Tensor, w: Tensor, b: Tensor | None, out: Tensor | None = None) -
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """Write the gradient of one expert's matrix where it belongs: a copy of all of them would be as large as they."""
-    if left.dtype == out.dtype:
-        torch.mm(left.mT, right, out=out)
-    else:
+    """Write the gradient of one expert's matrix where it belongs: a copy of all of them would be as large as they.
+
+    A product of few tokens is made `TILE` rows of the result after the other: a whole one stops to wait for the memory
+    that it writes, those of tiles go on.
+    """
+    if left.dtype != out.dtype:
         out.copy_(left.mT @ right)
+    elif len(left) in TOKENS and len(out) % TILE == 0 and out.element_size() >= 4 and _tiles_pay(out.device.type):
+        n = len(out) // TILE
+        tiles = left.mT.unflatten(0, (n, TILE)), right.expand(n, *right.shape)
+        torch.bmm(*tiles, out=out.unflatten(0, (n, TILE)))
+    else:
+        torch.mm(left.mT, right, out=out)
+
+
+@functools.cache
+def _tiles_pay(device: str) -> bool:
+    """Tell whether MKL multiplies and the processor is one for which it was made: of others nothing is known."""
+    return device == "cpu" and torch.backends.mkl.is_available() and cpu_field("vendor_id") != AMD
