@@ -12,7 +12,6 @@ import dataclasses
 from typing import Any, Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -26,6 +25,8 @@ DIRECTIONS = get_args(Direction)
 """What a position sees: itself and all before it, or everything."""
 CHUNK = 128
 """Positions whose features exist at once; those that look at one another directly where only the past is seen."""
+WHOLE = 2
+"""Chunks that are mapped at once where nothing is hidden from anybody: fewer calls, and still inside a cache."""
 NEVER = -1e30
 """The logarithm of the largest key before there was one: finite, so that differences of two are numbers."""
 
@@ -273,15 +274,16 @@ class _Whole(torch.autograd.Function):
         out, norm_BHL, peak = _new(q, v.shape[3]), _new_norm(q), _peak(q)
         sums: Tensor | None = None
         with full_precision(q):
-            for at in _slices(k.shape[2]):
-                k_here, v_here = _parts(at, k, v)
+            for at in _slices(k.shape[2], WHOLE):
+                k_here, v_here = _views(at, k, v)
                 fk, log_BHM = phi(k_here)
                 write, carry, peak = _entry(log_BHM, _keep(keep_BM, at), None, peak, v_here)
-                sums = _add_keys(sums, fk, _times(_with_ones(v_here), write), carry)
+                sums = _add_keys(sums, fk, _with_ones(v_here, write), carry)
             assert sums is not None
-            for at in _slices(q.shape[2]):
-                total = phi(*_parts(at, q))[0] @ sums
-                out[:, :, at], norm_BHL[:, :, at] = total[..., :-1] * _inverse(total[..., -1:]), total[..., -1]
+            for at in _slices(q.shape[2], WHOLE):
+                total = phi(*_views(at, q))[0] @ sums
+                _multiply(total[..., :-1], _inverse(total[..., -1:]), out[:, :, at])
+                norm_BHL[:, :, at] = total[..., -1]
         ctx.phi = phi
         ctx.save_for_backward(q, k, v, out, norm_BHL, sums, peak, keep_BM)
         return out
@@ -293,18 +295,18 @@ class _Whole(torch.autograd.Function):
         d_q, d_k, d_v = (_new(x, x.shape[3]) for x in (q, k, v))
         d_sums = torch.zeros_like(sums)
         with full_precision(q):
-            for at in _slices(q.shape[2]):
-                (here,) = _parts(at, q)
+            for at in _slices(q.shape[2], WHOLE):
+                (here,) = _views(at, q)
                 fq, _ = ctx.phi(here)
-                d_total = _quotient_back(_parts(at, d_out, out), norm_BHL[:, :, at], None)
+                d_total = _quotient_back(_views(at, d_out, out), norm_BHL[:, :, at], None)
                 _add_product(d_sums, fq.mT, d_total)
                 d_q[:, :, at] = ctx.phi.pull(here, fq, d_total @ sums.mT)
-            for at in _slices(k.shape[2]):
-                here, v_here = _parts(at, k, v)
+            for at in _slices(k.shape[2], WHOLE):
+                here, v_here = _views(at, k, v)
                 fk, log_BHM = ctx.phi(here)
                 write, _, _ = _entry(log_BHM, _keep(keep_BM, at), None, peak, v_here)
                 d_v[:, :, at] = _times(fk @ d_sums[..., :-1], write)
-                d_k[:, :, at] = ctx.phi.pull(here, fk, _times(_with_ones(v_here), write) @ d_sums.mT)
+                d_k[:, :, at] = ctx.phi.pull(here, fk, _with_ones(v_here, write) @ d_sums.mT)
         return d_q, d_k, d_v, None, None
 
 
@@ -339,7 +341,10 @@ def _quotient_back(here: list[Tensor], norm_BHL: Tensor, d_norm_BHL: Tensor | No
     d_out, out = here
     inverse = _inverse(norm_BHL.unsqueeze(-1))
     d_last = -(d_out * out).sum(-1, keepdim=True) * inverse
-    return torch.cat([d_out * inverse, d_last if d_norm_BHL is None else d_last + d_norm_BHL.unsqueeze(-1)], dim=-1)
+    d_total = d_last.new_empty(*d_out.shape[:-1], d_out.shape[-1] + 1)
+    _multiply(d_out, inverse, d_total[..., :-1])
+    d_total[..., -1:] = d_last if d_norm_BHL is None else d_last + d_norm_BHL.unsqueeze(-1)
+    return d_total
 
 
 def _inverse(norm: Tensor) -> Tensor:
@@ -356,23 +361,44 @@ def _times(x: Tensor, factor: Tensor | None) -> Tensor:
     return x if factor is None else x * factor
 
 
-def _with_ones(v: Tensor) -> Tensor:
-    return F.pad(v, (0, 1), value=1.0)
+def _with_ones(v: Tensor, factor: Tensor | None = None) -> Tensor:
+    """Return values with a column of ones, times a factor of each row."""
+    rows = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+    if factor is None:
+        rows[..., :-1], rows[..., -1] = v, 1.0
+    else:
+        _multiply(v, factor, rows[..., :-1])
+        rows[..., -1:] = factor
+    return rows
+
+
+def _multiply(x: Tensor, factor: Tensor, into: Tensor) -> None:
+    """Write a product where it belongs, in one pass where types are the same."""
+    if x.dtype != into.dtype or torch.compiler.is_exporting():
+        into.copy_(x * factor)
+    else:
+        torch.mul(x, factor, out=into)
 
 
 def _keep(keep_BM: Tensor | None, at: slice) -> Tensor | None:
     return None if keep_BM is None else keep_BM[:, None, at]
 
 
-def _slices(length: int) -> list[slice]:
+def _slices(length: int, chunks: int = 1) -> list[slice]:
     if torch.compiler.is_exporting():
         return [slice(0, length)]  # a graph is made once for all lengths
-    return [slice(start, min(start + CHUNK, length)) for start in range(0, length, CHUNK)]
+    step = chunks * CHUNK
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 def _parts(at: slice, *tensors: Tensor) -> list[Tensor]:
     """Return some positions of each tensor in one piece, in the precision of the sums."""
-    return [x[:, :, at].to(_precision(x)).contiguous() for x in tensors]
+    return [x.contiguous() for x in _views(at, *tensors)]
+
+
+def _views(at: slice, *tensors: Tensor) -> list[Tensor]:
+    """Return some positions of each tensor where they lie, in the precision of the sums."""
+    return [x[:, :, at].to(_precision(x)) for x in tensors]
 
 
 def _precision(x: Tensor) -> torch.dtype:
