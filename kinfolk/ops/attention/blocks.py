@@ -110,7 +110,7 @@ def _sheet_forward(
             rows = _rows(tile)
             out_b[rows], norm_t = _forward(q_b[rows], k_t, v_t, 0.0, False, attn_mask=bias, scale=scale)
             # the kernel says 0 for a query that sees nothing here
-            norm_b[rows] = norm_t if bias is None else norm_t.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
+            norm_b[rows] = norm_t if bias is None else norm_t.masked_fill(bias.amax(-1) == -torch.inf, -torch.inf)
     return _unfold(out, 2, what), _unfold(norm, 1, what)
 
 
@@ -320,8 +320,9 @@ def _gather(x_HMK: Tensor, tile: _Tile, what: Extent) -> Tensor:
         first, n_keys = int(cols_rc[0, 0]) * what.k_block, n_columns * what.k_block
         strip_HmK = x_HMK[:, first : first + (n_rows - 1) * what.q_block + n_keys]
         return strip_HmK.unfold(1, n_keys, what.q_block).permute(1, 0, 3, 2)
-    x_rcHbK = _blocks(x_HMK, what.k_block)[cols_rc.clamp(min=0)]
-    return x_rcHbK.transpose(1, 2).flatten(2, 3)
+    # heads last, as the maps of a layer leave them: whole rows are copied, and only once
+    x_rcbHK = x_HMK.transpose(0, 1).unflatten(0, (-1, what.k_block))[cols_rc.clamp(min=0)]
+    return x_rcbHK.flatten(1, 2).transpose(1, 2)
 
 
 def _scatter_add(d_HMK: Tensor, d_tile: Tensor, tile: _Tile, what: Extent) -> None:
