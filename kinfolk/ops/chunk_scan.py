@@ -37,8 +37,7 @@ def chunk_scan(
     together in the output, as what follows reads them.
     """
     if not torch.is_grad_enabled():
-        out, state, _ = _run(step, inputs, state, weights, runs)
-        return out.to(inputs[0].dtype), state
+        return _run(step, inputs, state, weights, runs, [])
     counts = len(inputs), len(state)
     out, *after = _ChunkScan.apply(step, pull, runs, counts, *inputs, *state, *weights)
     return out, tuple(after)
@@ -98,10 +97,11 @@ class _ChunkScan(torch.autograd.Function):
     ) -> Any:
         n, m = counts
         inputs, state, weights = tensors[:n], tensors[n : n + m], tensors[n + m :]
-        out, after, borders = _run(step, inputs, state, weights, runs)
+        borders: list[Tensor] = []
+        out, after = _run(step, inputs, state, weights, runs, borders)
         ctx.step, ctx.pull, ctx.runs, ctx.counts = step, pull, runs, counts
-        ctx.save_for_backward(*inputs, *weights, *(x for border in borders for x in border))
-        return out.to(inputs[0].dtype), *after
+        ctx.save_for_backward(*inputs, *weights, *borders)
+        return out, *after
 
     @staticmethod
     @once_differentiable
@@ -271,25 +271,31 @@ def _product(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _run(
-    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice]
-) -> tuple[Tensor, Tensors, list[Any]]:
-    """Return the outputs, the last state, and the state before each run."""
-    outs, borders = [], []
-    shared = _raised(weights)
+    step: Step, inputs: Tensors, state: Tensors, weights: Tensors, runs: list[slice], borders: list[Tensor]
+) -> tuple[Tensor, Tensors]:
+    """Return the outputs and the last state; add the state before each run to `borders`."""
+    out, shared = None, _raised(weights)
     # autocast would round states to 16 bits in every product
     with full_precision(inputs[0]), torch.no_grad():
         for at in runs:
-            borders.append(state)
-            out, state = step(state, _parts(at, inputs), shared, at)
-            outs.append(out)
-    return _together(outs), state, borders
+            borders.extend(state)
+            part, state = step(state, _parts(at, inputs), shared, at)
+            if len(runs) == 1:
+                return part.to(inputs[0].dtype), state
+            if out is None:
+                out = _whole(part, runs[-1].stop, inputs[0].dtype)
+            # at once, while the part is in the cache
+            out[..., at, :] = part
+    assert out is not None
+    return out, state
 
 
-def _together(outs: list[Tensor]) -> Tensor:
-    """Return runs one behind the other; where there are heads, those of a position lie together."""
-    if len(outs) == 1:
-        return outs[0]
-    return torch.cat(outs, -2) if outs[0].ndim < 4 else torch.cat([x.transpose(1, 2) for x in outs], 1).transpose(1, 2)
+def _whole(part: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """Return memory for the outputs of all positions; where there are heads, those of a position lie together."""
+    *before, _, width = part.shape
+    if len(before) == 1:
+        return part.new_empty(*before, length, width, dtype=dtype)
+    return part.new_empty(before[0], length, *before[1:], width, dtype=dtype).transpose(1, 2)
 
 
 def _parts(at: slice, tensors: Tensors) -> Tensors:

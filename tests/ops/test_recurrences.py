@@ -48,6 +48,7 @@ def cases(length, batch=2, heads=2, r=3, d=5):
     a, b = (0.5 * unit(normal(batch, heads, length, r, seed=i)) for i in (6, 7))
     x, step = normal(batch, length, d, seed=8), normal(batch, length, d, seed=10).exp()
     write, read = (normal(batch, length, r, seed=i) for i in (11, 12))
+    gate, bias_D, skip = normal(batch, length, d, seed=13), normal(d, seed=14), normal(d, seed=15)
     gated, naive = gated_linear_recurrence.gated_linear_recurrence, naive_gated.gated_linear_recurrence
     return {
         "decay by head": (gated, naive, (q, k, v, by_head), {}),
@@ -65,7 +66,10 @@ def cases(length, batch=2, heads=2, r=3, d=5):
             diagonal_scan.diagonal_scan, naive_diagonal.diagonal_scan, (decay(batch, length, d), x), {}
         ),
         "selective": (
-            diagonal_scan.selective_scan, naive_diagonal.selective_scan, (x, step, write, read, decay(d, r)), {}
+            diagonal_scan.selective_scan,
+            naive_diagonal.selective_scan,
+            (x, step.log(), write, read, gate, decay(d, r), bias_D, skip),
+            {},
         ),
     }  # fmt: skip
 
@@ -83,6 +87,8 @@ def call(kind, op, leaves, **more):
     if kind == "generalised":
         q, k, v, a, b, g = leaves
         leaves = q, k, v, (a, b), g
+    if kind == "selective":
+        leaves = *leaves[:5], tuple(leaves[5:])
     if not naive:
         names = {"keep": "keep_BL", "group": "group_BL", "state": STATES.get(kind, "state_BHRK")}
         more = {names.get(name, name): value for name, value in more.items()}
@@ -110,7 +116,8 @@ def small_chunks(patch, chunk, tile=2):
         patch.setattr(module, "CHUNK", chunk)
     for module in (gated_linear_recurrence, delta_rule):
         patch.setattr(module, "SEVERAL", 2)
-    patch.setattr(diagonal_scan, "BLOCK", tile)
+    # of the states of two examples, with five channels of three numbers
+    patch.setattr(diagonal_scan, "BLOCK_BYTES", tile * 2 * 5 * 3 * 8)
     patch.setattr(decayed_scores, "TILE", tile)
 
 
@@ -151,15 +158,28 @@ def test_equals_naive(kind, length, chunk, what):
 def test_runs_side_by_side_are_positions_one_after_the_other(length, monkeypatch):
     """Accelerators read runs side by side, forward and from the other end; CPUs position by position."""
     decay, entering = (normal(length, 2, 5, seed=i) for i in (1, 2))
-    states = diagonal_scan._scan(decay, entering.clone(), normal(2, 5, seed=3))
-    adjoint = diagonal_scan._scan_back(decay, entering.clone())
+    states, adjoint, a = entering.clone(), entering.clone(), diagonal_scan._positions(decay)
+    diagonal_scan._scan(a, diagonal_scan._positions(states), normal(2, 5, seed=3))
+    diagonal_scan._scan_back(a, diagonal_scan._positions(adjoint))
     assert_same([diagonal_scan._side_by_side(decay, entering, normal(2, 5, seed=3))], [states])
     expected = [entering[-1]]
-    for a, d in zip(reversed(decay[1:]), reversed(entering[:-1]), strict=True):
-        expected.insert(0, d + a * expected[0])
+    for a_t, d in zip(reversed(decay[1:]), reversed(entering[:-1]), strict=True):
+        expected.insert(0, d + a_t * expected[0])
     assert_same([adjoint], [torch.stack(expected)])
     monkeypatch.setattr(diagonal_scan, "_waits", lambda x: True)
-    assert_same([diagonal_scan._scan_back(decay, entering.clone())], [adjoint])
+    side_by_side = entering.clone()
+    diagonal_scan._scan_back(a, diagonal_scan._positions(side_by_side))
+    assert_same([side_by_side], [adjoint])
+
+
+@pytest.mark.parametrize("kind", STATES)
+@pytest.mark.parametrize("length", [1, 11, 70])
+def test_accelerators_scan_what_processors_scan(kind, length, monkeypatch):
+    op, _, leaves, _ = cases(length)[kind]
+    group = hidden("packed", length)
+    alone = run(kind, op, leaves, **group)
+    monkeypatch.setattr(diagonal_scan, "_waits", lambda x: True)
+    assert_same(run(kind, op, leaves, **group), alone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -218,13 +238,14 @@ def test_without_correction_the_delta_rule_is_linear_attention():
 
 
 def test_a_selective_scan_of_one_channel_is_a_gated_recurrence():
-    x, step, write, read, rate = cases(70)["selective"][2]
-    ours, _ = diagonal_scan.selective_scan(x, step, write, read, rate)
+    x, step, write, read, gate, rate, bias_D, skip = cases(70)["selective"][2]
+    ours, _ = diagonal_scan.selective_scan(x, step, write, read, gate, (rate, bias_D, skip))
+    ours = ours / torch.nn.functional.silu(gate) - skip * x
     for d in range(x.shape[2]):
-        dt = step[:, None, :, d : d + 1]
+        dt = torch.nn.functional.softplus(step + bias_D)[:, None, :, d : d + 1]
         parts = read[:, None], write[:, None] * dt, x[:, None, :, d : d + 1], dt * rate[d]
         wanted, _ = gated_linear_recurrence.gated_linear_recurrence(*parts)
-        torch.testing.assert_close(ours[..., d], wanted[:, 0, :, 0], rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(ours[..., d], wanted[:, 0, :, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_memory_is_inputs_and_one_state_per_run():

@@ -142,8 +142,11 @@ class _LinearRecurrence(PartModule):
     ) -> tuple[Tensor, RecurrentMatrix | None]:
         refuse_pairs(ctx, self.spec.kind)
         qkv_BLD = self.qkv(x_BLD)
+        swish = self.spec.features in ("swish", "swish-unit")
         if self.conv is not None:
-            qkv_BLD = self.conv(qkv_BLD, ctx, state)
+            qkv_BLD = self.conv(qkv_BLD, ctx, state, "swish" if swish else "identity")
+        elif swish:
+            qkv_BLD = F.silu(qkv_BLD)
         log_decay = self.decay(x_BLD)
         q_BHLR, k_BHLR, v_BHLK = self._heads(qkv_BLD, log_decay, ctx)
         if self.beta is None:
@@ -167,8 +170,6 @@ class _LinearRecurrence(PartModule):
     def _heads(self, qkv_BLD: Tensor, log_decay: Tensor, ctx: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of every head."""
         spec = self.spec
-        if spec.features in ("swish", "swish-unit"):
-            qkv_BLD = F.silu(qkv_BLD)
         q, *k, v = qkv_BLD.split_with_sizes(self.parts, dim=-1)
         q_BHLR, v_BHLK = (x.unflatten(-1, (-1, n)).transpose(1, 2) for x, n in ((q, self.d_key), (v, self.d_value)))
         if spec.decay.makes_keys:

@@ -56,8 +56,8 @@ class Mamba(Mixer, kind="mamba"):
         maps = linear(dims.d_model, 2 * width, False) + linear(width, rank + 2 * self.d_state, False)
         maps += linear(rank, width, True) + linear(width, dims.d_model, False)
         n_states = len(chunks_of(shape.length, CHUNK))
-        # the convolution's output, the gate and both its factors, steps before and after softplus, B and C
-        kept = 6 * width + 2 * self.d_state + n_states * width * self.d_state / shape.length
+        # the gate, steps, B and C; the other inputs of the scan and its output are those of maps and the convolution
+        kept = 2 * width + 2 * self.d_state + n_states * width * self.d_state / shape.length
         scan = Cost(width * (self.d_state + 1), 2.0 * width * self.d_state + 10.0 * width, kept)
         norms = self.norm.cost(rank) + self.norm.cost(self.d_state) + self.norm.cost(self.d_state)
         return maps + norms + scan + short_conv_cost(width, self.kernel, True)
@@ -106,20 +106,20 @@ class _Mamba(PartModule):
     ) -> tuple[Tensor, RecurrentVector | None]:
         refuse_pairs(ctx, self.spec.kind)
         x_BLD, gate_BLD = self.inner(x_BLD).chunk(2, dim=-1)
-        x_BLD = F.silu(self.conv(x_BLD, ctx, state))
+        x_BLD = self.conv(x_BLD, ctx, state, "swish")
         made = self.selective(x_BLD).split_with_sizes(self.parts, dim=-1)
         step_BLR, write_BLR, read_BLR = (norm(part) for norm, part in zip(self.norms, made, strict=True))
-        step_BLD = F.softplus(self.step(step_BLR) + self.step_bias_D)
-        keep_BL = shown(ctx, state)
+        step_BLD, keep_BL = self.step(step_BLR), shown(ctx, state)
         if keep_BL is not None:
-            # a step of 0 neither decays nor writes
-            step_BLD = step_BLD.masked_fill(~keep_BL.unsqueeze(-1), 0.0)
+            # after softplus a step of 0, which neither decays nor writes
+            step_BLD = step_BLD.masked_fill(~keep_BL.unsqueeze(-1), -math.inf)
         where = (None, ctx.group_BL) if state is None else (state.memory_BDR, None)
         # stored as logarithms, rates stay negative
-        y_BLD, memory_BDR = selective_scan(x_BLD, step_BLD, write_BLR, read_BLR, -self.log_rate_DR.exp(), *where)
+        weights = -self.log_rate_DR.exp(), self.step_bias_D, self.skip_D
+        y_BLD, memory_BDR = selective_scan(x_BLD, step_BLD, write_BLR, read_BLR, gate_BLD, weights, *where)
         if state is not None:
             state.memory_BDR = memory_BDR
-        return self.out((y_BLD + self.skip_D * x_BLD) * F.silu(gate_BLD)), state
+        return self.out(y_BLD), state
 
     def new_state(self, batch_size: int, max_len: int) -> RecurrentVector:
         """Return an empty state."""
@@ -197,7 +197,7 @@ class _Mamba2(PartModule):
         refuse_pairs(ctx, self.spec.kind)
         width, n_heads = self.parts[0], self.spec.n_heads
         gate_BLD, both_BLD, step_BLH = self.inner(x_BLD).split_with_sizes([width, sum(self.parts), n_heads], dim=-1)
-        x_BLD, k_BLR, q_BLR = F.silu(self.conv(both_BLD, ctx, state)).split_with_sizes(self.parts, dim=-1)
+        x_BLD, k_BLR, q_BLR = self.conv(both_BLD, ctx, state, "swish").split_with_sizes(self.parts, dim=-1)
         step_BHL1 = F.softplus(step_BLH + self.step_bias_H).transpose(1, 2).unsqueeze(-1)
         x_BHLK = x_BLD.unflatten(-1, (n_heads, -1)).transpose(1, 2)
         log_decay = -self.log_rate_H.exp()[:, None, None] * step_BHL1

@@ -8,11 +8,11 @@ from kinfolk.core.context import Context
 from kinfolk.core.cost import Cost
 from kinfolk.layers.mixers.convolution import RecentInputs
 from kinfolk.layers.module import Module
-from kinfolk.ops.lightconv import depthwise_conv
+from kinfolk.ops.short_conv import Activation, short_conv
 
 
 class ShortConv(Module):
-    """Depthwise convolution over the last `kernel` positions of the same document, without an activation."""
+    """Depthwise convolution over the last `kernel` positions of the same document, and an activation."""
 
     def __init__(self, width: int, kernel: int, bias: bool) -> None:
         super().__init__()
@@ -26,7 +26,9 @@ class ShortConv(Module):
         if self.bias_D is not None:
             nn.init.uniform_(self.bias_D, -bound, bound)
 
-    def forward(self, x_BLD: Tensor, ctx: Context, state: RecentInputs | None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, ctx: Context, state: RecentInputs | None, activation: Activation = "identity"
+    ) -> Tensor:
         kernel, length = self.taps_Dt.shape[1], x_BLD.shape[1]
         if ctx.padding is not None and not ctx.padding.right:
             x_BLD = x_BLD.masked_fill(~ctx.padding.keep_BL[..., None], 0.0)
@@ -35,11 +37,9 @@ class ShortConv(Module):
             # what is before the row belongs to no document
             near_BLt = F.pad(ctx.group_BL, (kernel - 1, 0), value=-1).unfold(1, kernel, 1)
             same_BLt = near_BLt == ctx.group_BL[..., None]
-        if state is None:
-            y_BLD = depthwise_conv(x_BLD, self.taps_Dt, kernel - 1, length, same_BLt)
-        else:
-            y_BLD = depthwise_conv(state.extend(x_BLD, ctx), self.taps_Dt, 0, length, None)
-        return y_BLD if self.bias_D is None else y_BLD + self.bias_D
+        if state is not None:
+            x_BLD = state.extend(x_BLD, ctx)
+        return short_conv(x_BLD, self.taps_Dt, self.bias_D, length, activation, same_BLt)
 
 
 def short_conv_cost(width: int, kernel: int, bias: bool) -> Cost:

@@ -26,19 +26,22 @@ def selective_scan(
     step: Tensor,
     write: Tensor,
     read: Tensor,
-    rate: Tensor,
+    gate: Tensor,
+    weights: tuple[Tensor, Tensor, Tensor],
     state: Tensor | None = None,
     group: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """h[d, r] = exp(step_d rate[d, r]) h[d, r] + step_d x_d write_r and y_d = sum over r of read_r h[d, r]."""
-    rows, ends = [], []
+    """With dt = softplus(step + bias), h[d, r] = exp(dt_d rate[d, r]) h[d, r] + dt_d x_d write_r and
+    y_d = (sum over r of read_r h[d, r] + skip_d x_d) silu(gate_d)."""
+    (rate, bias, skip), rows, ends = weights, [], []
     for b in range(len(x)):
         h, row = torch.zeros_like(rate) if state is None else state[b], []
         for t in range(x.shape[1]):
             if group is not None and t and group[b, t] != group[b, t - 1]:
                 h = torch.zeros_like(h)
-            h = (step[b, t][:, None] * rate).exp() * h + torch.outer(step[b, t] * x[b, t], write[b, t])
-            row.append(h @ read[b, t])
+            dt = (1 + (step[b, t] + bias).exp()).log()
+            h = (dt[:, None] * rate).exp() * h + torch.outer(dt * x[b, t], write[b, t])
+            row.append((h @ read[b, t] + skip * x[b, t]) * gate[b, t] * gate[b, t].sigmoid())
         rows.append(torch.stack(row))
         ends.append(h)
     return torch.stack(rows), torch.stack(ends)
