@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from kinfolk.core.device import autocast_dtype
 from kinfolk.core.shapes import shaped
-from kinfolk.ops.linear_map import linear_map, weight_gradient, wide_products
+from kinfolk.ops.linear_map import add_weight_gradient, linear_into, linear_map
 
 CHUNK_BYTES = 16 << 20
 """The logits of one chunk stay below this."""
@@ -199,13 +199,10 @@ def capped(logits: Tensor, softcap: float) -> Tensor:
 
 def _products(exps: Tensor, sums: Tensor, h: Tensor, w: Tensor, dh: Tensor, dw: Tensor) -> None:
     """Write the gradient of the states and add that of the weights."""
-    if exps.dtype == w.dtype and wide_products():
-        dh.copy_(linear_map(exps, w.mT)).div_(sums)
-        dw += weight_gradient(exps, h / sums)
-        return
     if exps.dtype == w.dtype:
-        torch.mm(exps, w, out=dh).div_(sums)
-        dw.addmm_(exps.mT, h / sums)
+        linear_into(exps, w.mT, None, dh)
+        dh.div_(sums)
+        add_weight_gradient(exps, h / sums, dw)
         return
     # 16 bits hold a probability, but not a state divided by a sum
     slope = exps.div_(sums).to(w.dtype)

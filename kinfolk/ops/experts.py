@@ -17,6 +17,7 @@ from kinfolk.core.machine import AMD, cpu_field
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.activated_linear import Activation, activate, activate_again
 from kinfolk.ops.gated_linear import gate, gate_again
+from kinfolk.ops.linear_map import linear_into, linear_map
 
 FEW = 64
 """Tokens up to which an accelerator runs all experts without gradients: to ask which are needed takes longer."""
@@ -167,13 +168,13 @@ class _MixExperts(torch.autograd.Function):
         for (e, where), u in zip(pieces.slices, insides, strict=True):
             rows, g = rows_n[where], gate_n[where, None]
             x_e, dy_e = x.index_select(0, rows), dy.index_select(0, rows).to(x.dtype)
-            d_value = dy_e @ w.narrow_EDF[e].to(x.dtype)
+            d_value = linear_map(dy_e, w.narrow_EDF[e].to(x.dtype).mT)
             value, du = again(u, d_value * g, ctx.activation)
             torch.sum(d_value.mul_(value), -1, out=d_gate_n[where])
             if w.narrow_ED is not None:
                 d_gate_n[where] += dy_e @ w.narrow_ED[e].to(x.dtype)
             dy_e = dy_e * g
-            torch.mm(du, w.widen_EFD[e].to(x.dtype), out=dx[where])
+            linear_into(du, w.widen_EFD[e].to(x.dtype).mT, None, dx[where])
             for grad, left, right in ((grads[0], du, x_e), (grads[2], dy_e, value)):
                 _product(left, right, grad[e])
             for grad, summand in ((grads[1], du), (grads[3], dy_e)):
@@ -226,11 +227,11 @@ def _affines(x_ECD: Tensor, w_EFD: Tensor, b_EF: Tensor | None) -> Tensor:
 
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None, out: Tensor | None = None) -> Tensor:
+    w, b = w.to(x.dtype), None if b is None else b.to(x.dtype)
     if out is None:
-        return torch.nn.functional.linear(x, w.to(x.dtype), None if b is None else b.to(x.dtype))
-    if b is None:
-        return torch.mm(x, w.to(x.dtype).mT, out=out)
-    return torch.addmm(b.to(x.dtype), x, w.to(x.dtype).mT, out=out)
+        return linear_map(x, w, b)
+    linear_into(x, w, b, out)
+    return out
 
 
 def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
@@ -246,7 +247,7 @@ def _product(left: Tensor, right: Tensor, out: Tensor) -> None:
         tiles = left.mT.unflatten(0, (n, TILE)), right.expand(n, *right.shape)
         torch.bmm(*tiles, out=out.unflatten(0, (n, TILE)))
     else:
-        torch.mm(left.mT, right, out=out)
+        linear_into(left.mT, right.mT, None, out)
 
 
 @functools.cache
