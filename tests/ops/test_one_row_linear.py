@@ -60,6 +60,23 @@ def test_only_one_row_of_a_whole_matrix_is_a_product_of_a_vector(monkeypatch):
     torch.testing.assert_close(x.grad, weight.sum(0, keepdim=True))
 
 
+def test_what_is_stored_by_columns_is_one_bag_where_units_are_wide(monkeypatch):
+    weight, bias = drawn(449, 29, dtype=torch.float32)
+    x, found = torch.randn(1, 29), {}
+    for wide in (True, False):
+        monkeypatch.setattr(module, "wide_products", lambda wide=wide: wide)
+        found[wide] = module.as_stored(by_columns(weight), None)
+        torch.testing.assert_close(one_row_linear(x, found[wide]), F.linear(x, weight))
+        assert torch.equal(found[wide].matrix, weight)
+        # rows are not columns, and a bias would be a column more
+        for other in (module.as_stored(weight, None), module.as_stored(by_columns(weight), bias)):
+            assert isinstance(other, WholeMatrix)
+    assert isinstance(found[False], WholeMatrix)
+    stored = by_columns(weight)
+    monkeypatch.setattr(module, "wide_products", lambda: True)
+    assert module.as_stored(stored, None).pieces_GIW.data_ptr() == stored.data_ptr()
+
+
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_divide_the_groups_and_then_the_inputs(threads):
     before, (weight, bias), x = torch.get_num_threads(), drawn(192, 29, dtype=torch.float32), torch.randn(1, 29)

@@ -29,6 +29,7 @@ from kinfolk.ops.gated_linear import gate
 from kinfolk.ops.one_row_linear import (
     ColumnPieces,
     WholeMatrix,
+    as_stored,
     by_columns,
     columns,
     one_row_linear,
@@ -262,7 +263,7 @@ def _one_row(m: Any) -> OneRowMap:
 
 def _as_stored(m: Any) -> OneRowMap:
     """Return a map or an output layer with its matrix as it is stored."""
-    return OneRowMap(m.weight, WholeMatrix(m.weight.data, None if m.bias is None else m.bias.data))
+    return OneRowMap(m.weight, as_stored(m.weight.data, None if m.bias is None else m.bias.data))
 
 
 def _called(part: nn.Module) -> dict[str, Linear]:
