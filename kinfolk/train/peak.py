@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from kinfolk.core.device import synchronize
+from kinfolk.ops.linear_map import linear_into
 from kinfolk.train.repeatable import products
 
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -18,7 +19,7 @@ LARGE = 8192
 
 @functools.cache
 def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 0, seconds: float = 0.2) -> float:
-    """Return the most floating-point operations per second that a square product reaches.
+    """Return the most floating-point operations per second that a square product reaches, by the library that trains.
 
     The best of many short runs, because everything that disturbs a measurement makes it slower. Measured once in a
     process: runs that follow one another have one machine.
@@ -27,7 +28,7 @@ def gemm_flops(device: torch.device, precision: str = "fp32", *, size: int = 0, 
     a = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(_DTYPES[precision])
     b, out = a.clone(), torch.empty_like(a)
     with products(precision):
-        return 2 * size**3 / best_time(lambda: torch.mm(a, b, out=out), device, seconds=seconds)
+        return 2 * size**3 / best_time(lambda: linear_into(a, b, None, out), device, seconds=seconds)
 
 
 def best_time(work: Callable[[], object], device: torch.device, *, seconds: float = 0.2) -> float:

@@ -10,6 +10,7 @@ import torch
 from kinfolk.core import machine
 from kinfolk.core.errors import SpecError
 from kinfolk.family.making import make
+from kinfolk.ops import linear_map
 from kinfolk.optim import Training
 from kinfolk.runs import folder
 from kinfolk.runs.metadata import Precision
@@ -138,6 +139,18 @@ def test_the_peak_is_measured() -> None:
     assert peak.gemm_flops(CPU, size=64, seconds=0.001) > 1e6
 
 
+def test_the_peak_is_that_of_the_library_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where oneDNN has wider units than MKL, a share of MKL's peak would be more than everything."""
+    called, real = [], linear_map.linear_into
+    monkeypatch.setattr(peak, "linear_into", lambda *given: called.append(given) or real(*given))
+    for wide in (True, False):
+        monkeypatch.setattr(linear_map, "wide_products", lambda wide=wide: wide)
+        peak.gemm_flops.cache_clear()
+        assert peak.gemm_flops(CPU, size=96, seconds=0.001) > 1e6
+    peak.gemm_flops.cache_clear()
+    assert {x.shape for x, *_ in called} == {(96, 96)}
+
+
 def test_calibrating_costs_nothing_but_time() -> None:
     the_job = job()
     before = {name: x.clone() for name, x in the_job.learner.state_dict().items()}
@@ -165,7 +178,7 @@ def test_tf32_is_a_choice_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_peak_of_an_accelerator_is_that_of_a_product_that_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device, which computes nothing: the sizes are asked for, and the device is waited for."""
     sizes = []
-    monkeypatch.setattr(torch, "mm", lambda a, b, out: sizes.append(len(a)))
+    monkeypatch.setattr(peak, "linear_into", lambda a, *_: sizes.append(len(a)))
     monkeypatch.setattr(peak, "best_time", lambda work, device, seconds: work() or 1.0)
     peak.gemm_flops.cache_clear()
     assert peak.gemm_flops(torch.device("meta"), "bf16") == 2 * 8192.0**3
