@@ -10,6 +10,7 @@ last tokens where they occurred before.
 """
 
 import dataclasses
+import math
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,9 @@ from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.layers.states.rows import StateRows
 from kinfolk.models.model import State, Transformer
 from kinfolk.runs.run import Run
+
+LIKELY = 0.3
+"""Least probability, by the draft, that all of its guesses are right: a guess costs about this share of a token."""
 
 
 class Proposer(Protocol):
@@ -49,28 +53,33 @@ class PromptLookup:
 
 
 class DraftModel:
-    """Guesses greedily with a smaller model, which keeps a KV cache of its own."""
+    """Guesses greedily with a smaller model, which keeps a KV cache of its own, as long as it is sure enough."""
 
-    def __init__(self, model: Transformer) -> None:
-        self.model, self.read = model.eval(), list[int]()
+    def __init__(self, model: Transformer, likely: float = LIKELY) -> None:
+        self.model, self.read, self.likely = model.eval(), list[int](), likely
         self.state: State | None = None
         self.room = 0
 
     def propose(self, tokens: list[int], n: int) -> list[int]:
-        """Read what is new of the text, from the first token that differs on, and write `n` more."""
+        """Read what is new of the text, from the first token that differs on, and write up to `n` more."""
         limit = self.model.limit
         n = n if limit is None else min(n, limit - len(tokens))
         if n <= 0:
             return []
         start = self._rewound(tokens, len(tokens) + n)
-        new, guesses = tokens[start:], list[int]()
+        new, guesses, log_sure = tokens[start:], list[int](), 0.0
         while True:
             hidden_BLD = self.model.run(_batch(new), self.state).hidden
             self.read += new
-            guesses.append(int(self.model.head.logits(hidden_BLD[:, -1]).argmax()))
+            log_p_V = self.model.head.logits(hidden_BLD[:, -1])[0].log_softmax(-1)
+            guess = int(log_p_V.argmax())
+            log_sure += float(log_p_V[guess])
+            if math.exp(log_sure) < self.likely:
+                return guesses
+            guesses.append(guess)
             if len(guesses) == n:
                 return guesses
-            new = guesses[-1:]
+            new = [guess]
 
     def _rewound(self, tokens: list[int], need: int) -> int:
         """Return how many of the tokens are in the cache; at least the last one is read again, for its logits."""
