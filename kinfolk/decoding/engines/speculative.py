@@ -10,7 +10,6 @@ last tokens where they occurred before.
 """
 
 import dataclasses
-import math
 from typing import Any, Protocol
 
 import torch
@@ -24,9 +23,6 @@ from kinfolk.decoding.engines.weight_layout import for_decoding
 from kinfolk.layers.states.rows import StateRows
 from kinfolk.models.model import State, Transformer
 from kinfolk.runs.run import Run
-
-LIKELY = 0.3
-"""Least probability, by the draft, that all of its guesses are right: a guess costs about this share of a token."""
 
 
 class Proposer(Protocol):
@@ -53,33 +49,28 @@ class PromptLookup:
 
 
 class DraftModel:
-    """Guesses greedily with a smaller model, which keeps a KV cache of its own, as long as it is sure enough."""
+    """Guesses greedily with a smaller model, which keeps a KV cache of its own."""
 
-    def __init__(self, model: Transformer, likely: float = LIKELY) -> None:
-        self.model, self.read, self.likely = model.eval(), list[int](), likely
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.read = model.eval(), list[int]()
         self.state: State | None = None
         self.room = 0
 
     def propose(self, tokens: list[int], n: int) -> list[int]:
-        """Read what is new of the text, from the first token that differs on, and write up to `n` more."""
+        """Read what is new of the text, from the first token that differs on, and write `n` more."""
         limit = self.model.limit
         n = n if limit is None else min(n, limit - len(tokens))
         if n <= 0:
             return []
         start = self._rewound(tokens, len(tokens) + n)
-        new, guesses, log_sure = tokens[start:], list[int](), 0.0
+        new, guesses = tokens[start:], list[int]()
         while True:
             hidden_BLD = self.model.run(_batch(new), self.state).hidden
             self.read += new
-            log_p_V = self.model.head.logits(hidden_BLD[:, -1])[0].log_softmax(-1)
-            guess = int(log_p_V.argmax())
-            log_sure += float(log_p_V[guess])
-            if math.exp(log_sure) < self.likely:
-                return guesses
-            guesses.append(guess)
+            guesses.append(int(self.model.head.logits(hidden_BLD[:, -1]).argmax()))
             if len(guesses) == n:
                 return guesses
-            new = [guess]
+            new = guesses[-1:]
 
     def _rewound(self, tokens: list[int], need: int) -> int:
         """Return how many of the tokens are in the cache; at least the last one is read again, for its logits."""
