@@ -93,6 +93,7 @@ class _Rows(NamedTuple):
     place_rn: Tensor  # doubled, so that the middle of any window is an integer
     wrap_rn: Tensor | None
     at_rbS: Tensor  # the flat token of each slot
+    asks_rbS: Tensor  # the same, without copies
     position_rbS: Tensor  # and its position
     tiles: Tiles
 
@@ -135,24 +136,24 @@ class _Hashed(torch.autograd.Function):
             out[part] = torch.where(alone, v[part], out_BHLK.to(out.dtype))
             # so large that in the backward pass who attends to itself gives no weight to any key
             lse[part] = lse_BHL1.masked_fill_(alone, _HIDDEN)
-        ctx.save_for_backward(q, v, out, lse, *laid[:3])
+        ctx.save_for_backward(q, v, out, lse, *laid[:4])
         ctx.how = laid.tiles, looking
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
-        q, v, out, lse, at, place, wrap = ctx.saved_tensors
+        q, v, out, lse, at, asks, place, wrap = ctx.saved_tensors
         tiles, looking = ctx.how
         dq, dv, width = torch.empty_like(q), torch.empty_like(v), q.shape[-1]
         for part in _parts(q):
-            rows = _rows(q, v, HashPlan(at, place, wrap, tiles), part, looking.sight.size)
+            rows = _rows(q, v, HashPlan(at, asks, place, wrap, tiles), part, looking.sight.size)
             both_nK, lse_n1 = _flat(d_out[part], out[part]), _flat(lse[part])
             grads_nK = torch.zeros(len(rows.qv_nK), 3 * width, dtype=rows.qv_nK.dtype, device=q.device)
             for run, qkv, bias in _runs(rows, looking):
-                asks = rows.at_rbS[run.r, run.rows, run.asks]
+                asking = rows.asks_rbS[run.r, run.rows, run.asks]
                 both_t, lse_t = (
-                    _pick(x, asks).unflatten(1, (len(bias), -1)).transpose(0, 1) for x in (both_nK, lse_n1)
+                    _pick(x, asking).unflatten(1, (len(bias), -1)).transpose(0, 1) for x in (both_nK, lse_n1)
                 )
                 found = _attend_tiles_backward(both_t, qkv, lse_t, bias, looking.scale)
                 shows = rows.at_rbS[run.r, run.rows, run.shows]
@@ -212,7 +213,8 @@ def _pick(x_nK: Tensor, at: Tensor) -> Tensor:
 
 def _rows(q: Tensor, v: Tensor, laid: HashPlan, part: tuple[slice, slice], size: int) -> _Rows:
     qv_nK = _flat(q[part], v[part])
-    length, at_rbS = q.shape[2], laid.at_BHrS[part].movedim(2, 0).flatten(1, 2)
+    length = q.shape[2]
+    at_rbS, asks_rbS = (x[part].movedim(2, 0).flatten(1, 2) for x in (laid.at_BHrS, laid.asks_BHrS))
 
     def known(x: Tensor) -> Tensor:
         return F.pad(2 * x[part], (0, 1), value=2 * nowhere(size)).movedim(2, 0).flatten(1)
@@ -220,7 +222,8 @@ def _rows(q: Tensor, v: Tensor, laid: HashPlan, part: tuple[slice, slice], size:
     first_b1 = (length + 1) * torch.arange(at_rbS.shape[1], dtype=at_rbS.dtype, device=q.device)[:, None]
     wrap = None if laid.wrap_BHrL is None else known(laid.wrap_BHrL)
     place, norm_n = known(laid.place_BHrL), _norm(qv_nK[:, : q.shape[-1]]).squeeze(-1)
-    return _Rows(qv_nK, norm_n, place, wrap, at_rbS + first_b1, at_rbS.to(place.dtype), laid.tiles)
+    flat = at_rbS + first_b1, asks_rbS + first_b1
+    return _Rows(qv_nK, norm_n, place, wrap, *flat, at_rbS.to(place.dtype), laid.tiles)
 
 
 def _runs(rows: _Rows, looking: Looking) -> Iterator[tuple[_Run, tuple[Tensor, Tensor, Tensor], Tensor]]:

@@ -86,6 +86,7 @@ class HashPlan(NamedTuple):
     """
 
     at_BHrS: Tensor  # the token of each slot
+    asks_BHrS: Tensor  # the same, but L in copies, whose queries would count twice in the backward pass
     place_BHrL: Tensor  # the attention mask, see `lsh_attention`
     wrap_BHrL: Tensor | None  # one more place that is seen, from first chunks
     tiles: "Tiles"
@@ -140,16 +141,16 @@ def plan(
     assert place is not None
     if _short(length, looking, n_rounds):
         at = torch.arange(length, dtype=torch.int32, device=place.device).expand(*buckets_BHrL.shape[:2], 1, length)
-        return HashPlan(at, place, wrap, Tiles(length, 1, 0, union=True)), at
+        return HashPlan(at, at, place, wrap, Tiles(length, 1, 0, union=True)), at
     slot_BHrL = layout.slot_BL[:, None, None].expand_as(tokens.order_BHrL)
     at = tokens.order_BHrL.new_full((*buckets_BHrL.shape[:3], layout.n_slots), length)
-    at.scatter_(-1, slot_BHrL, tokens.order_BHrL)
+    asks = at = at.scatter_(-1, slot_BHrL, tokens.order_BHrL).int()
     if layout.source_BT is not None:
         by_tile, source = at.unflatten(-1, (-1, tiles.side)), layout.source_BT[:, None, None, :, None]
         at = by_tile.gather(3, source.expand_as(by_tile)).flatten(3)
     slot = _by_token(slot_BHrL, tokens.order_BHrL, torch.int32)
     assert slot is not None
-    return HashPlan(at.int(), place, wrap, tiles), slot
+    return HashPlan(at, asks, place, wrap, tiles), slot
 
 
 def _sort(buckets_BHrL: Tensor, sight: BucketSight, keep_BL: Tensor | None, group_BL: Tensor | None) -> _Sorted:

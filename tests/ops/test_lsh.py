@@ -74,6 +74,11 @@ def masks(length, hide, packed, seed):
 @example(7, Chunks, 3, (1, 4), ("both", "once"), ("holes", False), "sorted", 3)
 @example(13, RecentKeys, 2, (3, 1), ("past", "once"), ("nothing", False), "sorted", 0)
 @example(1, Chunks, 1, (2, 2), ("past", "each"), ("end", True), "sorted", 0)
+# a document that begins behind another, with a copy of its last chunk before it
+@example(10, Chunks, 2, (3, 1), ("past", "each"), ("nothing", True), "sorted", 64)
+@example(
+    9, lambda size: Chunks(size=size, within="chunk"), 2, (1, 3), ("past", "once"), ("nothing", True), "sorted", 54
+)
 def test_equals_naive(length, sight, size, counts, how, hide, route, seed):
     q, v, buckets = inputs(length, *counts, seed=seed)
     looking = Looking(sight(size=size), *how, scale=0.7)
