@@ -24,8 +24,9 @@ def cpu_field(name: str) -> str:
 
 
 def processor() -> str:
-    """Return the name of the processor, as far as the system tells."""
-    return cpu_field("model name") or platform.processor() or platform.machine()
+    """Return the name of the processor, as far as the system tells; with its family, since hosts hide the model."""
+    name, family = cpu_field("model name"), cpu_field("cpu family")
+    return f"{name}, family {family}" if name and family else name or platform.processor() or platform.machine()
 
 
 def cores() -> int:

@@ -11,6 +11,9 @@ def test_fields_are_of_the_first_processor(monkeypatch, tmp_path):
     assert machine.cpu_field("model") == "7"
     assert machine.cpu_field("flags") == ""
     assert machine.processor() == "A: processor"
+    # two kinds of one name
+    cpu.write_text("model name\t: A: processor\ncpu family\t: 26\n")
+    assert machine.processor() == "A: processor, family 26"
 
 
 def test_a_system_without_the_file_still_names_its_processor(monkeypatch, tmp_path):
