@@ -99,8 +99,10 @@ def _convolve(
 
 
 def _tiles(y_BLD: Tensor) -> Iterator[slice]:
+    """Yield runs of positions that a core's cache holds; an accelerator, which would wait for each, takes all."""
     n_examples, length, width = y_BLD.shape
-    size = max(1, TILE_BYTES // (n_examples * width * y_BLD.element_size()))
+    fitting = TILE_BYTES // max(1, n_examples * width * y_BLD.element_size())
+    size = max(1, fitting if y_BLD.device.type == "cpu" else length)
     for first in range(0, length, size):
         yield slice(first, min(first + size, length))
 

@@ -49,3 +49,9 @@ def test_only_the_input_is_kept():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
         fast.short_conv(x, w, bias, 11, "swish")
     assert sum(sizes) == x.numel() + w.numel() + bias.numel()
+
+
+def test_an_accelerator_takes_all_positions_at_once():
+    for device, n_tiles in (("cpu", 64), ("meta", 1)):
+        assert len([*fast._tiles(torch.empty(2, 1024, 2048, device=device))]) == n_tiles
+    assert not [*fast._tiles(torch.empty(0, 0, 4))]
