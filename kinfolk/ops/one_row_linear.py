@@ -22,22 +22,34 @@ WIDEST, NARROWEST = 448, 96
 """Outputs that are summed at once: 28 of 32 registers of 16 numbers; of fewer, single columns are too short to read."""
 
 
-class ColumnPieces(NamedTuple):
-    """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column."""
+class ColumnPieces:
+    """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column.
 
-    pieces_GIW: Tensor
-    has_bias: bool
+    What a product needs beside x is here: to ask for it takes as long as to read a column.
+    """
+
+    def __init__(self, pieces_GIW: Tensor, has_bias: bool) -> None:
+        self.pieces_GIW, self.has_bias = pieces_GIW, has_bias
+        self.n_groups, columns, self.wide = pieces_GIW.shape
+        self.n_in, self.n_out = columns - has_bias, self.n_groups * self.wide
+        self.columns_nW = pieces_GIW.view(-1, self.wide)
+        self._bags: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def matrix(self) -> Tensor:
         """The matrix as it was."""
-        pieces = self.pieces_GIW[:, :-1] if self.has_bias else self.pieces_GIW
-        return pieces.mT.flatten(0, 1)
+        return self.pieces_GIW[:, : self.n_in].mT.flatten(0, 1)
 
     @property
     def bias(self) -> Tensor | None:
         """What is added."""
         return self.pieces_GIW[:, -1].flatten() if self.has_bias else None
+
+    def bags(self, parts: int) -> tuple[Tensor, Tensor]:
+        """Return the numbers of all columns, and where each part of a group begins."""
+        if parts not in self._bags:
+            self._bags[parts] = _bags(self.n_groups, self.pieces_GIW.shape[1], parts)
+        return self._bags[parts]
 
 
 class WholeMatrix(NamedTuple):
@@ -100,23 +112,20 @@ def one_row_linear(x: Tensor, matrix: ColumnPieces | WholeMatrix) -> Tensor:
         row_I = x.reshape(-1)
         y = torch.mv(weight, row_I) if bias is None else torch.addmv(bias, weight, row_I)
         return y.view(*x.shape[:-1], -1)
-    pieces_GIW, has_bias = matrix
-    n_groups, n_in, wide = pieces_GIW.shape
-    n_x = n_in - has_bias
-    if x.numel() != n_x or not x.is_contiguous():
-        y = _several_rows(x, pieces_GIW[:, :n_x])
-        return y.add_(pieces_GIW[:, -1].flatten()) if has_bias else y
-    row_I = x.view(n_x)
-    if has_bias:
+    if x.numel() != matrix.n_in or not x.is_contiguous():
+        y = _several_rows(x, matrix.pieces_GIW[:, : matrix.n_in])
+        return y if (bias := matrix.bias) is None else y.add_(bias)
+    row_I, n_groups = x.view(matrix.n_in), matrix.n_groups
+    if matrix.has_bias:
         weights = torch.cat((row_I, _one(x.dtype)) * n_groups)
     else:
         weights = row_I if n_groups == 1 else row_I.repeat(n_groups)
     parts = max(1, torch.get_num_threads() // n_groups)
-    index, begins = _bags(n_groups, n_in, parts)
-    y = torch.embedding_bag(pieces_GIW.view(-1, wide), index, begins, False, 0, False, weights, False)[0]
+    index, begins = matrix.bags(parts)
+    y = torch.embedding_bag(matrix.columns_nW, index, begins, False, 0, False, weights, False)[0]
     if parts > 1:
-        y = y.view(n_groups, parts, wide).sum(1)
-    return y.view(*x.shape[:-1], n_groups * wide)
+        y = y.view(n_groups, parts, matrix.wide).sum(1)
+    return y.view(*x.shape[:-1], matrix.n_out)
 
 
 def _several_rows(x: Tensor, pieces_GIW: Tensor) -> Tensor:
@@ -138,7 +147,7 @@ def _one(dtype: torch.dtype) -> Tensor:
 
 @functools.lru_cache(maxsize=256)
 def _bags(n_groups: int, n_in: int, parts: int) -> tuple[Tensor, Tensor]:
-    """Return the numbers of all columns, and where each part of a group begins."""
+    """Return them: the same for all matrices of a shape, so that the cache has them."""
     # ordinary tensors: those made inside inference mode could not be used outside
     with torch.inference_mode(False):
         begins = [g * n_in + n_in * i // parts for g in range(n_groups) for i in range(parts)]
