@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kinfolk.core.device import full_precision
 
-TURNED = 1 << 20
+PROJECTIONS = 1 << 20
 """Projections that exist at once."""
 
 
@@ -36,7 +36,7 @@ def hash_buckets(q_BHLK: Tensor, rotations_HKrj: Tensor, factors: tuple[int, ...
     """
     with full_precision(q_BHLK):
         # all rounds in one product, of few enough heads that it stays small
-        some = max(1, TURNED // (len(q_BHLK) * q_BHLK.shape[2] * rotations_HKrj[0, 0].numel() + 1))
+        some = max(1, PROJECTIONS // (len(q_BHLK) * q_BHLK.shape[2] * rotations_HKrj[0, 0].numel() + 1))
         parts = zip(q_BHLK.split(some, 1), rotations_HKrj.split(some), strict=True)
         return torch.cat([_hashed(*part, factors) for part in parts], dim=1)
 

@@ -25,15 +25,14 @@ WIDEST, NARROWEST = 448, 96
 class ColumnPieces:
     """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column.
 
-    What a product needs beside x is here: to ask for it takes as long as to read a column.
+    Sizes and the view that a product takes are kept: making them anew was a tenth of a token's operators.
     """
 
     def __init__(self, pieces_GIW: Tensor, has_bias: bool) -> None:
         self.pieces_GIW, self.has_bias = pieces_GIW, has_bias
-        self.n_groups, columns, self.wide = pieces_GIW.shape
-        self.n_in, self.n_out = columns - has_bias, self.n_groups * self.wide
+        self.n_groups, self.n_columns, self.wide = pieces_GIW.shape
+        self.n_in, self.n_out = self.n_columns - has_bias, self.n_groups * self.wide
         self.columns_nW = pieces_GIW.view(-1, self.wide)
-        self._bags: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def matrix(self) -> Tensor:
@@ -44,12 +43,6 @@ class ColumnPieces:
     def bias(self) -> Tensor | None:
         """What is added."""
         return self.pieces_GIW[:, -1].flatten() if self.has_bias else None
-
-    def bags(self, parts: int) -> tuple[Tensor, Tensor]:
-        """Return the numbers of all columns, and where each part of a group begins."""
-        if parts not in self._bags:
-            self._bags[parts] = _bags(self.n_groups, self.pieces_GIW.shape[1], parts)
-        return self._bags[parts]
 
 
 class WholeMatrix(NamedTuple):
@@ -121,7 +114,7 @@ def one_row_linear(x: Tensor, matrix: ColumnPieces | WholeMatrix) -> Tensor:
     else:
         weights = row_I if n_groups == 1 else row_I.repeat(n_groups)
     parts = max(1, torch.get_num_threads() // n_groups)
-    index, begins = matrix.bags(parts)
+    index, begins = _bags(n_groups, matrix.n_columns, parts)
     y = torch.embedding_bag(matrix.columns_nW, index, begins, False, 0, False, weights, False)[0]
     if parts > 1:
         y = y.view(n_groups, parts, matrix.wide).sum(1)
@@ -147,7 +140,7 @@ def _one(dtype: torch.dtype) -> Tensor:
 
 @functools.lru_cache(maxsize=256)
 def _bags(n_groups: int, n_in: int, parts: int) -> tuple[Tensor, Tensor]:
-    """Return them: the same for all matrices of a shape, so that the cache has them."""
+    """Return the numbers of all columns, and where each part of a group begins; shared by all matrices of a shape."""
     # ordinary tensors: those made inside inference mode could not be used outside
     with torch.inference_mode(False):
         begins = [g * n_in + n_in * i // parts for g in range(n_groups) for i in range(parts)]

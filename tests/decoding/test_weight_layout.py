@@ -218,3 +218,14 @@ def test_what_was_laid_out_for_good_stays_so():
     kf.generate(model, [[5, 6]] * 2, max_new=2)
     assert isinstance(model.head.packed, PackedMap)
     assert isinstance(model.decoder.blocks[0].parts[0].qkv, PackedMap)
+
+
+@blocks
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("rows", [1, 8])
+def test_single_rows_read_the_table_itself_and_no_copy_of_it(name, rows):
+    """The table is stored by columns late, and who kept it as it was before would keep it twice."""
+    model = for_decoding(kf.build(kf.relative(name, size="tiny", vocab_size=263), seed=0), rows)
+    stored = model.head.packed.stored if rows == 1 else model.head.packed.one_row.__self__.stored
+    assert model.head.weight.mT.is_contiguous()
+    assert stored.matrix.data_ptr() == model.head.weight.data_ptr()

@@ -165,8 +165,8 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
         # what is left: the maps above have their matrices in another form, or dropped them
         for weight in _wide(model):
             weight.data = by_columns(weight.data)
-        if rows == 1 and _has_plain_output(model.head) and model.head.packed is None:
-            borrow(model.head, "packed", _as_stored(model.head))
+        # only now: the table as it was before would stay beside it
+        _one_row_output(model.head)
     elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
         _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows), keep=False)
     call_directly(model)
@@ -218,9 +218,17 @@ def _pack(model: Transformer, packed: Callable[[Any, Product | None], PackedMap]
             exchange(part, {name: packed(m, _one_row(m).forward if keep else None)})
     head = model.head
     if _has_plain_output(head) and head.packed is None:
-        # the table of float32 stays beside it, for single rows
-        single = _as_stored(head).forward if head.weight.dtype == torch.float32 else None
-        borrow(head, "packed", packed(head, single))
+        borrow(head, "packed", packed(head, None))
+
+
+def _one_row_output(head: HeadModule) -> None:
+    """Multiply single rows by the table that the output layer may share, beside its blocks if it has any."""
+    if not _has_plain_output(head):
+        return
+    if head.packed is None:
+        borrow(head, "packed", _as_stored(head))
+    elif isinstance(head.packed, PackedMap):
+        head.packed.one_row = _as_stored(head).forward
 
 
 def _block_copies(model: Transformer, changed: list[nn.Module], rows: int) -> None:
