@@ -22,8 +22,10 @@ EXTRAS := data,log,tune,rl,translate,onnx,gguf,ray,slurm,serve,harness,bench,dev
 # one thread per test process: two processes use two cores better than two threads do
 TEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# what PyTorch, oneDNN, MKL and FBGEMM ask in order to use no more than AVX2
+AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 FBGEMM_ENABLE_INSTRUCTIONS=AVX2
 # operators, learning, and what is chosen for a machine: what another set of instructions, or bf16, could change
-NUMERIC := tests/ops tests/family/test_vision.py tests/family/test_precision.py tests/objectives/test_entities.py tests/train/test_precision.py
+NUMERIC := tests/ops tests/decoding/test_weight_layout.py tests/family/test_vision.py tests/family/test_precision.py tests/objectives/test_entities.py tests/train/test_precision.py
 CHOOSING := tests/train/test_precision.py tests/train/test_loop.py tests/train/test_run.py tests/train/test_step.py tests/contests/test_plan.py tests/contests/test_run.py tests/train/finetune/test_run.py tests/contests/acting/test_run.py
 
 # the rooms that everything else is built on
@@ -44,7 +46,7 @@ long: $(STAMP)  ## tests that are studies, and further cases of others: some min
 	$(TEST) -m long
 
 machines: $(STAMP)  ## a sample of the numeric tests as on an AVX2 machine, and with bf16 fast and slow: two minutes
-	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 $(TEST) -m "not slow and not long" $(NUMERIC)
+	$(AVX2) $(TEST) -m "not slow and not long" $(NUMERIC)
 	KINFOLK_BF16=fast $(TEST) -m "not slow and not long" $(CHOOSING)
 	KINFOLK_BF16=slow $(TEST) -m "not slow and not long" $(CHOOSING)
 

@@ -2,42 +2,53 @@
 
 A token of decoding multiplies one row by every weight matrix, so its time is that of reading them. `F.linear` calls
 BLAS for a product of matrices (gemm), which reads a matrix that the last cache holds at 80 % of the speed of the
-product of a matrix and a vector (gemv). On AMD's processors with AVX-512 both reach 30 to 70 % of the bandwidth, with
+product of a matrix and a vector (gemv). On AMD's processors both reach 30 to 70 % of the bandwidth, with
 one thread however many there are. The same sum is that of a bag of embeddings, the columns, weighted by x. PyTorch's
-kernel for bags (FBGEMM) prefetches the next columns and reaches 60 to 75 % there, as long as its sums fit the
-registers: so columns are cut into pieces of at most `WIDEST` numbers.
+kernel for bags (FBGEMM) prefetches the next columns and reaches 60 to 90 % there, as long as its sums fit the
+registers: so columns are cut into pieces of as many numbers as they hold (`WIDTHS`).
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kinfolk.core.machine import AMD, cpu_field
 from kinfolk.core.shapes import shaped
 from kinfolk.ops.linear_map import linear_map, wide_products
 
-WIDEST, NARROWEST = 448, 96
-"""Outputs that are summed at once: 28 of 32 registers of 16 numbers; of fewer, single columns are too short to read."""
+WIDTHS = {"AVX512": (96, 448), "AVX2": (48, 112)}
+"""Outputs that are summed at once, by instructions: at most 28 of 32 registers of 16 numbers, or 14 of 16 of 8.
+
+With fewer than the least, single columns are too short to read.
+"""
+LINE = 32
+"""Numbers in 128 bytes: two lines of the cache, which are fetched together."""
+Copy = Callable[[Tensor], Tensor]
+"""Makes a contiguous copy of a matrix, wherever it likes to keep it."""
 
 
 class ColumnPieces:
     """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column.
 
-    Sizes and the view that a product takes are kept: making them anew was a tenth of a token's operators.
+    Outputs from `n_out` on are room between columns. Sizes and the view that a product takes are kept: making them anew
+    was a tenth of a token's operators.
     """
 
-    def __init__(self, pieces_GIW: Tensor, has_bias: bool) -> None:
+    def __init__(self, pieces_GIW: Tensor, has_bias: bool, n_out: int | None = None) -> None:
         self.pieces_GIW, self.has_bias = pieces_GIW, has_bias
         self.n_groups, self.n_columns, self.wide = pieces_GIW.shape
-        self.n_in, self.n_out = self.n_columns - has_bias, self.n_groups * self.wide
+        self.n_in, self.n_rows = self.n_columns - has_bias, self.n_groups * self.wide
+        self.n_out = self.n_rows if n_out is None else n_out
         self.columns_nW = pieces_GIW.view(-1, self.wide)
 
     @property
     def matrix(self) -> Tensor:
         """The matrix as it was."""
-        return self.pieces_GIW[:, : self.n_in].mT.flatten(0, 1)
+        return self.pieces_GIW[:, : self.n_in].mT.flatten(0, 1)[: self.n_out]
 
     @property
     def bias(self) -> Tensor | None:
@@ -54,41 +65,70 @@ class WholeMatrix(NamedTuple):
 
 @functools.cache
 def reads_columns_fast() -> bool:
-    """Tell whether bags are read faster than by BLAS here: on AMD's processors with AVX-512.
+    """Tell whether bags are read faster than by BLAS here: on AMD's processors.
 
-    Elsewhere BLAS reads columns at 0.9 of the bandwidth (Intel with AVX-512; bags 0.7 to 0.8), and AVX2 has half the
-    registers. Asked of the processor, never measured.
+    On Intel's BLAS reads columns at 0.9 of the bandwidth (with AVX-512; bags 0.7 to 0.8). Asked of the processor, never
+    measured.
     """
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and cpu_field("vendor_id") == AMD
+    return torch.backends.cpu.get_cpu_capability() in WIDTHS and cpu_field("vendor_id") == AMD
 
 
 def width(n_out: int) -> int | None:
     """Return how many outputs are summed at once of a matrix with `n_out`, or nothing if it cannot be cut well."""
-    return next((w for w in range(min(WIDEST, n_out), NARROWEST - 1, -1) if n_out % w == 0), None)
+    least, most = WIDTHS.get(torch.backends.cpu.get_cpu_capability(), WIDTHS["AVX2"])
+    return next((w for w in range(min(most, n_out), least - 1, -1) if n_out % w == 0), None)
 
 
-def columns(weight_OI: Tensor, bias_O: Tensor | None) -> ColumnPieces | None:
+def columns(weight_OI: Tensor, bias_O: Tensor | None, copy: Copy = Tensor.contiguous) -> ColumnPieces | None:
     """Return a matrix in pieces of columns, or nothing if its outputs cannot be cut well. Cost: one copy."""
     wide = width(len(weight_OI))
     if wide is None:
         return None
     whole = weight_OI if bias_O is None else torch.cat([weight_OI, bias_O[:, None]], 1)
-    return ColumnPieces(whole.unflatten(0, (-1, wide)).mT.contiguous(), bias_O is not None)
+    return ColumnPieces(copy(whole.unflatten(0, (-1, wide)).mT), bias_O is not None)
 
 
 def as_stored(weight_OI: Tensor, bias_O: Tensor | None) -> ColumnPieces | WholeMatrix:
-    """Return a matrix without a copy; whole columns are a bag where units are 512 bits wide (Zen 5), else gemv.
+    """Return a matrix without a copy; whole columns are a bag where that is read faster than by gemv.
 
-    There a table of 50,257 x 768 by columns is read at 38 instead of 28 GB/s, and reading alone reaches 41.
+    So it is where units are 512 bits wide (Zen 5), and with AVX2 where columns are `apart`: a table of 50,257 x 768 is
+    read at 38 and 36 instead of 28 GB/s, and reading alone reaches 41 to 44.
     """
-    if bias_O is None and weight_OI.dtype == torch.float32 and weight_OI.mT.is_contiguous() and wide_products():
-        return ColumnPieces(weight_OI.mT.unsqueeze(0), False)
+    if bias_O is None and weight_OI.dtype == torch.float32 and weight_OI.stride(0) == 1:
+        (n_out, n_in), step = weight_OI.shape, weight_OI.stride(1)
+        expected = apart(n_out) if keeps_columns_apart() else n_out if wide_products() else 0
+        ends = (weight_OI.storage_offset() + n_in * step) * weight_OI.element_size()
+        if step == expected and ends <= weight_OI.untyped_storage().nbytes():
+            return ColumnPieces(weight_OI.as_strided((1, n_in, step), (n_in * step, step, 1)), False, n_out)
     return WholeMatrix(weight_OI, bias_O)
 
 
-def by_columns(weight_OI: Tensor) -> Tensor:
+def by_columns(weight_OI: Tensor, copy: Copy = Tensor.contiguous) -> Tensor:
     """Return a matrix stored by columns if it has at least as many outputs as inputs, else as it is."""
-    return weight_OI.t().contiguous().t() if weight_OI.shape[0] >= weight_OI.shape[1] else weight_OI
+    return copy(weight_OI.t()).t() if weight_OI.shape[0] >= weight_OI.shape[1] else weight_OI
+
+
+def table_by_columns(weight_OI: Tensor, copy: Copy = Tensor.contiguous) -> Tensor:
+    """Return the matrix of an output layer by columns, as a row is multiplied by it fastest. Cost: up to two copies."""
+    if not keeps_columns_apart():
+        return by_columns(weight_OI, copy)
+    n_out = len(weight_OI)
+    return copy(F.pad(weight_OI.t(), (0, apart(n_out) - n_out)))[:, :n_out].t()
+
+
+@functools.cache
+def keeps_columns_apart() -> bool:
+    """Tell whether a bag of whole columns needs room between them: with AVX2."""
+    return reads_columns_fast() and torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
+def apart(n_out: int) -> int:
+    """Return how far columns of `n_out` numbers should lie apart: an odd number of 128 bytes.
+
+    Where they begin within a line of the cache, or at multiples of a large power of two, AVX2 reads them at 25 to 31
+    instead of 35 GB/s.
+    """
+    return LINE * (-(-n_out // LINE) | 1)
 
 
 @shaped()
@@ -106,19 +146,20 @@ def one_row_linear(x: Tensor, matrix: ColumnPieces | WholeMatrix) -> Tensor:
         y = torch.mv(weight, row_I) if bias is None else torch.addmv(bias, weight, row_I)
         return y.view(*x.shape[:-1], -1)
     if x.numel() != matrix.n_in or not x.is_contiguous():
-        y = _several_rows(x, matrix.pieces_GIW[:, : matrix.n_in])
+        y = _several_rows(x, matrix.pieces_GIW[:, : matrix.n_in])[..., : matrix.n_out]
         return y if (bias := matrix.bias) is None else y.add_(bias)
     row_I, n_groups = x.view(matrix.n_in), matrix.n_groups
     if matrix.has_bias:
         weights = torch.cat((row_I, _one(x.dtype)) * n_groups)
     else:
-        weights = row_I if n_groups == 1 else row_I.repeat(n_groups)
+        weights = row_I if n_groups == 1 else torch.cat((row_I,) * n_groups)
     parts = max(1, torch.get_num_threads() // n_groups)
     index, begins = _bags(n_groups, matrix.n_columns, parts)
     y = torch.embedding_bag(matrix.columns_nW, index, begins, False, 0, False, weights, False)[0]
     if parts > 1:
         y = y.view(n_groups, parts, matrix.wide).sum(1)
-    return y.view(*x.shape[:-1], matrix.n_out)
+    y = y.view(*x.shape[:-1], matrix.n_rows)
+    return y if matrix.n_out == matrix.n_rows else y.narrow(-1, 0, matrix.n_out)
 
 
 def _several_rows(x: Tensor, pieces_GIW: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from kinfolk.decoding.engines.weight_layout import (
     laid_out,
 )
 from kinfolk.ops import one_row_linear
-from kinfolk.ops.one_row_linear import ColumnPieces, WholeMatrix, reads_columns_fast
+from kinfolk.ops.one_row_linear import ColumnPieces, WholeMatrix, apart, keeps_columns_apart, reads_columns_fast
 
 RELATIVES = [
     "gpt2",
@@ -59,26 +59,33 @@ def capability(request, monkeypatch):
     instructions, maker = request.param
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
     monkeypatch.setattr(one_row_linear, "cpu_field", {"vendor_id": maker}.get)
-    reads_columns_fast.cache_clear()
+    forget = (reads_columns_fast.cache_clear, keeps_columns_apart.cache_clear)
+    for one in forget:
+        one()
     yield request.param
-    reads_columns_fast.cache_clear()
+    for one in forget:
+        one()
 
 
-@pytest.mark.parametrize("capability", [("AVX2", AMD), ("AVX512", AMD), ("AVX512", "GenuineIntel")], indirect=True)
-def test_one_row_reads_columns_in_pieces_on_amd_with_avx512_and_whole_elsewhere(capability):
+PROCESSORS = [("AVX2", AMD), ("AVX512", AMD), ("AVX2", "GenuineIntel"), ("AVX512", "GenuineIntel"), ("DEFAULT", AMD)]
+
+
+@pytest.mark.parametrize("capability", PROCESSORS, indirect=True)
+def test_one_row_reads_columns_in_pieces_on_amd_and_whole_elsewhere(capability):
     plain, model = pair("gpt2", d_model=96, n_heads=2, d_ff=384)
     for_decoding(model)
     attention, dense = model.decoder.blocks[0].parts
     maps = (attention.qkv, attention.out, dense.widen, dense.narrow)
     assert all(isinstance(m, OneRowMap) for m in maps)
-    kind = ColumnPieces if capability == ("AVX512", AMD) else WholeMatrix
+    kind = ColumnPieces if capability in (("AVX512", AMD), ("AVX2", AMD)) else WholeMatrix
     assert all(isinstance(m.stored, kind) for m in maps)
     if kind is WholeMatrix:
         assert all(m.weight.t().is_contiguous() == (m.out_features >= m.in_features) for m in maps)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
     # the head's matrix is the embedding's, and both are the one stored by columns
-    assert model.head.weight.t().is_contiguous()
+    n_out = len(model.head.weight)
+    assert model.head.weight.stride() == (1, apart(n_out) if capability == ("AVX2", AMD) else n_out)
     assert model.head.packed.stored.matrix.data_ptr() == model.head.weight.data_ptr()
     tokens = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
@@ -227,5 +234,5 @@ def test_single_rows_read_the_table_itself_and_no_copy_of_it(name, rows):
     """The table is stored by columns late, and who kept it as it was before would keep it twice."""
     model = for_decoding(kf.build(kf.relative(name, size="tiny", vocab_size=263), seed=0), rows)
     stored = model.head.packed.stored if rows == 1 else model.head.packed.one_row.__self__.stored
-    assert model.head.weight.mT.is_contiguous()
+    assert model.head.weight.stride(0) == 1
     assert stored.matrix.data_ptr() == model.head.weight.data_ptr()

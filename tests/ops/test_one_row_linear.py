@@ -6,7 +6,17 @@ import torch.nn.functional as F
 
 from kinfolk.ops import one_row_linear as module
 from kinfolk.ops.naive.one_row_linear import one_row_linear as naive
-from kinfolk.ops.one_row_linear import NARROWEST, WIDEST, WholeMatrix, by_columns, columns, one_row_linear, width
+from kinfolk.ops.one_row_linear import (
+    WIDTHS,
+    WholeMatrix,
+    apart,
+    as_stored,
+    by_columns,
+    columns,
+    one_row_linear,
+    table_by_columns,
+    width,
+)
 
 SHAPES = [(96, 1), (96, 29), (448, 7), (1152, 11), (768, 17)]
 
@@ -60,21 +70,38 @@ def test_only_one_row_of_a_whole_matrix_is_a_product_of_a_vector(monkeypatch):
     torch.testing.assert_close(x.grad, weight.sum(0, keepdim=True))
 
 
-def test_what_is_stored_by_columns_is_one_bag_where_units_are_wide(monkeypatch):
-    weight, bias = drawn(449, 29, dtype=torch.float32)
-    x, found = torch.randn(1, 29), {}
-    for wide in (True, False):
-        monkeypatch.setattr(module, "wide_products", lambda wide=wide: wide)
-        found[wide] = module.as_stored(by_columns(weight), None)
-        torch.testing.assert_close(one_row_linear(x, found[wide]), F.linear(x, weight))
-        assert torch.equal(found[wide].matrix, weight)
-        # rows are not columns, and a bias would be a column more
-        for other in (module.as_stored(weight, None), module.as_stored(by_columns(weight), bias)):
-            assert isinstance(other, WholeMatrix)
-    assert isinstance(found[False], WholeMatrix)
-    stored = by_columns(weight)
-    monkeypatch.setattr(module, "wide_products", lambda: True)
-    assert module.as_stored(stored, None).pieces_GIW.data_ptr() == stored.data_ptr()
+@pytest.fixture
+def units(request, monkeypatch):
+    """Pretend AMD's processors with units of 512 bits, with AVX2, or another processor."""
+    monkeypatch.setattr(module, "wide_products", lambda: request.param == "wide")
+    monkeypatch.setattr(module, "keeps_columns_apart", lambda: request.param == "avx2")
+    return request.param
+
+
+@pytest.mark.parametrize("units", ["wide", "avx2", "other"], indirect=True)
+@pytest.mark.parametrize("n_out", [7, 32, 64, 449])
+def test_a_table_by_columns_is_one_bag_where_that_is_read_fast(units, n_out):
+    weight, bias = drawn(n_out, 5, dtype=torch.float32)
+    stored = table_by_columns(weight)
+    assert torch.equal(stored, weight)
+    found = as_stored(stored, None)
+    for x in (torch.randn(1, 5), torch.randn(2, 3, 5), torch.randn(0, 5)):
+        for gradients in (True, False):
+            with torch.set_grad_enabled(gradients):
+                y = one_row_linear(x, found)
+                torch.testing.assert_close(y, F.linear(x, weight))
+    assert torch.equal(found.matrix, weight)
+    assert found.matrix.data_ptr() == stored.data_ptr()
+    assert isinstance(found, WholeMatrix) == (units == "other")
+    # rows are not columns, a bias would be a column more, and a part of a table has no room of its own
+    for other in ((weight, None), (stored, bias), (by_columns(torch.randn(n_out, 5))[1:], None)):
+        assert isinstance(as_stored(*other), WholeMatrix)
+        torch.testing.assert_close(as_stored(*other).matrix, other[0], rtol=0, atol=0)
+
+
+def test_columns_lie_an_odd_number_of_lines_apart():
+    assert [apart(n) for n in (1, 32, 33, 64, 8192, 50257)] == [32, 32, 96, 96, 8224, 50272]
+    assert all(n <= apart(n) < n + 64 and apart(n) // 32 % 2 == 1 and apart(n) % 32 == 0 for n in range(1, 300))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
@@ -98,11 +125,18 @@ def test_the_matrix_can_be_read_back(bias):
     assert found.bias is None if offset is None else torch.equal(found.bias, offset)
 
 
-def test_groups_fit_the_registers_and_are_not_too_narrow():
-    assert {n: width(n) for n in (384, 448, 449, 1152, 1536, 50257, 4096, 7, 96)} == {
-        **{384: 384, 448: 448, 449: None, 1152: 384, 1536: 384, 50257: None, 4096: 256, 7: None, 96: 96}
-    }
-    assert all(w is None or (NARROWEST <= w <= WIDEST and n % w == 0) for n in range(1, 2000) for w in (width(n),))
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
+        ("AVX512", {384: 384, 448: 448, 449: None, 1152: 384, 1536: 384, 50257: None, 4096: 256, 7: None, 96: 96}),
+        ("AVX2", {384: 96, 448: 112, 449: None, 1152: 96, 1536: 96, 50257: None, 4096: 64, 7: None, 96: 96, 48: 48}),
+    ],
+)
+def test_groups_fit_the_registers_and_are_not_too_narrow(instructions, expected, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: instructions)
+    assert {n: width(n) for n in expected} == expected
+    least, most = WIDTHS[instructions]
+    assert all(w is None or (least <= w <= most and n % w == 0) for n in range(1, 2000) for w in (width(n),))
     assert columns(*drawn(449, 3)) is None
 
 

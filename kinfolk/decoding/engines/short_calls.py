@@ -85,11 +85,11 @@ def attention(self: SelfAttentionModule, x: Tensor, ctx: Context, state: Any) ->
     if not own or not alone or self.training or at >= state.k_BGMK.shape[2]:
         return SelfAttentionModule.forward(self, x, ctx, state)
     n_heads, n_kv, _ = self.heads
-    packed_BHK = self.qkv(x).view(n, -1, self.d_head)
     # an axis of one query
-    q_BHLK = packed_BHK.narrow(1, 0, n_heads).unsqueeze(2)
-    state.k_BGMK.select(2, at).copy_(packed_BHK.narrow(1, n_heads, n_kv))
-    state.v_BGMK.select(2, at).copy_(packed_BHK.narrow(1, n_heads + n_kv, n_kv))
+    packed_BHLK = self.qkv(x).view(n, -1, 1, self.d_head)
+    q_BHLK, k_BGLK, v_BGLK = packed_BHLK.split_with_sizes((n_heads, n_kv, n_kv), 1)
+    state.k_BGMK.narrow(2, at, 1).copy_(k_BGLK)
+    state.v_BGMK.narrow(2, at, 1).copy_(v_BGLK)
     k_BGMK, v_BGMK = state.k_BGMK.narrow(2, 0, at + 1), state.v_BGMK.narrow(2, 0, at + 1)
     y_BHLK = fused(q_BHLK, k_BGMK, v_BGMK, None, False, self.scale)
     return self.out(y_BHLK.reshape(n, 1, -1)), state

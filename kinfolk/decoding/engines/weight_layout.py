@@ -1,9 +1,9 @@
 """Memory layout of weight matrices for decoding: columns, rows or oneDNN's blocks, by shape and number of rows.
 
 Decoding multiplies one row, or a few, by every weight matrix, so it is bound by reading memory. A matrix [out, in]
-stored by rows is read as dot products, one stored by columns as a sum of scaled columns. On AMD's processors with
-AVX-512 one row is multiplied fastest by pieces of columns (`ops/one_row_linear`), elsewhere as a vector (gemv), by
-columns where there are more outputs than inputs (1.1 to 2.5 times as fast as by rows). Several rows are a small matrix
+stored by rows is read as dot products, one stored by columns as a sum of scaled columns. On AMD's processors one row
+is multiplied fastest by pieces of columns (`ops/one_row_linear`), elsewhere as a vector (gemv), by columns where there
+are more outputs than inputs (1.1 to 2.5 times as fast as by rows), both in huge pages. Several rows are a small matrix
 product, for which oneDNN's blocks are read 1.1 (AVX2) to 3 times (AVX-512) as fast as either. Weights in bf16 are read
 in blocks, by one row too, where the processor multiplies bf16: 2.5 times as fast as by rows, and half the bytes.
 """
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from kinfolk.core.errors import SpecError
+from kinfolk.core.huge_pages import HugePages, room
 from kinfolk.decoding.engines.direct_calls import call_directly, direct_calls
 from kinfolk.decoding.engines.short_calls import kind_of
 from kinfolk.layers.heads.head import HeadModule
@@ -24,16 +25,19 @@ from kinfolk.layers.linear_maps import LinearMap, exchange
 from kinfolk.layers.module import Linear, borrow
 from kinfolk.layers.part import PartModule
 from kinfolk.models.model import Transformer
-from kinfolk.ops.activated_linear import Activation, activate
+from kinfolk.ops.activated_linear import ACTIVATIONS, Activation, activate
 from kinfolk.ops.gated_linear import gate
 from kinfolk.ops.one_row_linear import (
     ColumnPieces,
+    Copy,
     WholeMatrix,
+    apart,
     as_stored,
     by_columns,
     columns,
     one_row_linear,
     reads_columns_fast,
+    table_by_columns,
 )
 
 TWICE = 1 << 26
@@ -53,7 +57,9 @@ class LaidOutMap(LinearMap):
         self.out_features, self.in_features = weight.shape
 
     def after(self, u_BLF: Tensor, activation: Activation) -> Tensor:
-        return self.forward(activate(u_BLF, activation))
+        # one row: `activate` would first ask what pays for many
+        one = u_BLF.numel() == self.in_features
+        return self.forward(ACTIVATIONS[activation](u_BLF) if one else activate(u_BLF, activation))
 
     def after_gate(self, u_BLf: Tensor, activation: Activation) -> Tensor:
         return self.forward(gate(u_BLf, activation))
@@ -140,10 +146,10 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
     """Lay out the weights of a model that only decodes, `rows` sequences at once or fewer, and return it.
 
     Numbers stay; sums are rounded in another order, so outputs differ in their last bits. Maps of attention and
-    feed-forwards become columns, in pieces on AMD with AVX-512 (one row), or blocks (several rows, or bf16), both where
-    the model is small; so does the output layer of several rows, beside the table that it may share. Other wide
-    matrices are stored by columns. CPU only. Modules call `forward` directly from then on. Cost: copies of the matrices
-    of one part at a time.
+    feed-forwards become columns, in pieces on AMD (one row), or blocks (several rows, or bf16), both where the model is
+    small; so does the output layer of several rows, beside the table that it may share. Other wide matrices are stored
+    by columns. CPU only. Modules call `forward` directly from then on. Cost: copies of the matrices of one part at a
+    time.
     bf16: the matrices of these maps and of the output layer are rounded to bf16, all else stays; refused where the
     processor has no instructions for it.
     """
@@ -157,14 +163,17 @@ def for_decoding(model: Transformer, rows: int = 1, bf16: bool = False) -> Trans
         _pack(model, lambda m, other: RoundedMap(m.weight, m.bias, rows), keep=False)
     elif formats == {torch.float32}:
         if rows == 1:
+            pages = HugePages(sum(_room(m) for part in model.modules() for m in _called(part).values()))
             for part in model.modules():
-                exchange(part, {name: _one_row(m) for name, m in _called(part).items()})
+                exchange(part, {name: _one_row(m, pages.copy) for name, m in _called(part).items()})
         elif blocks_available():
             keep = model.n_params <= TWICE
             _pack(model, lambda m, other: PackedMap(m.weight, m.bias, rows, other), keep)
         # what is left: the maps above have their matrices in another form, or dropped them
-        for weight in _wide(model):
-            weight.data = by_columns(weight.data)
+        wide = _wide(model)
+        pages = HugePages(sum(room(w.element_size() * w.shape[1] * apart(w.shape[0])) for w in wide))
+        for weight in wide:
+            weight.data = table_by_columns(weight.data, pages.copy)
         # only now: the table as it was before would stay beside it
         _one_row_output(model.head)
     elif formats == {torch.bfloat16} and blocks_available() and bf16_available():
@@ -251,7 +260,7 @@ def _column_copies(model: Transformer, changed: list[nn.Module]) -> None:
             replaced.add(id(m.weight))
             vars(part)[name] = _one_row(m)
             call_directly(vars(part)[name])
-    copies = {id(w): by_columns(w) for w in _wide(model) if id(w) not in replaced}
+    copies = {id(w): table_by_columns(w) for w in _wide(model) if id(w) not in replaced}
     for module in changed:
         for name, weight in module._parameters.items():
             if id(weight) in copies:
@@ -262,11 +271,16 @@ def _column_copies(model: Transformer, changed: list[nn.Module]) -> None:
         call_directly(vars(head)["packed"])
 
 
-def _one_row(m: Any) -> OneRowMap:
+def _one_row(m: Any, copy: Copy = Tensor.contiguous) -> OneRowMap:
     """Return a plain map as one row reads it fastest."""
     weight, bias = m.weight.data, None if m.bias is None else m.bias.data
-    pieces = columns(weight, bias) if reads_columns_fast() else None
-    return OneRowMap(weight, pieces or WholeMatrix(by_columns(weight), bias))
+    pieces = columns(weight, bias, copy) if reads_columns_fast() else None
+    return OneRowMap(weight, pieces or WholeMatrix(by_columns(weight, copy), bias))
+
+
+def _room(m: Linear) -> int:
+    """Return the bytes of a reserve that a map takes by columns, its bias among them."""
+    return room(m.weight.element_size() * (m.weight.numel() + m.out_features))
 
 
 def _as_stored(m: Any) -> OneRowMap:
