@@ -34,8 +34,8 @@ Copy = Callable[[Tensor], Tensor]
 class ColumnPieces:
     """A matrix [out, in] cut into groups of outputs, each stored by columns, with the bias as one more column.
 
-    Outputs from `n_out` on are room between columns. Sizes and the view that a product takes are kept: making them anew
-    was a tenth of a token's operators.
+    Outputs from `n_out` on are room between columns. All that a product needs beside x is kept: making it anew was a
+    tenth of a token's time.
     """
 
     def __init__(self, pieces_GIW: Tensor, has_bias: bool, n_out: int | None = None) -> None:
@@ -43,7 +43,11 @@ class ColumnPieces:
         self.n_groups, self.n_columns, self.wide = pieces_GIW.shape
         self.n_in, self.n_rows = self.n_columns - has_bias, self.n_groups * self.wide
         self.n_out = self.n_rows if n_out is None else n_out
-        self.columns_nW = pieces_GIW.view(-1, self.wide)
+        self._columns_nW = pieces_GIW.view(-1, self.wide)
+        # the weight of the bias
+        self._one = (_one(pieces_GIW.dtype),) if has_bias else ()
+        # one tuple, replaced whole: threads of a server may differ in theirs
+        self._bags = 0, *_bags(self.n_groups, self.n_columns, 1), 1
 
     @property
     def matrix(self) -> Tensor:
@@ -55,12 +59,40 @@ class ColumnPieces:
         """What is added."""
         return self.pieces_GIW[:, -1].flatten() if self.has_bias else None
 
+    def times(self, x: Tensor) -> Tensor:
+        """Multiply the rows of x."""
+        if x.numel() != self.n_in or not x.is_contiguous():
+            y = _several_rows(x, self.pieces_GIW[:, : self.n_in])[..., : self.n_out]
+            return y if (bias := self.bias) is None else y.add_(bias)
+        n_threads, index, begins, parts = self._bags
+        if n_threads != (now := torch.get_num_threads()):
+            parts = max(1, now // self.n_groups)
+            index, begins = _bags(self.n_groups, self.n_columns, parts)
+            self._bags = now, index, begins, parts
+        weights = x.view(self.n_in)
+        if self.n_columns * self.n_groups > self.n_in:
+            weights = torch.cat((weights, *self._one) * self.n_groups)
+        y = torch.embedding_bag(self._columns_nW, index, begins, False, 0, False, weights, False)[0]
+        if parts > 1:
+            y = y.view(self.n_groups, parts, self.wide).sum(1)
+        y = y.view(*x.shape[:-1], self.n_rows)
+        return y if self.n_out == self.n_rows else y.narrow(-1, 0, self.n_out)
+
 
 class WholeMatrix(NamedTuple):
     """A matrix [out, in] as it lies in memory, by rows or by columns, and the bias."""
 
     matrix: Tensor
     bias: Tensor | None
+
+    def times(self, x: Tensor) -> Tensor:
+        """Multiply the rows of x: one as a vector, several as a matrix."""
+        weight, bias = self
+        if x.numel() != weight.shape[1]:
+            return linear_map(x, weight, bias)
+        row_I = x.reshape(-1)
+        y = torch.mv(weight, row_I) if bias is None else torch.addmv(bias, weight, row_I)
+        return y.view(*x.shape[:-1], -1)
 
 
 @functools.cache
@@ -138,28 +170,7 @@ def one_row_linear(x: Tensor, matrix: ColumnPieces | WholeMatrix) -> Tensor:
     Sums over pieces run over the inputs in their order, in as many parts as there are threads to spare. Several rows
     are ordinary products. Cost: one pass over the matrix. Reference: `kinfolk.ops.naive.one_row_linear`.
     """
-    if isinstance(matrix, WholeMatrix):
-        weight, bias = matrix
-        if x.numel() != weight.shape[1]:
-            return linear_map(x, weight, bias)
-        row_I = x.reshape(-1)
-        y = torch.mv(weight, row_I) if bias is None else torch.addmv(bias, weight, row_I)
-        return y.view(*x.shape[:-1], -1)
-    if x.numel() != matrix.n_in or not x.is_contiguous():
-        y = _several_rows(x, matrix.pieces_GIW[:, : matrix.n_in])[..., : matrix.n_out]
-        return y if (bias := matrix.bias) is None else y.add_(bias)
-    row_I, n_groups = x.view(matrix.n_in), matrix.n_groups
-    if matrix.has_bias:
-        weights = torch.cat((row_I, _one(x.dtype)) * n_groups)
-    else:
-        weights = row_I if n_groups == 1 else torch.cat((row_I,) * n_groups)
-    parts = max(1, torch.get_num_threads() // n_groups)
-    index, begins = _bags(n_groups, matrix.n_columns, parts)
-    y = torch.embedding_bag(matrix.columns_nW, index, begins, False, 0, False, weights, False)[0]
-    if parts > 1:
-        y = y.view(n_groups, parts, matrix.wide).sum(1)
-    y = y.view(*x.shape[:-1], matrix.n_rows)
-    return y if matrix.n_out == matrix.n_rows else y.narrow(-1, 0, matrix.n_out)
+    return matrix.times(x)
 
 
 def _several_rows(x: Tensor, pieces_GIW: Tensor) -> Tensor:

@@ -12,9 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from kinfolk.decoding.engines.short_calls import short_call
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
+from kinfolk.decoding.engines.short_calls import has_hooks, short_call
 
 
 def call_directly(model: nn.Module) -> list[nn.Module]:
@@ -30,8 +28,7 @@ def call_directly(model: nn.Module) -> list[nn.Module]:
     for module in model.modules():
         kind: Any = type(module)
         own = vars(module)
-        hooked = any(map(own.get, HOOKS))
-        if not hooked and "_kinfolk_direct" not in vars(kind):
+        if not has_hooks(module) and "_kinfolk_direct" not in vars(kind):
             changed.append(module)
             module.__class__ = _direct(kind, tuple(short_call(module).items()))
             own.update(own["_modules"])

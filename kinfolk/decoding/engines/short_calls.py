@@ -29,6 +29,8 @@ from kinfolk.ops.attention.attend import fused
 from kinfolk.ops.linear_map import LEAST
 from kinfolk.ops.patterns.leaves import Causal
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_compiled_call_impl")
+
 
 def layer_norm(self: nn.LayerNorm, x: Tensor) -> Tensor:
     """Do as `nn.LayerNorm.forward`."""
@@ -67,13 +69,24 @@ def block(self: BlockModule, x: Tensor, ctx: Context, states: list[Any] | None) 
     return x
 
 
+def pre_norm_block(self: BlockModule, x: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
+    """Do as `BlockModule.forward` with its residuals' `pre_norm`."""
+    if states is None or ctx.taps is not None or self.training:
+        return BlockModule.forward(self, x, ctx, states)
+    residuals: Any = self.residuals._modules.values()
+    for i, (part, residual) in enumerate(zip(self.parts._modules.values(), residuals, strict=True)):
+        y, states[i] = part(residual.norm(x), ctx, states[i])
+        x = x + y
+    return x
+
+
 def stack(self: StackModule, x: Tensor, ctx: Context, states: list[Any] | None) -> Tensor:
     """Do as `StackModule.forward`: one run of a block after the other."""
     if states is None or ctx.taps is not None or self.training:
         return StackModule.forward(self, x, ctx, states)
     blocks: list[Any] = list(self.blocks._modules.values())
     for n, i in enumerate(self.order):
-        x = blocks[i](x, ctx.layer(n), states[n])
+        x = blocks[i](x, ctx if ctx.encoder_output is None else ctx.layer(n), states[n])
     out: Tensor = self.norm(x)
     return out
 
@@ -108,6 +121,11 @@ def kind_of(module: Any) -> type:
     return kind.__mro__[1] if "_kinfolk_direct" in vars(kind) else kind
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Tell whether a module has hooks, or is compiled: it must be called as usual."""
+    return any(map(vars(module).get, HOOKS))
+
+
 def _is_plain_stack(module: StackModule) -> bool:
     here = type(module.walk) is Walk and type(module.reader) is LayerReader and "skips" not in vars(module)
     return here and kind_of(module.position) is PositionModule
@@ -119,17 +137,20 @@ def _is_plain_attention(module: SelfAttentionModule) -> bool:
     return plain and module.norms is None and type(module.spec.pattern) is Causal
 
 
-SHORT: dict[type, ShortCall] = {
-    nn.LayerNorm: ShortCall({"__call__": layer_norm}),
-    Linear: ShortCall({"__call__": linear, "after": linear_after}),
-    PreNormModule: ShortCall({"__call__": pre_norm}),
-    BlockModule: ShortCall({"__call__": block}),
-    StackModule: ShortCall({"__call__": stack}, _is_plain_stack),
-    SelfAttentionModule: ShortCall({"__call__": attention}, _is_plain_attention),
+def _is_pre_norm(module: BlockModule) -> bool:
+    return all(kind_of(residual) is PreNormModule and not has_hooks(residual) for residual in module.residuals)
+
+
+SHORT: dict[type, tuple[ShortCall, ...]] = {
+    nn.LayerNorm: (ShortCall({"__call__": layer_norm}),),
+    Linear: (ShortCall({"__call__": linear, "after": linear_after}),),
+    PreNormModule: (ShortCall({"__call__": pre_norm}),),
+    BlockModule: (ShortCall({"__call__": pre_norm_block}, _is_pre_norm), ShortCall({"__call__": block})),
+    StackModule: (ShortCall({"__call__": stack}, _is_plain_stack),),
+    SelfAttentionModule: (ShortCall({"__call__": attention}, _is_plain_attention),),
 }
 
 
 def short_call(module: nn.Module) -> dict[str, Callable[..., Any]]:
     """Return the functions that take the place of those of its class; none if it has no short call."""
-    short = SHORT.get(kind_of(module))
-    return short.functions if short is not None and short.applies(module) else {}
+    return next((short.functions for short in SHORT.get(kind_of(module), ()) if short.applies(module)), {})
