@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -31,6 +32,14 @@ def test_modules_are_as_before_afterwards():
 def test_a_module_with_hooks_still_calls_them():
     m, heard = model(), []
     m.decoder.blocks[1].register_forward_hook(lambda *_: heard.append(1))
+    kf.generate(m, [5, 6], max_new=3, greedy=True)
+    assert len(heard) == 3
+
+
+@pytest.mark.parametrize("path", ["residuals.0", "residuals.1", "residuals.0.norm", "parts.1", "parts.0.qkv"])
+def test_hooks_inside_a_block_are_called_too(path):
+    m, heard = model(), []
+    m.decoder.blocks[1].get_submodule(path).register_forward_hook(lambda *_: heard.append(1))
     kf.generate(m, [5, 6], max_new=3, greedy=True)
     assert len(heard) == 3
 

@@ -1,5 +1,6 @@
 """Short calls compute what the forward passes of their classes compute, in fewer calls."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -82,14 +83,26 @@ def test_a_token_of_a_plain_layer_takes_few_calls():
     assert calls(3) - calls(2) <= 16
 
 
-def test_a_listener_hears_every_layer():
-    network = model(n_layers=2)
-    state = network.new_state(1, 4)
-    with torch.inference_mode(), direct_calls(network):
-        network(torch.tensor([[5, 6]]), state=state)
-        heard = network(torch.tensor([[7]]), state=state, taps=["hidden", "weights"]).taps
-    assert sum(name.endswith("hidden") for name in heard) == 2
-    assert sum(name.endswith("weights") for name in heard) == 2
+@pytest.mark.parametrize("name", ["gpt2", "gpt"])
+def test_a_listener_hears_every_layer(name):
+    network = model(name, n_layers=2)
+    heard = []
+    for calls in (direct_calls(network), contextlib.nullcontext()):
+        state = network.new_state(1, 4)
+        with torch.inference_mode(), calls:
+            network(torch.tensor([[5, 6]]), state=state)
+            heard.append(network(torch.tensor([[7]]), state=state, taps=["hidden", "weights"]).taps)
+    assert sum(name.endswith("hidden") for name in heard[0]) == 2
+    assert sum(name.endswith("weights") for name in heard[0]) == 2
+    assert heard[0].keys() == heard[1].keys()
+
+
+def test_a_model_in_training_drops_out():
+    recipe = kf.relative("gpt2", size="tiny", n_layers=1, dropout=0.5)
+    network, tokens = kf.build(recipe, seed=0).train(), torch.tensor([[7]])
+    with torch.no_grad(), direct_calls(network):
+        first, second = (network(tokens, state=network.new_state(1, 4)).logits for _ in range(2))
+    assert not torch.equal(first, second)
 
 
 def test_a_full_cache_is_refused():

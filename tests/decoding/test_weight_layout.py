@@ -1,9 +1,12 @@
 """The layout of weights for decoding changes how memory is read, and nothing else."""
 
+import mmap
+
 import pytest
 import torch
 
 import kinfolk as kf
+from kinfolk.core.huge_pages import PAGE
 from kinfolk.core.machine import AMD
 from kinfolk.decoding.engines import weight_layout
 from kinfolk.decoding.engines.torch_engine import Bf16Engine
@@ -83,6 +86,10 @@ def test_one_row_reads_columns_in_pieces_on_amd_and_whole_elsewhere(capability):
         assert all(m.weight.t().is_contiguous() == (m.out_features >= m.in_features) for m in maps)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
+    if hasattr(mmap, "MADV_HUGEPAGE") and kind is ColumnPieces:
+        areas = {m.stored.pieces_GIW.untyped_storage().data_ptr() for m in maps}
+        assert len(areas) == 1
+        assert model.head.weight.untyped_storage().nbytes() >= PAGE
     # the head's matrix is the embedding's, and both are the one stored by columns
     n_out = len(model.head.weight)
     assert model.head.weight.stride() == (1, apart(n_out) if capability == ("AVX2", AMD) else n_out)

@@ -117,6 +117,20 @@ def test_threads_divide_the_groups_and_then_the_inputs(threads):
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize("n_out", [192, 449, 1152])
+def test_one_matrix_serves_threads_that_have_more_or_fewer_of_their_own(n_out, monkeypatch):
+    monkeypatch.setattr(module, "wide_products", lambda: True)
+    weight, x = drawn(n_out, 29, dtype=torch.float32)[0], torch.randn(1, 29)
+    matrix = columns(weight, None) or as_stored(by_columns(weight), None)
+    bags, real = [], torch.embedding_bag
+    monkeypatch.setattr(module.torch, "embedding_bag", lambda *args: bags.append(len(args[2])) or real(*args))
+    available = (1, 30, 2, 1)
+    for threads in available:
+        monkeypatch.setattr(module.torch, "get_num_threads", lambda threads=threads: threads)
+        torch.testing.assert_close(one_row_linear(x, matrix), F.linear(x, weight))
+    assert bags == [matrix.n_groups * max(1, threads // matrix.n_groups) for threads in available]
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_matrix_can_be_read_back(bias):
     weight, offset = drawn(1152, 29, bias)
