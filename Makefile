@@ -57,7 +57,7 @@ check: $(STAMP)
 
 bench-check: $(STAMP)  ## speed and memory as ratios, beside those kept for a machine like this one: an hour; stop other work first
 	$(BIN)/kin bench train generate memory experts --rounds 3 --threads 1 --check docs/bench-history.jsonl
-	$(BIN)/kin bench mixers --lengths 4096 --rounds 3 --threads 1 --check docs/bench-history.jsonl
+	$(BIN)/kin bench mixers --peers beside --lengths 4096 --rounds 3 --threads 1 --check docs/bench-history.jsonl
 
 docs: $(STAMP)  ## write the pages that are read from the source, and build all pages as a site with search, offline
 	$(BIN)/python docs/readme.py

@@ -65,10 +65,10 @@ class Contest:
         return dataclasses.replace(self, contestants=tuple(c for c in self.contestants if c.name in wanted))
 
     def among(self, peers: str) -> "Contest":
-        """Return the contest with "all" peers, or with "none"."""
+        """Return the contest with "all" peers, with the one alone that ours are held against, or with "none"."""
         if peers == "all":
             return self
-        ours = tuple(c for c in self.contestants if not c.peer)
+        ours = tuple(c for c in self.contestants if not c.peer or (peers == "beside" and c.name == self.beside))
         beside = self.beside if self.beside in {c.name for c in ours} else ours[0].name
         return dataclasses.replace(self, contestants=ours, beside=beside)
 

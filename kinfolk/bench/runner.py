@@ -28,7 +28,7 @@ class ChildError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class BenchSettings:
-    """How contests are run. `peers` is "all" or "none"."""
+    """How contests are run. `peers` is "all", "beside" or "none"."""
 
     rounds: int = 5
     threads: int = 1

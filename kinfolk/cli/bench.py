@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this verb."""
     add = parser.add_argument
     add("subjects", nargs="*", metavar="SUBJECT", help="one or more of those below; none with --history: print it")
-    add("--peers", default="all", help="all or none (default: all)")
+    add("--peers", default="all", help="all, none, or beside: only the one whose speed is 1 (default: all)")
     add("--rounds", type=int, default=5, metavar="N", help="fresh processes of every contestant (default: 5)")
     add("--threads", type=int, metavar="N", help="of every process (default: one for each core; of engines, one)")
     add("--allocator", default="default", help="default, speed or memory, for ours and peers (default: default)")
@@ -101,7 +101,7 @@ def _settings(args: argparse.Namespace) -> "BenchSettings":
     from kinfolk.core.errors import SpecError, suggest
     from kinfolk.core.machine import cores
 
-    allowed = {"--peers": (args.peers, ("all", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
+    allowed = {"--peers": (args.peers, ("all", "beside", "none")), "--allocator": (args.allocator, tuple(ALLOCATORS))}
     for option, (value, choices) in allowed.items():
         if value not in choices:
             raise SpecError(f"{option}: unknown choice {value!r}{suggest(value, choices)}")

@@ -158,6 +158,10 @@ def test_every_subject_names_a_contestant_to_stand_beside(subject):
     for contest in module.contests(long=True):
         assert contest.beside in [c.name for c in contest.contestants]
         assert any(not c.peer for c in contest.contestants)
+        beside = contest.among("beside")
+        assert beside.beside == contest.beside
+        assert {c.name for c in beside.contestants if c.peer} <= {contest.beside}
+        assert [c for c in beside.contestants if not c.peer] == list(contest.among("none").contestants)
         assert [c.peer for c in contest.among("none").contestants] == [False] * len(contest.among("none").contestants)
 
 
