@@ -67,21 +67,22 @@ def run(args: argparse.Namespace) -> int:
         return 0
     settings, kept = _settings(args), history.read(args.check) if args.check else []
     where = table.machine()
-    everything = []
+    everything, new = [], list[history.Entry]()
     for subject in _subjects(args):
         contests = _contests(subject, args)
         standings = []
         for n, contest in enumerate(contests, 1):
             print(f"{subject} {n}/{len(contests)}: {contest.title}", file=sys.stderr)
             standings.append(run_contest(contest, settings, lambda line: print(f"  {line}", file=sys.stderr)))
+            entries = history.entries(standings[-1:], where)
+            new += entries
+            # after every contest: what took an hour is not lost when the next is stopped
+            if args.history:
+                history.append(args.history, entries)
             if args.out:
-                # after every contest: what took an hour is not lost when the next is stopped
                 _write(args.out, subject, table.plain(standings, where), table.text(standings, where))
         everything += standings
     print(json.dumps(table.plain(everything, where), indent=1) if args.json else table.text(everything, where))
-    new = history.entries(everything, where)
-    if args.history:
-        history.append(args.history, new)
     lines, good = history.check(kept, new) if args.check else ([], True)
     print(*lines, sep="\n", file=sys.stderr, end="\n" if lines else "")
     return 0 if good and all(row.seconds is not None for s in everything for row in s.rows if not row.peer) else 1
