@@ -121,7 +121,7 @@ def test_threads_divide_the_groups_and_then_the_inputs(threads):
 def test_one_matrix_serves_threads_that_have_more_or_fewer_of_their_own(n_out, monkeypatch):
     monkeypatch.setattr(module, "wide_products", lambda: True)
     weight, x = drawn(n_out, 29, dtype=torch.float32)[0], torch.randn(1, 29)
-    matrix = columns(weight, None) or as_stored(by_columns(weight), None)
+    matrix = columns(weight, None) or as_stored(table_by_columns(weight), None)
     bags, real = [], torch.embedding_bag
     monkeypatch.setattr(module.torch, "embedding_bag", lambda *args: bags.append(len(args[2])) or real(*args))
     available = (1, 30, 2, 1)
