@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kinfolk.bench import runner, startup
+from kinfolk.bench import runner, startup, train
 from kinfolk.bench.contest import BenchSample
 from kinfolk.cli.main import main
 
@@ -54,6 +54,22 @@ def test_json_for_machines_and_peers_none(instant, capsys):
 def test_what_cannot_be_is_refused(words, message, capsys):
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_run_that_is_stopped_has_kept_the_contests_before(monkeypatch, tmp_path):
+    answered = []
+
+    def answer(task):
+        if answered and task.sizes != answered[0].sizes:
+            raise KeyboardInterrupt
+        answered.append(task)
+        return BenchSample(0.5, 1.0, 0.0, 0, 10, 20, 0.0)
+
+    monkeypatch.setattr(runner, "in_child", answer)
+    history = tmp_path / "bench.jsonl"
+    assert main(["bench", "train", "--peers", "none", "--rounds", "1", "--history", str(history)]) == 130
+    (line,) = history.read_text().splitlines()
+    assert json.loads(line)["contest"] == f"train: {train.contests()[0].title}"
 
 
 def test_a_history_is_kept_printed_and_compared_with(instant, capsys, tmp_path):

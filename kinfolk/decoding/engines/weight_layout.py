@@ -35,6 +35,7 @@ from kinfolk.ops.one_row_linear import (
     as_stored,
     by_columns,
     columns,
+    one_row_linear,
     reads_columns_fast,
     table_by_columns,
 )
@@ -89,7 +90,7 @@ class OneRowMap(LaidOutMap):
         return torch.zeros(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.stored.times(x)
+        return one_row_linear(x, self.stored)
 
 
 class PackedMap(LaidOutMap):
